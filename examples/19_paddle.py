@@ -1,6 +1,6 @@
 """Train a network of spiking units in PaddlePaddle, whose steps have no gradient of their own.
 
-Needs: pip install 'multigrad-rules[paddle]'
+Needs: pip install 'multigrad-rules[paddle]'; from a clone -e . -e backends/multigrad_paddle
 """
 
 import paddle

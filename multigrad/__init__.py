@@ -16,24 +16,23 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 # Before a pickle names a module that is gone; from now on a fork waits for what others import.
-from .ground import former as _former  # noqa: F401
-from .ground import threads as _threads  # noqa: F401
+from .graph.support import former as _former
+from .graph.support import threads as _threads  # noqa: F401
 
 # Each name stands here for type checkers, and below with its room.
 if TYPE_CHECKING:
-    from . import attribution, estimators, schedule, transforms
     from . import compat as compat
-    from . import functional as functional
-    from . import hook as hook
     from . import keras as keras
-    from . import optax as optax
     from . import testing as testing
-    from . import wrappers as wrappers
-    from .attach import attach
-    from .attribution import composites
-    from .backend.discovery import backends
-    from .capture import xp
-    from .context import use
+    from .backend.finding.discovery import backends
+    from .capture.code.options import Capture
+    from .capture.dialects import xp
+    from .compat import functional as functional
+    from .compat import hook as hook
+    from .compat import optax as optax
+    from .compat import transforms
+    from .compat import wrappers as wrappers
+    from .compat.wrappers import Activation
     from .errors import (
         BackendNotFound,
         FormatError,
@@ -48,32 +47,38 @@ if TYPE_CHECKING:
     from .functions.custom_gradient import custom_gradient
     from .functions.function import Function
     from .functions.importers import (
+        convert,
         from_autograd_function,
         from_custom_vjp,
         from_tf_custom_gradient,
     )
     from .functions.plain import function
-    from .in_force.activation import activation
-    from .in_force.gradients import apply_to_gradients
-    from .in_force.jit import jit
-    from .in_force.vjp import vjp
-    from .inspection.check import check
-    from .inspection.parity import parity
-    from .inspection.show import show
-    from .inspection.source import lower, source
+    from .look.check import check
+    from .look.parity import parity
+    from .look.plotting.figure import plot
+    from .look.show import show
+    from .look.source import lower, source
     from .lowering.forwards import activations
-    from .override import override
-    from .plotting.figure import plot
-    from .registry import compose, get, register, rules, unregister
-    from .rulebook.rule import Rule
-    from .saving.files import from_dict, load, save
-    from .wrappers import Activation
+    from .models import attribution
+    from .models.attach import attach
+    from .models.attribution import composites
+    from .models.override import override
+    from .rules import estimators, schedule
+    from .rules.context import use
+    from .rules.in_force.activation import activation
+    from .rules.in_force.gradients import apply_to_gradients
+    from .rules.in_force.jit import jit
+    from .rules.in_force.vjp import vjp
+    from .rules.model.rule import Rule
+    from .rules.registry import compose, get, register, rules, unregister
+    from .rules.saving.files import from_dict, load, save
 
     __version__: str
 
 __all__ = [
     "Activation",
     "BackendNotFound",
+    "Capture",
     "FormatError",
     "Function",
     "GradientError",
@@ -94,6 +99,7 @@ __all__ = [
     "check",
     "compose",
     "composites",
+    "convert",
     "custom_gradient",
     "estimators",
     "from_autograd_function",
@@ -124,53 +130,62 @@ __all__ = [
 # The room of each public name. All load when first asked for: importing them took 1.3 times what
 # importing NumPy takes, and most programs need few.
 _ROOMS = {
-    "parity": "inspection.parity",
-    "check": "inspection.check",
-    "vjp": "in_force.vjp",
+    "parity": "look.parity",
+    "check": "look.check",
+    "vjp": "rules.in_force.vjp",
     "function": "functions.plain",
     "from_tf_custom_gradient": "functions.importers",
     "from_custom_vjp": "functions.importers",
     "from_autograd_function": "functions.importers",
     "custom_gradient": "functions.custom_gradient",
     "Function": "functions.function",
-    "Activation": "wrappers",
+    "Activation": "compat.wrappers",
+    "Capture": "capture.code.options",
     "BackendNotFound": "errors",
     "FormatError": "errors",
     "GradientError": "errors",
     "MultigradError": "errors",
     "NativeRuleWarning": "errors",
-    "Rule": "rulebook.rule",
+    "Rule": "rules.model.rule",
     "RuleError": "errors",
     "StaleTraceError": "errors",
     "TraceError": "errors",
     "UnsupportedOp": "errors",
-    "activation": "in_force.activation",
+    "activation": "rules.in_force.activation",
     "activations": "lowering.forwards",
-    "apply_to_gradients": "in_force.gradients",
-    "attach": "attach",
-    "backends": "backend.discovery",
-    "compose": "registry",
-    "from_dict": "saving.files",
-    "get": "registry",
-    "jit": "in_force.jit",
-    "load": "saving.files",
-    "lower": "inspection.source",
-    "override": "override",
-    "plot": "plotting.figure",
-    "register": "registry",
-    "rules": "registry",
-    "save": "saving.files",
-    "show": "inspection.show",
-    "source": "inspection.source",
-    "unregister": "registry",
-    "use": "context",
+    "apply_to_gradients": "rules.in_force.gradients",
+    "attach": "models.attach",
+    "backends": "backend.finding.discovery",
+    "compose": "rules.registry",
+    "convert": "functions.importers",
+    "from_dict": "rules.saving.files",
+    "get": "rules.registry",
+    "jit": "rules.in_force.jit",
+    "load": "rules.saving.files",
+    "lower": "look.source",
+    "override": "models.override",
+    "plot": "look.plotting.figure",
+    "register": "rules.registry",
+    "rules": "rules.registry",
+    "save": "rules.saving.files",
+    "show": "look.show",
+    "source": "look.source",
+    "unregister": "rules.registry",
+    "use": "rules.context",
 }
+# Public modules, and where they lie.
 _MODULES = {
-    "attribution", "compat", "estimators", "functional", "hook", "keras", "optax", "schedule",
-    "testing", "transforms", "wrappers",
+    "attribution": "models.attribution", "compat": "compat",
+    "composites": "models.attribution.composites", "estimators": "rules.estimators",
+    "functional": "compat.functional", "hook": "compat.hook", "keras": "keras",
+    "optax": "compat.optax", "schedule": "rules.schedule", "testing": "testing",
+    "transforms": "compat.transforms", "wrappers": "compat.wrappers", "xp": "capture.dialects.xp",
 }  # fmt: skip
-# Modules that lie in a room of another name.
-_INNER = {"composites": "attribution.composites", "xp": "capture.xp"}
+# The names of FreeGrad, and those that others take the place of: they work, and are not completed.
+_OTHER_NAMES = {
+    "from_autograd_function", "from_custom_vjp", "from_tf_custom_gradient", "functional", "hook",
+    "override", "transforms", "wrappers",
+}  # fmt: skip
 # What needs a framework to be there at all.
 _NEEDS = {"Activation": "torch", "keras": "keras"}
 
@@ -182,9 +197,11 @@ def _load(name: str) -> Any:
         return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
     if name == "__version__":
         return _read_version()
-    if name in _MODULES or name in _INNER:
-        return import_module(f".{_INNER.get(name, name)}", __name__)
-    from .ground.namespace import missing
+    if name in _MODULES:
+        return import_module(f".{_MODULES[name]}", __name__)
+    if name in _former.MOVED[__name__]:  # a room that stood here
+        return import_module(f".{name}", __name__)
+    from .graph.support.namespace import missing
 
     raise missing(__name__, name, _list_names())
 
@@ -204,7 +221,7 @@ if not TYPE_CHECKING:
         return value
 
     def __dir__() -> list[str]:
-        return _list_names()
+        return [name for name in _list_names() if name not in _OTHER_NAMES]
 
 
 def _read_version() -> str:

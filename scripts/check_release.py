@@ -1,7 +1,8 @@
 """Build the sdist and the wheel, look into both, install each in an empty environment and use it.
 
-`python scripts/check_release.py [FOLDER] [--extras cli,torch]` leaves what it built in FOLDER. It
-needs build, twine and check-wheel-contents; `tox run -e release` brings them.
+`python scripts/check_release.py [FOLDER] [--extras cli,torch]` leaves what it built in FOLDER, and
+beside it the backends that are distributions of their own. It needs build, twine and
+check-wheel-contents; `tox run -e release` brings them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ ROOT = Path(__file__).parents[1]
 TOP = {
     "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "PKG-INFO", "README.md",
     "SECURITY.md", "backends", "constraints.txt", "docs", "examples", "mkdocs.yml", "multigrad",
-    "pyproject.toml", "scripts", "tests", "tox.ini", ".gitignore",
+    "pyproject.toml", "scripts", "tests", "tools", "tox.ini", ".gitignore",
     ".github",
 }  # fmt: skip
+ADDED = ("backends/multigrad_mlx", "backends/multigrad_paddle")
 LITTER = re.compile(r"__pycache__|\.py[co]$|\.egg-info|(^|/)\.(git|tox|venv|cache|ci)(/|$)")
 USE = """
 import numpy as np
@@ -55,22 +57,31 @@ def run(*command: str | Path, folder: Path = ROOT) -> str:
     return done.stdout
 
 
-def build(out: Path) -> tuple[Path, Path]:
-    """Build both into an empty folder, check their metadata, and return (sdist, wheel)."""
-    run(sys.executable, "-m", "build", "--outdir", out, ROOT)
-    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+def build(out: Path, folder: Path = ROOT) -> tuple[Path, Path]:
+    """Build both into a folder, check their metadata, and return (sdist, wheel)."""
+    run(sys.executable, "-m", "build", "--outdir", out, folder)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    stem = f"{project['name'].replace('-', '_')}-{project['version']}"
+    (sdist,), (wheel,) = out.glob(f"{stem}.tar.gz"), out.glob(f"{stem}-*.whl")
     run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
     run(sys.executable, "-m", "check_wheel_contents", wheel)
     return sdist, wheel
 
 
-def faults_of_wheel(wheel: Path) -> list[str]:
+def packages_of(folder: Path) -> list[str]:
+    """Return the packages that a project's wheel has; without a list it is the folder itself."""
+    hatch = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    return [Path(each).name for each in hatch["targets"]["wheel"].get("packages", [folder.name])]
+
+
+def faults_of_wheel(wheel: Path, folder: Path = ROOT) -> list[str]:
     """Return what is wrong with the files of a wheel."""
     names = zipfile.ZipFile(wheel).namelist()
-    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    packages = [Path(each).name for each in hatch["targets"]["wheel"]["packages"]]
+    packages = packages_of(folder)
     wanted = [f"{package}/py.typed" for package in packages]
     faults = [f"{name} is missing" for name in wanted if name not in names]
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    faults += [f"{name} does not belong there" for name in sorted(tops - {*packages})]
     if not any(name.endswith("licenses/LICENSE") for name in names):
         faults.append("the license is missing")
     return faults + [f"{name} is litter" for name in names if LITTER.search(name)]
@@ -112,8 +123,11 @@ def main() -> None:
     parser.add_argument("--extras", default="cli", help="of the second environment: cli,torch")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        sdist, wheel = build(options.out or Path(scratch, "dist"))
+        out = options.out or Path(scratch, "dist")
+        sdist, wheel = build(out)
         faults = faults_of_sdist(sdist) + faults_of_wheel(wheel)
+        for folder in (ROOT / each for each in ADDED):
+            faults += faults_of_wheel(build(out, folder)[1], folder)
         if faults:
             sys.exit("\n".join(faults))
         use(sdist, [], Path(scratch, "core"))

@@ -1,7 +1,8 @@
 """Cut a release: `python scripts/cut_release.py 0.2.0` writes the version where it stands.
 
-That is pyproject.toml, CITATION.cff, and the changelog, whose [Unreleased] lines become the
-version's. CONTRIBUTING.md says what comes before and after.
+That is pyproject.toml, those of the backends that are distributions of their own, CITATION.cff, and
+the changelog, whose [Unreleased] lines become the version's. CONTRIBUTING.md says what comes before
+and after.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+ADDED = ("backends/multigrad_mlx", "backends/multigrad_paddle")
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
 UNRELEASED = "## [Unreleased]\n"
 
@@ -32,7 +34,11 @@ def cut(root: Path, version: str, day: datetime.date) -> None:
         sys.exit("the changelog has nothing under [Unreleased]")
     head = f"{UNRELEASED}\n## [{version}] - {day}\n"
     (root / "CHANGELOG.md").write_text(f"{before}{head}{after}", encoding="utf-8")
-    replace(root / "pyproject.toml", r'(?m)^version = ".*"$', f'version = "{version}"')
+    for folder in ("", *ADDED):
+        file = root / folder / "pyproject.toml"
+        replace(file, r'(?m)^version = ".*"$', f'version = "{version}"')
+        if folder:
+            replace(file, r'"multigrad-rules==[^"]*"', f'"multigrad-rules=={version}"')
     replace(root / "CITATION.cff", r"(?m)^version: .*$", f"version: {version}")
     replace(root / "CITATION.cff", r"(?m)^date-released: .*$", f"date-released: {day}")
 

@@ -8,7 +8,12 @@ that neither vouches for itself.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import re
+import sys
+import threading
+import types
 
 # One thread per worker: the workers of pytest-xdist share few cores, and a sum keeps its order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,9 +37,16 @@ import multigrad as xg
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
 
+# An installed package may bring a `tests` of its own, as tf2onnx does: relative imports mean these,
+# whatever becomes of `sys.path`, by which a namespace's path is searched anew.
+sys.modules.setdefault("tests", types.ModuleType("tests")).__path__ = [str(Path(__file__).parent)]
+
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
 FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
+CONTEXTS = threading.local()
+# What a file imports while it is collected.
+IMPORTED = re.compile(r"""^\S.*pytest\.importorskip\("(\w+)""", re.MULTILINE)
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -72,15 +84,51 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.freeze()
 
 
+def pytest_runtest_setup() -> None:
+    if "jax" in sys.modules and "context" not in vars(CONTEXTS):
+        CONTEXTS.context = None
+        share_contexts(sys.modules["jax"])
+
+
+def share_contexts(jax: Any) -> None:
+    """Let the programs that jax lowers share one context of MLIR for each thread.
+
+    jax makes one for each program, which takes a quarter of the time of these small ones.
+    """
+    mlir = importlib.import_module(f"{jax.__name__}._src.interpreters.mlir")
+    make = mlir.make_ir_context
+
+    def make_once() -> Any:
+        if is_within_one():  # its module would become a part of the one being written
+            return make()
+        if getattr(CONTEXTS, "context", None) is None:
+            CONTEXTS.context = make()
+        return CONTEXTS.context
+
+    def is_within_one() -> bool:
+        try:
+            return mlir.ir.Context.current is not None
+        except ValueError:
+            return False
+
+    mlir.make_ir_context = make_once
+
+
 def names_keras(path: Path) -> bool:
     return "keras" in path.read_text(encoding="utf-8")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Beside Keras, only the files that name it have tests to run: the others are not imported."""
-    beside_keras = config.getoption("--once") and is_beside_keras(config)
+    """Leave out what would import a framework that no test here needs, and beside Keras the files
+    that do not name it.
+    """
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    return True if beside_keras and is_test and not names_keras(collection_path) else None
+    if not (is_test and config.getoption("--once")):
+        return None
+    if is_beside_keras(config) and not names_keras(collection_path):
+        return True
+    imported = set(IMPORTED.findall(collection_path.read_text(encoding="utf-8")))
+    return True if imported & (FRAMEWORKS - frameworks_asked(config)) else None
 
 
 def is_beside_keras(config: pytest.Config) -> bool:

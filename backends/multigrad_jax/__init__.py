@@ -17,25 +17,14 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import (
-    attach,
-    attach_function,
-    bridge,
-    capture,
-    compile,
-    differences,
-    eject,
-    host,
-    importer,
-    isolate,
-    loops,
-    models,
-    ops,
-    random,
-    ranks,
-    rehearse,
-    vjp,
-)
+from . import differences, eject
+from .attach import attach, attach_function, bridge, host, isolate, rehearse, vjp
+from .compile import compile
+from .dialect import table
+from .distributed import ranks
+from .importers import custom_gradients
+from .kernels import loops, ops, random
+from .models import found
 
 __all__ = ["backend"]
 
@@ -92,16 +81,16 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=importer.import_function,
-        container=models.container,
+        import_function=custom_gradients.import_function,
+        container=found.container,
     ),
     models=Models(
-        override=models.override,
-        is_operation=models.is_operation,
-        leaves=models.leaves,
+        override=found.override,
+        is_operation=found.is_operation,
+        leaves=found.leaves,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = capture  # the same files in every backend
+_ = table  # the same files in every backend

@@ -85,7 +85,8 @@ MENDED: tuple[Mended, ...] = (
     Mended("jax.numpy.exp2", "all", "8.5 in float32, 7 in float64, 5 in float16, 36 in bfloat16"),
     Mended("jax.scipy.special.erfinv", "float32, float64", "4.1 and 15"),
     Mended("jax.scipy.special.log_ndtr", "float32, float64", "6e5; 8.9e4 absolute"),
-    Mended("jax.scipy.special.digamma", "float64", "9,600 over -30 to -5; NaN at 0"),
+    Mended("jax.scipy.special.digamma", "float64", "9,600 over -30 to -5"),
+    Mended("jax.scipy.special.digamma", "all", "NaN at 0"),
     Mended("jax.scipy.special.polygamma", "all", "NaN at inf; of order 2 also at 0"),
     Mended("jax.nn.squareplus", "float32, float64", "inf above sqrt(max), NaN at -inf; 839 and "
                                                     "1,320 absolute"),
@@ -94,6 +95,11 @@ MENDED: tuple[Mended, ...] = (
     Mended("jax.scipy.special.ndtr, ndtri, log_ndtr", "float16, bfloat16", "no kernel"),
     Mended("jax.numpy.cumsum", "float16, bfloat16", "37 and 244 over 3,000 terms"),
     Mended("jax.numpy.cumprod", "float16, bfloat16", "28 and 43 over 1,001 factors"),
+    Mended("jax.numpy.quantile, percentile", "all", "an eps of the dtype of q, rounded to it or "
+                                                    "not as XLA fuses"),
+    Mended("jax.numpy.divide, true_divide", "bool", "0 for 0 / 0: XLA chooses instead"),
+    Mended("jax.nn.celu", "bool", "0 for NaN where alpha is False, as XLA fuses"),
+    Mended("jax.nn.standardize", "float16", "NaN where the square of a number overflows"),
     Mended("jax.nn.softmax", "float16, bfloat16", "1.8 and 1.6, not rounded once"),
     Mended("jax.nn.logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
 )  # fmt: skip

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special
 
-from multigrad import random as core
 from multigrad.backend import Ejection, Emitted
+from multigrad.graph import random as core
 
-from . import arrays, attach, random
+from .attach import attach
+from .kernels import arrays, random
 
 Tensor = Any
 

@@ -6,21 +6,12 @@ import mlx.core as mx
 
 from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
 
-from . import (
-    attach,
-    bridge,
-    capture,
-    compile,
-    differences,
-    frames,
-    host,
-    importer,
-    isolate,
-    ops,
-    random,
-    recompute,
-    vjp,
-)
+from . import differences
+from .attach import attach, bridge, host, isolate, vjp
+from .compile import compile, frames, recompute
+from .dialect import table
+from .importers import custom_function
+from .kernels import ops, random
 
 __all__ = ["backend"]
 
@@ -64,7 +55,7 @@ backend = Backend(
         on_draw=recompute.on_draw,
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, bridge=host.bridge),
-    imports=Imports(import_function=importer.import_function),
+    imports=Imports(import_function=custom_function.import_function),
     differences=differences.DIFFERENCES,
 )
-_ = capture  # the same files in every backend
+_ = table  # the same files in every backend

@@ -15,20 +15,12 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import (
-    attach,
-    bridge,
-    capture,
-    compile,
-    differences,
-    importer,
-    isolate,
-    ops,
-    random,
-    recompute,
-    vjp,
-    widening,
-)
+from . import differences
+from .attach import attach, bridge, isolate, vjp
+from .compile import compile, recompute
+from .dialect import table
+from .importers import pylayer
+from .kernels import ops, random, widening
 
 __all__ = ["backend"]
 
@@ -64,7 +56,7 @@ backend = Backend(
         on_draw=recompute.on_draw,
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, outside=paddle.no_grad()),
-    imports=Imports(import_function=importer.import_function),
+    imports=Imports(import_function=pylayer.import_function),
     differences=differences.DIFFERENCES,
 )
-_ = capture  # imported for its effect
+_ = table  # imported for its effect

@@ -17,27 +17,14 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import (
-    attach,
-    attach_function,
-    bridge,
-    capture,
-    compile,
-    differences,
-    eject,
-    host,
-    importer,
-    isolate,
-    loops,
-    ops,
-    override,
-    random,
-    ranks,
-    regions,
-    replicas,
-    retrace,
-    vjp,
-)
+from . import differences, eject
+from .attach import attach, bridge, host, isolate, vjp
+from .compile import compile, regions
+from .dialect import table
+from .distributed import ranks, replicas
+from .importers import custom_gradient
+from .kernels import loops, ops, random
+from .models import override
 
 __all__ = ["backend"]
 
@@ -63,7 +50,7 @@ backend = Backend(
         render=attach.render,
         finish=attach.finish,
         call=attach.call,
-        attach=attach_function.attach_function,
+        attach=attach.attach_function,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
         refuse_gradient=vjp.refuse_gradient,
@@ -84,7 +71,7 @@ backend = Backend(
         on_depend=compile.on_depend,
         is_tracing=compile.is_tracing,
         follow=compile.follow,
-        forget_traces=retrace.forget_traces,
+        forget_traces=compile.forget_traces,
         on_call=regions.on_call,
         on_draw=regions.on_draw,
         notes_regions=True,
@@ -96,7 +83,7 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=importer.import_function,
+        import_function=custom_gradient.import_function,
     ),
     models=Models(
         override=override.override,
@@ -106,4 +93,4 @@ backend = Backend(
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = capture, replicas  # the same files in every backend; replicas of tf.distribute
+_ = table, replicas  # the same files in every backend; replicas of tf.distribute

@@ -74,6 +74,8 @@ MENDED: tuple[Mended, ...] = (
     Mended("tf.math.cumprod", "float16, bfloat16", "5 and 37 over 1,001 factors"),
     Mended("tf.reduce_prod", "float16, bfloat16", "12 and 38 over 1,001 factors"),
     Mended("tf.nn.softmax", "float16", "1.8, not rounded once"),
+    Mended("tf.nn.gelu", "float64", "2.3e7 of positive numbers: it holds float32 ones"),
+    Mended("tf.linalg.qr", "float16", "NaN where the square of a number overflows"),
     Mended("tf.sort, argsort, argmax", "all", "NaN anywhere: [-inf 1 nan 2 3 nan 0 inf] counts as "
                                               "sorted"),
     Mended("tf.linalg.lu", "all", "square matrices alone; an error for a singular one; not in XLA"),

@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from multigrad import random as core
 from multigrad.backend import Ejection
-from multigrad.random import draws
+from multigrad.graph import random as core
+from multigrad.graph.random import draws
 
-from . import arrays, attach, random
+from .attach import attach
+from .kernels import arrays, random
 
 Tensor: TypeAlias = Any
 

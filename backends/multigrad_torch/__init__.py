@@ -16,32 +16,24 @@ from multigrad.backend import (
     Ranks,
     Tensors,
 )
+from multigrad.graph.support.former import MOVED
 
-from . import (
-    as_it_is,
-    asked,
-    attach,
-    automatic_hooks,
-    bridge,
-    capture,
-    compile,
-    differences,
-    eject,
-    hooks,
-    host,
-    importer,
-    isolate,
-    jit,
-    kernels,
-    loops,
-    mirror,
-    models,
-    ops,
-    random,
-    ranks,
-    render,
-    vjp,
-)
+# Before anything of it is imported under a former name, as pickles do.
+MOVED["multigrad_torch"] = {
+    "functional": "compat.functional", "module_forwards": "hooks.module_forwards",
+    "param_hooks": "hooks.param_hooks",
+}  # fmt: skip
+
+from . import differences, eject
+from .attach import as_it_is, attach, bridge, host, isolate, render, vjp
+from .compile import compile, jit, mirror, regions
+from .dialect import asked, table
+from .distributed import ranks
+from .hooks import automatic_hooks
+from .importers import autograd_function
+from .kernels import loops, ops, random
+from .kernels.fast import alone
+from .models import found
 
 __all__ = ["backend"]
 
@@ -66,7 +58,7 @@ backend = Backend(
         while_loop=loops.while_loop,
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
-        fast=kernels.FAST,
+        fast=alone.FAST,
     ),
     autodiff=Autodiff(
         render=render.render,
@@ -92,15 +84,15 @@ backend = Backend(
         jit=jit.jit,
         is_exporting=compile.is_exporting,
         opaque=torch.compiler.disable,
-        read_activation=(compile.ACTIVATIONS, hooks.READER),
+        read_activation=(compile.ACTIVATIONS, regions.READER),
         read_function=(compile.FUNCTIONS,),
         on_enter=mirror.on_enter,
         on_tensors=mirror.on_tensors,
         on_register=mirror.on_register,
         is_tracing=mirror.is_tracing,
         on_move=mirror.on_move,
-        on_call=hooks.on_call,
-        on_draw=hooks.on_draw,
+        on_call=regions.on_call,
+        on_draw=regions.on_draw,
         notes_regions=True,
     ),
     interop=Interop(
@@ -110,17 +102,17 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=importer.import_function,
+        import_function=autograd_function.import_function,
         hook_params=automatic_hooks.hook_params,
     ),
     models=Models(
-        is_model=models.is_model,
-        attach=models.attach,
-        override=models.override,
-        is_operation=models.is_operation,
+        is_model=found.is_model,
+        attach=found.attach,
+        override=found.override,
+        is_operation=found.is_operation,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = capture  # imported for its table
+_ = table  # imported for its table

@@ -67,6 +67,21 @@ MENDED: tuple[Mended, ...] = (
     Mended("torch.logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
     Mended("torch.quantile", "all", "NaN at [1, inf, inf]; no 16-bit kernel"),
     Mended("Tensor.to(torch.float8_e4m3fn)", "all", "448 for what is out of range; ours is NaN"),
+    Mended("keras.ops.mean", "float64", "computed in float32, also in losses"),
+    Mended("keras.ops.round", "int32, int64", "rounded to float32"),
+    Mended(
+        "keras.losses.categorical_focal_crossentropy, kl_divergence", "bfloat16, float64",
+        "keras.config.epsilon() is rounded to float32, 1 - p to bfloat16",
+    ),
+    Mended(
+        "keras.losses.cosine_similarity", "float16, float64",
+        "0 where a square overflows; norms of float32",
+    ),
+    Mended(
+        "keras.losses.huber, log_cosh, hinge, squared_hinge, poisson, mean_absolute_error, "
+        "mean_squared_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, "
+        "binary_crossentropy, binary_focal_crossentropy", "float64", "their mean is of float32",
+    ),
     Mended("torch.median", "all", "the lower of two middle values; ours is their mean"),
-)
+)  # fmt: skip
 DIFFERENCES = Differences(KEPT, MENDED, MEASURED)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from multigrad import random as core
 from multigrad.backend import Ejection, Made
+from multigrad.graph import random as core
 
-from . import activations, arrays, attach, random, render
+from .attach import attach, render
+from .kernels import activations, arrays, random
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleError
-from multigrad.ground.fixed import FixedParams
-from multigrad.in_force.activation import Activation as AnyActivation
+from multigrad.graph.support.fixed import FixedParams
 from multigrad.lowering.names import ActivationName
-from multigrad.rulebook.misplaced import refuse_misplaced
-from multigrad.rulebook.rule import Rule
-from multigrad.schedule import Schedule
+from multigrad.rules.in_force.activation import Activation as AnyActivation
+from multigrad.rules.model.misplaced import refuse_misplaced
+from multigrad.rules.model.rule import Rule
+from multigrad.rules.schedule import Schedule
 
-from .attach import tracing_state, warn_of_trace
-from .compile import call_activation
-from .hooks import call_noted, is_forward_mode_enabled, top_hooks
-from .primitives import find_primitive
+from .attach.attach import tracing_state, warn_of_trace
+from .compat.primitives import find_primitive
+from .compile.compile import call_activation
+from .compile.regions import call_noted, is_forward_mode_enabled, top_hooks
 
 T = TypeVar("T")
 COUNT = "_count"  # how the name of a schedule's step ends in a state_dict

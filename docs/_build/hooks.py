@@ -22,7 +22,7 @@ PAGES = {"README.md": "index.md", "LICENSE": ""}
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the page that `multigrad plot --gallery` writes."""
-    from multigrad.plotting.gallery import render_gallery
+    from multigrad.look.plotting.gallery import render_gallery
 
     files.append(File.generated(config, GALLERY, content=render_gallery()))
     return files

@@ -2,7 +2,7 @@
 
 `python docs/_build/notebooks.py` runs each page in a kernel and writes the notebook beside it, and
 the pictures that its code saves, which the page shows. The Markdown is what is written by hand;
-`tests/test_notebooks.py` says when a notebook is not what it gives.
+`tests/users/test_notebooks.py` says when a notebook is not what it gives.
 
 Needs: pip install nbclient ipykernel, and what the page imports.
 """

@@ -3,7 +3,7 @@
 `Backend` and its groups say what a framework offers; `ops` are the rows of the op table; the rest
 is what the functions in the groups are given, or return. `docs/backends.md` walks through one.
 
-May import the rooms up to `passes`; docs/architecture.md has their order.
+May import the rooms up to `graph`; docs/architecture.md has their order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .. import ops, random
 from ..errors import (
     GradientError,
     MultigradError,
@@ -20,14 +19,15 @@ from ..errors import (
     StaleTraceError,
     UnsupportedOp,
 )
-from ..ir.graph import Graph, Node, make_node
-from ..ir.op import Op
-from ..ir.types import FLOATS, T, Type, dtype_name, is_float
-from ..ops.activations import SELU_ALPHA, SELU_SCALE
-from ..ops.indexing import along, as_index, as_pairs, tile_shape
-from ..ops.numerics import as_numpy_dtype
-from ..ops.special import MILLS_FROM, inverse_mills
-from ..random import REPLAYED
+from ..graph import ops, random
+from ..graph.ir.graph import Graph, Node, make_node
+from ..graph.ir.op import Op
+from ..graph.ir.types import FLOATS, T, Type, dtype_name, is_float
+from ..graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
+from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
+from ..graph.ops.elementwise.special import MILLS_FROM, inverse_mills
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.random import REPLAYED
 from .contract import (
     Autodiff,
     Backend,
@@ -53,11 +53,11 @@ from .differences import (
 )
 from .emitted import Attached, Body, Code, Emitted, Made, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
+from .finding.unwritten import unwritten
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
 from .ranks import Group, Ranks
 from .rows import compositions, lifted, orderings, rows_of
-from .unwritten import unwritten
 
 __all__ = [
     "ALL",
@@ -136,8 +136,8 @@ __all__ = [
 # What stands in rooms above this one is reached by name, when an author asks: no room imports it
 # from here.
 ABOVE = {
-    "compilers": "multigrad.in_force.for_authors",
-    "dialects": "multigrad.capture.for_authors",
+    "compilers": "multigrad.rules.in_force.for_authors",
+    "dialects": "multigrad.capture.dialects.for_authors",
     "importers": "multigrad.functions.for_authors",
 }
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from .. import random
-from ..ir.op import Op
+from ..graph import random
+from ..graph.ir.op import Op
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels

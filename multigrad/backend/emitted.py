@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .. import ops
-from ..ir.graph import Node
-from ..ir.types import T, Type
+from ..graph import ops
+from ..graph.ir.graph import Node
+from ..graph.ir.types import T, Type
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ir.graph import Graph, Node
-from ..ir.op import Op
-from ..ir.types import Type
+from ..graph.ir.graph import Graph, Node
+from ..graph.ir.op import Op
+from ..graph.ir.types import Type
 
 ENVIRONMENT = "MULTIGRAD_WITHOUT"
 DISABLED: ContextVar[frozenset[str]] = ContextVar("disabled", default=frozenset())

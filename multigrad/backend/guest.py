@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ..errors import GradientError, UnsupportedOp
-from ..ir.types import dtype_name
-from ..ops.numerics import as_numpy_dtype
+from ..graph.ir.types import dtype_name
+from ..graph.ops.numerics import as_numpy_dtype
 from .memory import SharedBuffer
 
 Shape: TypeAlias = tuple[int | None, ...]

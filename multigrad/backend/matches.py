@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .. import ops
-from ..ir.graph import Graph, Node, make_node
-from ..ir.op import Op
-from ..ir.types import FLOAT_SCALAR
-from ..passes.simplify import rebuild
+from ..graph import ops
+from ..graph.ir.graph import Graph, Node, make_node
+from ..graph.ir.op import Op
+from ..graph.ir.types import FLOAT_SCALAR
+from ..graph.passes.simplify import rebuild
 
 # The Euclidean norm of all elements.
 WHOLE = {"axis": None, "keepdims": False, "ord": 2}

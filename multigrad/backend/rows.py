@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import ops
-from ..ir.op import Op
+from ..graph import ops
+from ..graph.ir.op import Op
 from .shared_activations import activations
 
 Row = Callable[..., Any]

@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import ops
-from ..ir.op import Op
-from ..ops.activations import SELU_ALPHA, SELU_SCALE
+from ..graph import ops
+from ..graph.ir.op import Op
+from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
 
 Row = Callable[..., Any]
 Tensor = Any

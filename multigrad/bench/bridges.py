@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from multigrad.bridging import call_activation
-from multigrad.in_force.activation import Activation
+from multigrad.rules.bridging import call_activation
+from multigrad.rules.in_force.activation import Activation
 
 from .cases import BRIDGES_PART, NATIVE, STEP, Effort
 from .contests import Contest

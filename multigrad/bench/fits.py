@@ -1,7 +1,8 @@
 """What a layer costs in `fit`: a process for each framework that Keras runs on, since Keras fixes
 it at import.
 
-What the processes say to each other is one JSON document each way; `on_keras` is what runs there.
+What the processes say to each other is one JSON document each way; `runners/on_keras.py` is what
+runs there.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def measure_fits(
     versions: dict[str, str],
     workload: Workload = WORKLOAD,
 ) -> Contest:
-    """Run `on_keras` on a framework, in a process of its own, and note Keras's version.
+    """Run `runners/on_keras.py` on a framework, in a process of its own, and note Keras's version.
 
     Raises:
         MultigradError: the process failed.
@@ -69,7 +70,13 @@ def exchange(request: Mapping[str, Any], environment: Mapping[str, str]) -> dict
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "reply.json"
-        command = [sys.executable, "-m", f"{__package__}.on_keras", json.dumps(request), str(path)]
+        command = [
+            sys.executable,
+            "-m",
+            f"{__package__}.runners.on_keras",
+            json.dumps(request),
+            str(path),
+        ]
         process = subprocess.run(
             command,
             check=False,

@@ -66,7 +66,7 @@ class Harness(Protocol):
 def load(backend: str) -> Harness:
     """Import a framework's file, and with it the framework."""
     prepare_environment()
-    return cast(Harness, importlib.import_module(f".on_{backend}", __package__))
+    return cast(Harness, importlib.import_module(f".runners.on_{backend}", __package__))
 
 
 def prepare_threads(count: int) -> None:

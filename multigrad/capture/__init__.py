@@ -1,4 +1,4 @@
 """Capture: rules in any dialect become graphs.
 
-May import the rooms up to `schedule`; docs/architecture.md has their order.
+May import the rooms up to `lowering`; docs/architecture.md has their order.
 """

@@ -1,14 +1,15 @@
 """Modules that stand in for other packages' own: their names, signatures and defaults, our rules.
 
 `import multigrad.compat.snntorch as surrogate` in the place of `from snntorch import surrogate`.
-They need torch, not the packages. May import the rooms up to `attach`; docs/architecture.md has
-their order.
+They need torch (`optax`: jax), not the packages.
+
+May import the rooms up to `keras`; docs/architecture.md has their order.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..ground.namespace import namespace
+from ..graph.support.namespace import namespace
 
 if TYPE_CHECKING:
     from . import norse, snntorch, spikingjelly

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.served import served_by
+from ..backend.tensors.served import served_by
 
 if TYPE_CHECKING:
-    from multigrad_torch.compat_norse import methods
+    from multigrad_torch.compat.norse import methods
 
 __all__ = ["methods"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = served_by("torch", "multigrad_torch.compat_norse", __name__, __all__)
+    __getattr__, __dir__ = served_by("torch", "multigrad_torch.compat.norse", __name__, __all__)

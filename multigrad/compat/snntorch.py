@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..backend.served import served_by
+from ..backend.tensors.served import served_by
 
 if TYPE_CHECKING:
     from multigrad.compat import snntorch as surrogate  # noqa: PLW0406 (for type checkers)
-    from multigrad_torch.compat_snntorch import (
+    from multigrad_torch.compat.snntorch import (
         LSO,
         SFS,
         SSO,
@@ -61,4 +61,4 @@ __all__ = [
 ]
 if not TYPE_CHECKING:
     surrogate = sys.modules[__name__]  # the packages' own name for the module
-    __getattr__, __dir__ = served_by("torch", "multigrad_torch.compat_snntorch", __name__, __all__)
+    __getattr__, __dir__ = served_by("torch", "multigrad_torch.compat.snntorch", __name__, __all__)

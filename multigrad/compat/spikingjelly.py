@@ -7,11 +7,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..backend.served import served_by
+from ..backend.tensors.served import served_by
 
 if TYPE_CHECKING:
     from multigrad.compat import spikingjelly as surrogate  # noqa: PLW0406 (for type checkers)
-    from multigrad_torch.compat_spikingjelly import (
+    from multigrad_torch.compat.spikingjelly import (
         S2NN,
         ATan,
         DeterministicPass,
@@ -126,5 +126,5 @@ __all__ = [
 if not TYPE_CHECKING:
     surrogate = sys.modules[__name__]  # the packages' own name for the module
     __getattr__, __dir__ = served_by(
-        "torch", "multigrad_torch.compat_spikingjelly", __name__, __all__
+        "torch", "multigrad_torch.compat.spikingjelly", __name__, __all__
     )

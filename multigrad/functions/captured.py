@@ -9,20 +9,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..active.identity import items_key
-from ..active.reads import look_up_all
 from ..backend.contract import Backend
 from ..backend.emitted import Attached
-from ..calls.arguments import Layout
-from ..calls.facts import facts_of_symbols, gather_facts
-from ..calls.native import warn_disproved
-from ..calls.recipe import Recipe, Variant
 from ..errors import DisprovedError, TraceError
-from ..ground.threads import build_once
+from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
-from ..proof.setting import is_asked
-from ..recipes.record import NotCaptured
-from ..tracing.trace import NeedsConcrete, Trace
+from ..trace.scope.identity import items_key
+from ..trace.scope.reads import look_up_all
+from ..trace.trace import NeedsConcrete, Trace
+from .calls.arguments import Layout
+from .calls.facts import facts_of_symbols, gather_facts
+from .calls.native import warn_disproved
+from .calls.recipe import Recipe, Variant
+from .calls.updates import warn_left_out
+from .proof.setting import is_asked
+from .recipes.record import NotCaptured
 
 MOST_VARIANTS = 256
 
@@ -47,7 +48,7 @@ class Captured:
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
 
-    def variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
+    def _variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the graphs for arguments, captured under the facts about them that turn out to be
         needed.
 
@@ -57,7 +58,7 @@ class Captured:
         while True:
             try:
                 facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)
-                variant = self.variant(layout, facts, leaves)
+                variant = self._variant(layout, facts, leaves)
                 break
             except NeedsConcrete:
                 continue
@@ -91,7 +92,7 @@ class Captured:
         told = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
         return replace(variant, graphs=replace(variant.graphs, forward=told))
 
-    def variant(
+    def _variant(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
     ) -> Variant:
         """Return the graphs for a layout under these facts, captured once.
@@ -131,7 +132,7 @@ class Captured:
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
 
-    def renewed(self, variant: Variant) -> Variant:
+    def _renewed(self, variant: Variant) -> Variant:
         """Return a captured form as it is for what is read now: the rule in force, the rules that
         names mean.
 
@@ -140,20 +141,22 @@ class Captured:
             NotCaptured: under them, it cannot be captured.
         """
         read = look_up_all(variant.facts)
-        return self.variant(variant.layout, {**variant.facts, **read}) if read else variant
+        return self._variant(variant.layout, {**variant.facts, **read}) if read else variant
 
-    def variant_for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
+    def _variant_for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the graphs for symbolic arguments, under the facts about them that turn out to be
         needed.
         """
         facts: dict[str, Any] = {}
         while True:
             try:
-                return self.variant(layout, facts, leaves)
+                return self._variant(layout, facts, leaves)
             except NeedsConcrete:
                 facts = facts_of_symbols(trace, self.facts, layout, leaves)
 
-    def lowered(self, variant: Variant, backend: Backend) -> Attached:
+    def _lowered(self, variant: Variant, backend: Backend) -> Attached:
         """Return a captured form as one backend runs it, lowered once."""
+        if variant.updates:
+            warn_left_out(self.recipe.subject, variant.updates, backend.name, self.__module__)
         build = partial(lower_graphs, variant.graphs, backend)
         return build_once(variant.lowered, backend.name, build)

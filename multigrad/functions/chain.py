@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..active.draws import keyed
-from ..calls.arguments import owner_of, unwrap
-from ..calls.bound import BoundFunction
-from ..calls.recipe import Recorded
 from ..errors import RuleTypeError, suggest
-from ..ground.addresses import find_part, is_address
-from ..ground.trees import optree
-from ..recipes.record import CodeRecipe
-from ..recipes.saved import SavedRecipe
-from ..tracing.trace import Trace
+from ..graph.support.addresses import find_part, is_address
+from ..graph.support.trees import optree
+from ..trace.scope.draws import keyed
+from ..trace.trace import Trace
+from .calls.arguments import owner_of, unwrap
+from .calls.bound import BoundFunction
+from .calls.recipe import Recorded
 from .function import Function
 from .held import OfObject
+from .recipes.record import CodeRecipe
+from .recipes.saved import SavedRecipe
 
 Tensor = Any
 REQUIRED = inspect.Parameter.empty
@@ -71,7 +71,7 @@ class Part:
 
     def __str__(self) -> str:
         if isinstance(self.function, Chain):
-            return f"({self.function.words})"
+            return f"({self.function._words})"
         bound = ", ".join(f"{name}={value!r}" for name, value in self.bound.items())
         return f"{self.name}({bound})" if bound else self.name
 
@@ -273,15 +273,15 @@ class Chain(Function):
         rows = tuple(map(part_of, parts))
         self.given = tuple(parts)
         super().__init__(ChainRecipe(rows, f"compose({', '.join(row.name for row in rows)})"))
-        self.__doc__ = f"{self.words}, each with its own gradient."
+        self.__doc__ = f"{self._words}, each with its own gradient."
 
     @property
-    def words(self) -> str:
+    def _words(self) -> str:
         """The parts in the order in which they act, with what is bound."""
         return " → ".join(map(str, self.recipe.parts))
 
     def __repr__(self) -> str:
-        return f"<Function {self.words}>"
+        return f"<Function {self._words}>"
 
     def label_of(self, path: tuple[int, ...]) -> str:
         """Return the name by which a part is addressed."""

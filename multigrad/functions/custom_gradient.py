@@ -9,21 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
-from ..calls.arguments import read_parameters, signature_of
-from ..calls.failures import kind_name
-from ..calls.recipe import Recorded
-from ..calls.variables import asked_variables, deliver
-from ..capture.callables import plain_function
-from ..capture.capture import run_written_in
-from ..capture.dialect import check_dialect
-from ..capture.readings import dialect_of
-from ..capture.signature import name_of
-from ..capture.state import OWN
+from ..capture.code.callables import plain_function
+from ..capture.code.options import Capture, settled
+from ..capture.code.readings import dialect_of
+from ..capture.code.signature import name_of
+from ..capture.code.state import OWN
+from ..capture.copies.capture import run_written_in
 from ..errors import GradientError, RuleTypeError
-from ..ground.typed import P, R
-from ..recipes.record import CodeRecipe
-from ..tracing.trace import Trace
+from ..graph.support.typed import P, R
+from ..trace.trace import Trace
+from .calls.arguments import read_parameters, signature_of
+from .calls.failures import kind_name
+from .calls.recipe import Recorded
+from .calls.variables import asked_variables, deliver
 from .function import Function
+from .recipes.record import CodeRecipe
 
 Tensor = Any
 UPSTREAM = "upstream"
@@ -84,7 +84,7 @@ def refuse_class(function: Any) -> None:
     if isinstance(function, type):
         raise TypeError(
             f"expected a function, got the class {function.__name__!r}: give an object of it, or "
-            "an autograd.Function class to xg.from_autograd_function"
+            "an autograd.Function class to xg.convert"
         )
 
 
@@ -174,6 +174,7 @@ class Decorator(Protocol):
 def custom_gradient(
     function: Callable[P, tuple[R, Any]],
     *,
+    capture: Capture | None = None,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
@@ -182,6 +183,7 @@ def custom_gradient(
 def custom_gradient(
     function: None = None,
     *,
+    capture: Capture | None = None,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
@@ -189,6 +191,7 @@ def custom_gradient(
 def custom_gradient(
     function: Callable[P, tuple[R, Any]] | None = None,
     *,
+    capture: Capture | None = None,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
@@ -214,14 +217,10 @@ def custom_gradient(
             `upstream` is nested like the outputs. It returns a gradient for each argument, flat or
             nested like them, None where there is none. Floats among the arguments are run-time
             numbers; ints, bools, strings and None are fixed.
-        native: None: a function that cannot be captured runs as it is, on its own framework. True:
-            always as it is, for side effects or values that change outside of it. False: TraceError
-            where it cannot be captured.
-        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its
-            file imports several and it mentions none.
-        prove: when it has been captured, run it once as it is on small inputs, forward and
-            backward, and compare it with the graph: where they differ the graph is never used.
-            `MULTIGRAD_PROVE=0` turns all proofs off.
+        capture: how it becomes a graph; None: as `xg.Capture()` has it.
+        native: that option of `Capture`, given by itself.
+        dialect: the same.
+        prove: the same.
 
     Returns:
         A Function, called like `function`, which returns the outputs.
@@ -231,11 +230,12 @@ def custom_gradient(
             dtype.
         TraceError: at a call; it cannot be captured and is written for another framework.
         TypeError: it is a class.
+        RuleTypeError: an option is none of `Capture`'s.
     """
+    options = settled(capture, native, dialect, prove)
     if function is None:
-        return lambda inner: custom_gradient(inner, native=native, dialect=dialect, prove=prove)
+        return lambda inner: custom_gradient(inner, capture=options)
     refuse_class(function)
     refuse_rule(function)
-    library = check_dialect(dialect)
-    recipe = GradientRecipe(function, name_of(function), native, library)
-    return Function(recipe, function, prove)
+    recipe = GradientRecipe(function, name_of(function), options.native, options.library)
+    return Function(recipe, function, options.prove)

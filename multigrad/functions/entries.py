@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..active.draws import Draws
-from ..active.identity import value_key
-from ..active.present import now
-from ..active.reads import is_in_force
 from ..backend.contract import Backend
-from ..calls.arguments import (
+from ..errors import GradientError, TraceError
+from ..graph.support.threads import build_once
+from ..graph.support.trees import optree
+from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..trace.scope.draws import Draws
+from ..trace.scope.identity import value_key
+from ..trace.scope.present import now
+from ..trace.scope.reads import is_in_force
+from .calls.arguments import (
     PLAIN,
     Layout,
     flatten,
@@ -24,19 +28,16 @@ from ..calls.arguments import (
     positional_names,
     unwrap,
 )
-from ..calls.assumptions import check_assumptions
-from ..calls.binding import Entry, bind_leaves
-from ..calls.facts import watch
-from ..calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
-from ..calls.notes import left_out
-from ..calls.recipe import Recipe, Variant
-from ..errors import GradientError, TraceError
-from ..ground.threads import build_once
-from ..ground.trees import optree
-from ..lowering.input_checks import find_lacking, refuse_lacking
-from ..proof.setting import ALL, how_much
-from ..recipes.record import NotCaptured
+from .calls.assumptions import check_assumptions
+from .calls.binding import Entry, bind_leaves
+from .calls.facts import watch
+from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
+from .calls.notes import left_out
+from .calls.recipe import Recipe, Variant
+from .calls.updates import check_apart
 from .captured import Captured
+from .proof.setting import ALL, how_much
+from .recipes.record import NotCaptured
 
 MOST_ENTRIES = 1024
 
@@ -86,17 +87,17 @@ class Entries(Captured):
         if as_arrays and not wrapped and self.parameters is not None:
             args, kwargs = optree.tree_unflatten(nesting, given)
             self.parameters.bind(*args, **kwargs)  # says which argument is missing
-        given, tree = self.complete(given, nesting, owner)
+        given, tree = self._complete(given, nesting, owner)
         layout = self.recipe.lay_out(self.parameters, given, tree)
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
-        if not wrapped and not self.completes:
+        if not wrapped and not self._completes:
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
 
         def run_opened(leaves: Sequence[Any], draws: Draws) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
-            return inner.run(self.complete(opened, nesting, backend)[0], draws)
+            return inner.run(self._complete(opened, nesting, backend)[0], draws)
 
         return Entry(run_opened)
 
@@ -125,17 +126,17 @@ class Entries(Captured):
         return self._defaults
 
     @property
-    def filled_in(self) -> Mapping[str, Any]:
+    def _filled_in(self) -> Mapping[str, Any]:
         """The values, by name, of the arguments that a call may leave out and a capture has."""
         names = positional_names(self.parameters)[1:]
         return dict(zip(names, self._defaults, strict=False))
 
     @property
-    def completes(self) -> bool:
+    def _completes(self) -> bool:
         """Whether calls may leave arguments out."""
         return bool(self._defaults)
 
-    def complete(
+    def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
     ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call by position, what it leaves out filled in, and their
@@ -148,7 +149,7 @@ class Entries(Captured):
         bound.apply_defaults()
         return flatten(tuple(now(value, backend) for value in bound.args), {})
 
-    def entry_on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
+    def _entry_on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return what runs a call whose layout is always the same but for the dtype of its first
         tensor.
         """
@@ -193,7 +194,7 @@ class Entries(Captured):
             return self._native_entry(layout.without_objects(), backend, None)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        entry = self._entry_of(self.variant_for(layout, leaves), layout, backend)
+        entry = self._entry_of(self._variant_for(layout, leaves), layout, backend)
         if not self.facts - {"dtype"}:
             return entry
         layout = layout.without_objects()
@@ -207,7 +208,7 @@ class Entries(Captured):
             return self._captured_or_native(
                 layout,
                 backend,
-                lambda: self._entry_of(self.variant_for(own, leaves), layout, backend),
+                lambda: self._entry_of(self._variant_for(own, leaves), layout, backend),
             )
 
         def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
@@ -236,7 +237,7 @@ class Entries(Captured):
         """Return how a captured form runs; where the original does more than it, on its own
         framework, that itself.
         """
-        does_more = variant.lacks or variant.notes
+        does_more = variant.lacks or variant.notes or variant.updates
         if not (does_more and self.native is None and backend.name == self.recipe.dialect()):
             left_out.update((backend.name, note.name) for note in variant.notes)
             return self._lowered_entry(variant, backend)
@@ -258,14 +259,27 @@ class Entries(Captured):
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs
-        lowered = self.lowered(variant, backend)
+        lowered = self._lowered(variant, backend)
         dtype = variant.layout.dtype
         lacking = find_lacking(self.recipe.subject, backend, graphs.forward, graphs.backward)
         refuse_lacking(lacking, dtype or "")
         entry = bind_leaves(self.recipe, variant, backend, lowered)
         if variant.assumed:
             entry = self._checking(entry, variant, backend)
+        if variant.updates:
+            entry = self._keeping_apart(entry, variant)
         return self._proving(entry, variant) if how_much() == ALL else entry
+
+    def _keeping_apart(self, entry: Entry, variant: Variant) -> Entry:
+        """Return an entry that refuses a tensor given twice, of which one would be updated."""
+        subject, updates = self.recipe.subject, variant.updates
+        tensors = variant.layout.indices("tensor")
+
+        def keeping(leaves: Sequence[Any], draws: Draws) -> Any:
+            check_apart(subject, updates, [leaves[i] for i in tensors])
+            return entry.run(leaves, draws)
+
+        return Entry(keeping)
 
     def _checking(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
         """Return an entry that checks what the code asserts of values."""

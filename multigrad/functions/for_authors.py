@@ -8,13 +8,13 @@ the framework's own come to us while something is captured.
 
 from __future__ import annotations
 
-from ..calls.arguments import owner_of, signature_of
-from ..calls.recipe import Recorded
-from ..capture.capture import run_written_in
-from ..capture.interception import Interception, comes_to_us
-from ..recipes.record import CodeRecipe
-from ..tracing.trace import Trace, Value
+from ..capture.code.interception import Interception, comes_to_us
+from ..capture.copies.capture import run_written_in
+from ..trace.trace import Trace, Value
+from .calls.arguments import owner_of, signature_of
+from .calls.recipe import Recorded
 from .function import Function
+from .recipes.record import CodeRecipe
 
 __all__ = [
     "CodeRecipe",

@@ -17,23 +17,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Generic, Self
 
-from ..active.draws import FREE, Counter, keyed
-from ..backend.discovery import FUNCTION_READERS, in_use
-from ..calls.arguments import PLAIN, as_numbers, flatten
-from ..calls.bound import BoundFunction
-from ..calls.native import is_imported
-from ..calls.placeholders import find_call
-from ..calls.recipe import Recipe, Variant
-from ..capture.dialect import load_dialects
-from ..documents.format import unseal
-from ..ground.notebook import InNotebooks
-from ..ground.trees import optree
-from ..ground.typed import P, R
-from ..recipes.document import decode_function
-from ..recipes.functions_to_data import encode_function
-from ..recipes.saved import SavedRecipe
-from ..tracing.trace import Value
+from ..backend.finding.discovery import FUNCTION_READERS, in_use
+from ..capture.code.table import load_dialects
+from ..graph.support.former import FormerNames
+from ..graph.support.notebook import InNotebooks
+from ..graph.support.trees import optree
+from ..graph.support.typed import P, R
+from ..trace.scope.draws import FREE, Counter, keyed
+from ..trace.trace import Value
+from .calls.arguments import PLAIN, as_numbers, flatten
+from .calls.bound import BoundFunction
+from .calls.native import is_imported
+from .calls.placeholders import find_call
+from .calls.recipe import Recipe, Variant
+from .documents.format import unseal
 from .inlined import Inlined
+from .recipes.document import decode_function
+from .recipes.functions_to_data import encode_function
+from .recipes.saved import SavedRecipe
 
 Tensor = Any
 # For compilers whose traces hold nothing but constants.
@@ -48,7 +49,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Inlined, InNotebooks, Generic[P, R]):
+class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
     """A function with a gradient of its own, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their like. Called
@@ -72,6 +73,16 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     examples: tuple[Any, ...] | None = None
     is_surrogate: ClassVar[bool] = False
+    _former: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("complete", "completes", "entry_on", "filled_in", "inline"), "call the function"
+        ),
+        **dict.fromkeys(
+            ("lowered", "renewed", "variant", "variant_for", "variant_for_symbols"),
+            "xg.show and xg.source tell what it was made into",
+        ),
+        **dict.fromkeys(("counter", "drawing"), "function.keyed(key) gives it draws"),
+    }
 
     def __init__(self, recipe: Recipe, wrapped: Any = None, prove: bool = True) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one
@@ -108,7 +119,7 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         other.recipe = copy_recipe(self.recipe, memo)
         other._defaults = copy.deepcopy(self._defaults, memo)
         if self.is_keyed:
-            other.draws = replace(self.draws, counter=Counter(self.counter.count))
+            other.draws = replace(self.draws, counter=Counter(self._counter.count))
         if other.recipe is not self.recipe:
             wrapped = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
             vars(other)["__wrapped__"] = wrapped
@@ -185,13 +196,13 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         function = self if key is None else self.keyed(key)
         return BoundFunction(function, self.name, self.parameters, params or {})
 
-    def drawing(self, draw_key: Callable[[], Any]) -> Self:
+    def _drawing(self, draw_key: Callable[[], Any]) -> Self:
         """Return this Function with another generator: `draw_key` gives each call two uint32,
         perhaps of a trace.
 
         Examples:
             >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
-            >>> same = draw.drawing(lambda: np.array([0, 7], np.uint32))
+            >>> same = draw._drawing(lambda: np.array([0, 7], np.uint32))
             >>> bool((same(np.zeros(2)) == same(np.zeros(2))).all())
             True
         """
@@ -236,7 +247,7 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         return self.draws.counter is not None
 
     @property
-    def counter(self) -> Counter:
+    def _counter(self) -> Counter:
         """What counts the draws of a keyed Function."""
         return self.draws.counter
 
@@ -277,7 +288,7 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
             leaves, key = numbers, None
             args, kwargs = optree.tree_unflatten(tree, leaves)
         if any(isinstance(leaf, Value) for leaf in leaves):
-            return self.inline(leaves, tree)
+            return self._inline(leaves, tree)
         load_dialects()  # what stands for tensors to come is known by then
         call = find_call(leaves)
         if call is not None:

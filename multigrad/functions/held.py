@@ -14,26 +14,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..active.draws import FREE
 from ..backend.contract import Backend
-from ..backend.discovery import FUNCTION_READERS
-from ..calls.arguments import flatten, owner_of, signature_of, unwrap
-from ..calls.binding import Entry
-from ..calls.recipe import Recorded
-from ..capture.callables import plain_function, wrapped_function
-from ..capture.capture import run_or_import
-from ..capture.dialect import registered_dialects
-from ..capture.readings import written_in
-from ..capture.signature import called_method, name_of
-from ..capture.state import OWN, Filled, State, held_by, is_open, read_state
+from ..backend.finding.discovery import FUNCTION_READERS
+from ..capture.code.callables import plain_function, wrapped_function
+from ..capture.code.readings import written_in
+from ..capture.code.signature import called_method, name_of
+from ..capture.code.state import OWN, Filled, State, held_by, is_open, read_state
+from ..capture.code.table import registered_dialects
+from ..capture.copies.capture import run_or_import
 from ..errors import FormatError, TraceError
-from ..ground.threads import build_once
-from ..ground.trees import optree
-from ..recipes.record import CodeRecipe
-from ..tracing.trace import Trace, Value, copy_of
+from ..graph.support.threads import build_once
+from ..graph.support.trees import optree
+from ..trace.scope.draws import FREE
+from ..trace.trace import Trace, Value, copy_of
+from .calls.arguments import flatten, owner_of, signature_of, unwrap
+from .calls.binding import Entry
+from .calls.recipe import Recorded
 from .custom_gradient import library_of, named_library
 from .entries import MOST_ENTRIES, kind_of
 from .function import Function
+from .recipes.record import CodeRecipe
 
 Tensor = Any
 # The hidden argument: it sorts behind all others.
@@ -225,11 +225,11 @@ class OfObject(Function):
         return owner_of_method(self._called)
 
     @property
-    def completes(self) -> bool:
+    def _completes(self) -> bool:
         """Whether calls leave arguments out: those of the object."""
         return True
 
-    def complete(
+    def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
     ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call with those of the object, and their nesting."""

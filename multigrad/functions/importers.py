@@ -3,17 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
-from ..backend.discovery import entry_points, load_backend
-from ..errors import UnsupportedOp
-from ..ground.typed import P, R
+from ..backend.contract import Backend
+from ..backend.finding.discovery import entry_points, in_use, load_backend
+from ..capture.code.options import Capture, settled
+from ..errors import MultigradError, RuleTypeError, UnsupportedOp
+from ..graph.support.typed import P, R
+from .calls.bound import BoundFunction
+from .custom_gradient import refuse_rule
 from .function import Function
+from .plain import function
+
+
+@overload
+def convert(obj: type, *, capture: Capture | None = None) -> Function[..., Any]: ...
+@overload
+def convert(obj: Callable[P, R], *, capture: Capture | None = None) -> Function[P, R]: ...
+def convert(obj: Any, *, capture: Capture | None = None) -> Any:
+    """Return code that somebody has written for one framework as a Function for every framework.
+
+    It is told by what it is: a `torch.autograd.Function` class, what `jax.custom_vjp`,
+    `jax.custom_jvp` or `tf.custom_gradient` has decorated, a custom gradient of another framework
+    whose backend imports such. Any other callable is a function of tensors: it keeps its
+    derivative, and that of the custom gradients that it calls.
+
+    Examples:
+        >>> import torch
+        >>> class Clipped(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x.clone()
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, grad_out):
+        ...         return grad_out.clamp(-1.0, 1.0)
+        >>> y, pull = xg.vjp(xg.convert(Clipped), np.array([5.0, 6.0]))  # now on NumPy
+        >>> pull(np.array([-3.0, 0.5]))[0]
+        array([-1. ,  0.5])
+        >>> y, pull = xg.vjp(xg.convert(lambda x: 2.0 * Clipped.apply(x)), np.array([5.0, 6.0]))
+        >>> pull(np.array([-3.0, 0.5]))[0]
+        array([-1.,  1.])
+
+    Args:
+        obj: the class, the decorated function, or a function of tensors. A class is called as its
+            `apply` is: positionally, other values than tensors included. A Function is returned as
+            it is.
+        capture: how it becomes a graph; None: as `xg.Capture()` has it. A framework's own custom
+            gradient has that framework's dialect, and runs as it is there where it cannot be
+            captured: of its options, only `prove` can be given.
+
+    Raises:
+        RuleTypeError: it is a rule, nothing that is called, or a class of another kind; or an
+            option is for functions alone.
+        TraceError: at a call in another framework; it cannot be captured.
+    """
+    options = settled(capture)
+    if isinstance(obj, Function | BoundFunction):
+        return obj
+    refuse_rule(obj)
+    home = owner_of_custom(obj)
+    if home is not None:
+        if options != Capture(prove=options.prove):
+            raise RuleTypeError(
+                f"{named(obj)} is a custom gradient of {home.name}: of capture=xg.Capture(...), it "
+                "takes prove alone"
+            )
+        return import_from(home.name, obj, options.prove)
+    if isinstance(obj, type):
+        raise RuleTypeError(
+            f"the class {obj.__name__!r} is no custom gradient, as a torch.autograd.Function is; "
+            "give an object of it, which is called, or a method"
+        )
+    return function(obj, capture=options)
+
+
+def named(obj: Any) -> str:
+    """Return what an object is called in a message."""
+    return repr(getattr(obj, "__name__", None) or type(obj).__name__)
+
+
+def owner_of_custom(obj: Any) -> Backend | None:
+    """Return the framework whose own custom gradient an object is."""
+    if not callable(obj):
+        return None
+    for backend in in_use():
+        if backend.imports.import_function is None:
+            continue
+        try:
+            backend.imports.import_function(obj)
+        except (TypeError, MultigradError):
+            continue
+        return backend
+    return None
 
 
 def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
     """Return a `torch.autograd.Function` class as a Function for every framework; also a class of
-    another framework whose backend imports such.
+    another framework whose backend imports such. `xg.convert` takes these, and all else.
 
     Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
     taken: a forward that gets `ctx`, and one with `setup_context`. Where the class does more than a
@@ -59,7 +146,8 @@ def framework_of(cls: Any, default: str = "torch") -> str:
 
 def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a `jax.custom_vjp` function as a Function for every framework; also a function with a
-    gradient of its own of another framework whose backend imports such.
+    gradient of its own of another framework whose backend imports such. `xg.convert` takes these,
+    and all else.
 
     A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what
     `jax.custom_gradient` makes.
@@ -87,6 +175,7 @@ def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
 
 def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a function decorated with `tf.custom_gradient` as a Function for every framework.
+    `xg.convert` takes these, and all else.
 
     Examples:
         >>> import tensorflow as tf

@@ -8,24 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
-from ..active.draws import Draws
-from ..calls.arguments import Layout, Leaf
-from ..calls.binding import assemble
-from ..calls.notes import put_notes
-from ..calls.recipe import Variant
-from ..ground.trees import optree
-from ..ir.array_values import freeze
-from ..ir.graph import Graph, Node
-from ..ir.questions import crossing, note
-from ..ir.types import BOOL, T
-from ..recipes.record import AppliesItself, CodeRecipe, NotCaptured
-from ..tracing.assertions import is_caught
-from ..tracing.calls import CustomCall, mark
-from ..tracing.constants import array_node
-from ..tracing.replay import replay
-from ..tracing.trace import NeedsConcrete, Trace, Value, lift
+from ..graph import ops
+from ..graph.ir.array_values import freeze
+from ..graph.ir.graph import Graph, Node
+from ..graph.ir.questions import crossing, note
+from ..graph.ir.types import BOOL, T
+from ..graph.support.trees import optree
+from ..trace.assertions import is_caught
+from ..trace.constants import array_node
+from ..trace.derived.calls import CustomCall, mark
+from ..trace.replay import replay
+from ..trace.scope.draws import Draws
+from ..trace.trace import NeedsConcrete, Trace, Value, lift
+from .calls.arguments import Layout, Leaf
+from .calls.binding import assemble
+from .calls.notes import put_notes
+from .calls.recipe import Variant
+from .calls.updates import put_updates
 from .entries import Entries
+from .recipes.record import AppliesItself, CodeRecipe, NotCaptured
 
 
 class Inlined(Entries):
@@ -56,14 +57,14 @@ class Inlined(Entries):
             if isinstance(value, Value) and not trace.in_backward:
                 trace.assumed.append(each._replace(node=value.node))
 
-    def inline(self, leaves: Sequence[Any], tree: Any) -> Any:
+    def _inline(self, leaves: Sequence[Any], tree: Any) -> Any:
         """Record the function's ops in the capture that its arguments belong to."""
-        leaves, tree = self.complete(leaves, tree)
+        leaves, tree = self._complete(leaves, tree)
         trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
         layout = self.recipe.lay_out(self.parameters, leaves, tree)
         try:
             with crossing(NeedsConcrete):
-                variant = self.variant_for_symbols(trace, layout, leaves)
+                variant = self._variant_for_symbols(trace, layout, leaves)
         except AppliesItself as error:
             if not trace.in_backward:
                 raise note(error.error) from error.__cause__
@@ -93,9 +94,14 @@ class Inlined(Entries):
             graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)
         )
         result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
+        if not (variant.notes or variant.updates):
+            return result
+        holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
+        flat = optree.tree_leaves(result, none_is_leaf=True)
+        put_updates(
+            trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
+        )
         if variant.notes:
-            holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
-            flat = optree.tree_leaves(result, none_is_leaf=True)
             put_notes(
                 trace,
                 variant.notes,

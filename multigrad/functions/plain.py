@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..calls.arguments import signature_of
-from ..calls.bound import BoundFunction
-from ..calls.recipe import Recorded
-from ..capture.capture import run_written_in
-from ..capture.dialect import check_dialect
-from ..capture.signature import name_of
-from ..capture.state import OWN
-from ..ground.typed import P, R
-from ..recipes.record import CodeRecipe
-from ..tracing.trace import Trace
+from ..capture.code.options import Capture, settled
+from ..capture.code.signature import name_of
+from ..capture.code.state import OWN
+from ..capture.copies.capture import run_written_in
+from ..graph.support.typed import P, R
+from ..trace.trace import Trace
+from .calls.arguments import signature_of
+from .calls.bound import BoundFunction
+from .calls.recipe import Recorded
 from .custom_gradient import library_of, named_library, refuse_class, refuse_rule
 from .function import Function
 from .held import OfObject, holds_state
+from .recipes.record import CodeRecipe
 
 Tensor = Any
 TENSOR = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -97,6 +97,7 @@ def function(
     backward: Callable[..., Any] | None = None,
     residuals: Callable[..., Any] | None = None,
     *,
+    capture: Capture | None = None,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
@@ -124,9 +125,10 @@ def function(
             the Function has its true derivative.
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
             as `backward(grad_out, kept)`.
-        native: see `custom_gradient`.
-        dialect: see `custom_gradient`.
-        prove: see `custom_gradient`.
+        capture: how they become graphs; None: as `xg.Capture()` has it.
+        native: that option of `Capture`, given by itself.
+        dialect: the same.
+        prove: the same.
 
     Raises:
         TypeError: it is a class, a rule, or nothing that is called.
@@ -137,14 +139,15 @@ def function(
     for role in (backward, residuals):
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
-    library = check_dialect(dialect)
+    options = settled(capture, native, dialect, prove)
+    native, library = options.native, options.library
     if backward is None and residuals is None and holds_state(forward):
-        return OfObject(forward, native, library, prove)
+        return OfObject(forward, native, library, options.prove)
     forward = as_code(forward)
     recipe = PairRecipe(
         forward, backward, residuals, name=name_of(forward), native=native, library=library
     )
-    return Function(recipe, forward, prove)
+    return Function(recipe, forward, options.prove)
 
 
 def as_code(forward: Any) -> Any:

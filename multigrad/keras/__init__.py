@@ -3,7 +3,7 @@ Keras runs.
 
 Importing this room imports Keras and registers them at once, so that loading a model finds them.
 
-May import the rooms up to `plotting`; docs/architecture.md has their order.
+May import the rooms up to `look`; docs/architecture.md has their order.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.discovery import OWN, load_backend
-from ..backend.installed import why_too_old
+from ..backend.finding.discovery import OWN, load_backend
+from ..backend.finding.installed import why_too_old
 from ..errors import BackendNotFound
-from ..ground.namespace import namespace
+from ..graph.support.namespace import namespace
 
 try:
     import keras
@@ -35,10 +35,10 @@ if _OLD is not None:
 load_backend(keras.config.backend())
 
 from .anneal import Anneal
-from .attach import attach
 from .custom_gradient import CustomGradient
 from .function import FunctionOperation
 from .layer import Activation, ActivationFunction, activation
+from .models.attach import attach
 from .optimizer import apply_to_gradients
 
 __all__ = [

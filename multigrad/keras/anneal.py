@@ -15,7 +15,7 @@ from typing import Any, Literal
 import keras
 
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
-from ..schedule import Schedule
+from ..rules.schedule import Schedule
 from .layer import Activation
 from .params import RuleParams
 from .stack import put_first

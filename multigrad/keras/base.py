@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self
 import keras
 
 from ..backend.contract import Backend
-from ..backend.discovery import load_backend
-from ..rulebook.misplaced import refuse_misplaced
+from ..backend.finding.discovery import load_backend
+from ..rules.model.misplaced import refuse_misplaced
 from .config import read_backend
 from .steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla

@@ -15,18 +15,18 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from .. import schedule as schedules
-from ..backend.discovery import entry_points, load_backend
-from ..backend.values import concrete_number
-from ..documents.rules import decode_shards
+from ..backend.finding.discovery import entry_points, load_backend
+from ..backend.tensors.values import concrete_number
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
-from ..registry import compose, get, resolve, rules
-from ..rulebook.rule import Rule
-from ..saving.files import from_dict
-from ..schedule import Schedule
+from ..functions.documents.rules import decode_shards
+from ..rules import schedule as schedules
+from ..rules.model.rule import Rule
+from ..rules.registry import compose, get, resolve, rules
+from ..rules.saving.files import from_dict
+from ..rules.schedule import Schedule
 
 RuleData = Any  # None, a name, or one of the forms above
-OWN = "multigrad.rules."
+OWN = "multigrad.rules.library."
 
 
 def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleData:
@@ -42,7 +42,7 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
         return None
     given, rule = rule, resolve(rule)
     if rule.shards is not None:
-        whole = describe_rule(rule.over_shards(None), settled)
+        whole = describe_rule(rule._over_shards(None), settled)
         return {"rule": whole, "over": rule.shards.to_data()}
     name = given if isinstance(given, str) else find_name(rule)
     bound = dict(rule.bound)
@@ -145,7 +145,7 @@ def _read_rule(data: RuleData) -> str | Rule:
         find_rule(data)
         return data
     if isinstance(data, Mapping) and set(data) == {"rule", "over"}:
-        return resolve(_read_rule(data["rule"])).over_shards(decode_shards(data["over"], "over"))
+        return resolve(_read_rule(data["rule"]))._over_shards(decode_shards(data["over"], "over"))
     keys = set(data) - {"params"} if isinstance(data, Mapping) else set()
     bound = read_params(data.get("params")) if keys else {}
     if keys == {"compose"} and isinstance(data["compose"], list):

@@ -22,12 +22,12 @@ import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..backend.contract import Backend
-from ..bridging import call_function
 from ..errors import RuleTypeError, TraceError, UnsupportedOp
 from ..functions.function import Function
+from ..functions.recipes.record import NotCaptured
+from ..functions.recipes.saved import SavedRecipe
 from ..lowering.input_checks import find_lacking
-from ..recipes.record import NotCaptured
-from ..recipes.saved import SavedRecipe
+from ..rules.bridging import call_function
 from .base import HoldingLayer, list_leaves
 from .function import describe_function, read_function
 from .symbolic import imitate_outputs, infer_outputs, knows_lengths, probe_outputs, run_captured
@@ -98,7 +98,7 @@ class CustomGradient(HoldingLayer):
         super()._hold(what, backend)
         self._drawing = what
         if self.seed_generator is not None and not what.is_keyed:
-            self._drawing = what.drawing(self._draw_key)
+            self._drawing = what._drawing(self._draw_key)
         self._call_signature = CallSignature(f"layer {self.name!r}", what)  # Keras's, of `call`
 
     def _check(self, what: Any, backend: Backend) -> None:

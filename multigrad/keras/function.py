@@ -14,12 +14,12 @@ from typing import Any
 
 import keras
 
-from ..calls.placeholders import take_placeholders
 from ..errors import FormatError, MultigradError, RuleError
+from ..functions.calls.placeholders import take_placeholders
 from ..functions.function import Function
 from ..lowering.forwards import Forward
-from ..rulebook.forwards_of_code import ForwardOfCode
-from ..saving.files import from_dict
+from ..rules.model.forwards_of_code import ForwardOfCode
+from ..rules.saving.files import from_dict
 from .symbolic import infer_outputs
 from .tracing import BACKEND
 
@@ -44,7 +44,7 @@ class FunctionOperation(keras.Operation):
         super().__init__(name=name)
         self.function = function
         keyed = function.is_keyed or BACKEND != "jax"
-        self._run = function if keyed else function.drawing(self._refuse_draw)
+        self._run = function if keyed else function._drawing(self._refuse_draw)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Return the Function's outputs."""

@@ -16,21 +16,21 @@ from typing import Any
 
 import keras
 
-from ..active.draws import Draws
 from ..backend.contract import Backend
-from ..bridging import call_activation
-from ..capture.signature import read_params as read_given
-from ..context import RuleInForce
+from ..capture.code.signature import read_params as read_given
 from ..errors import MultigradError, RuleError
-from ..in_force.activation import Activation as AnyActivation
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import check_float, find_lacking
 from ..lowering.names import ActivationName
-from ..registry import resolve
-from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
-from ..rulebook.parts import bind_addressed
-from ..rulebook.rule import BoundRule, Rule
-from ..tracing.trace import NeedsConcrete
+from ..rules.bridging import call_activation
+from ..rules.context import RuleInForce
+from ..rules.in_force.activation import Activation as AnyActivation
+from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
+from ..rules.model.parts import bind_addressed
+from ..rules.model.rule import BoundRule, Rule
+from ..rules.registry import resolve
+from ..trace.scope.draws import Draws
+from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_params
 from .config import describe_params, describe_rule, read_both
 from .function import describe_forward, read_forward

@@ -16,20 +16,19 @@ from typing import Any, Never
 import keras
 import numpy as np
 
-from ..active.moving import Moving, settle
-from ..backend.discovery import backend_of
-from ..context import normalize_key
-from ..errors import RuleTypeError, RuleValueError
-from ..in_force.gradients import GradientRule
-from ..registry import resolve
-from ..rulebook.bare import apply_rule
-from ..rulebook.misplaced import refuse_misplaced
-from ..rulebook.rule import Rule
+from ..backend.finding.discovery import backend_of
+from ..errors import RuleError, RuleTypeError, RuleValueError
+from ..rules.context import normalize_key
+from ..rules.in_force.gradients import GradientRule
+from ..rules.model.bare import apply_rule
+from ..rules.model.misplaced import refuse_misplaced
+from ..rules.model.rule import Rule
+from ..rules.registry import resolve
+from ..trace.scope.moving import Moving, settle
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, spread_defaults
-from .replicas import sum_over_replicas, take_over_reduction
 from .steps import read_array, read_value
-from .tracing import opaque
+from .tracing import BACKEND, opaque
 
 Tensor = Any
 
@@ -362,3 +361,42 @@ def _as_dense(grad: Tensor, variable: Any, scale: float | None) -> Tensor:
         # Not convert_to_tensor, which warns of memory that is not avoided here.
         grad = tf.math.unsorted_segment_sum(grad.values, grad.indices, variable.shape[0])
     return grad if scale is None else grad / scale
+
+
+# --- replicas of tf.distribute --------------------------------------------------------------------
+# Their gradients a Keras optimizer sums in its step. On jax and torch they come reduced: by the
+# compiler, and by who trains.
+SUM = "_all_reduce_sum_gradients"  # of Keras's optimizers on TensorFlow (3.15)
+
+
+def take_over_reduction(optimizer: Any) -> bool:
+    """Let an optimizer, and those in it, take gradients that are summed over the replicas already;
+    return whether there is anything to sum.
+
+    Raises:
+        RuleError: this Keras has no such place.
+    """
+    if BACKEND != "tensorflow":
+        return False
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer._reduces = False
+        optimizer = optimizer.inner_optimizer
+    if not hasattr(optimizer, SUM):
+        raise RuleError(
+            f"after_reduce=True is not known to work with {type(optimizer).__name__} of this Keras"
+        )
+    setattr(optimizer, SUM, pass_on)
+    return True
+
+
+def pass_on(grads_and_vars: Any) -> Any:
+    """Stand for an optimizer's own sum over replicas."""
+    return grads_and_vars
+
+
+def sum_over_replicas(grads: list[Tensor]) -> list[Tensor]:
+    """Return the sums of the replicas' gradients; outside of replicas they are as they are."""
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return grads if context is None or not grads else context.all_reduce("SUM", grads)

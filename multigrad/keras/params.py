@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
-from ..active.moving import Moving, settle
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
-from ..ground.ranges import as_number
-from ..rulebook.rule import BoundRule, Rule
-from ..schedule import Schedule
+from ..graph.support.ranges import as_number
+from ..rules.model.rule import BoundRule, Rule
+from ..rules.schedule import Schedule
+from ..trace.scope.moving import Moving, settle
 from . import counts
 from .counts import CountVariable
 from .steps import assign_number, read_array, read_value
@@ -334,7 +334,7 @@ def find_defaults(rule: Rule) -> dict[str, set[Any]]:
     if rule.function is not None:
         return {name: {value} for name, value in rule.params.items()}
     found: dict[str, set[Any]] = {}
-    for part in rule.resolved_parts():
+    for part in rule._resolved_parts():
         for name, values in find_defaults(part).items():
             found.setdefault(name, set()).update(values)
     return {name: values for name, values in found.items() if name not in rule.bound}

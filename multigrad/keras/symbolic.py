@@ -20,16 +20,16 @@ import numpy as np
 from keras.src.backend import compute_output_spec
 
 from ..backend.guest import Kind, kind_of
-from ..bridging import call_function
-from ..bridging.foreign import infer_kinds
-from ..calls.arguments import flatten, owner_of, unwrap
 from ..errors import TraceError
+from ..functions.calls.arguments import flatten, owner_of, unwrap
 from ..functions.function import Function
-from ..ground.trees import optree
-from ..ir.types import dtype_name
-from ..ops.numerics import as_numpy_dtype
-from ..recipes.examples import capture_example
-from ..recipes.record import NotCaptured
+from ..functions.recipes.examples import capture_example
+from ..functions.recipes.record import NotCaptured
+from ..graph.ir.types import dtype_name
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.trees import optree
+from ..rules.bridging import call_function
+from ..rules.bridging.foreign import infer_kinds
 
 Tensor = Any
 FOUND = object()

@@ -19,7 +19,7 @@ import keras
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from ..backend.contract import Backend
-from ..backend.discovery import load_backend
+from ..backend.finding.discovery import load_backend
 from ..errors import GradientError, StaleTraceError, UnsupportedOp
 from .stack import is_within, running
 

@@ -1,4 +1,4 @@
 """Lowering: from graphs to straight-line framework code.
 
-May import the rooms up to `documents`; docs/architecture.md has their order.
+May import the rooms up to `trace`; docs/architecture.md has their order.
 """

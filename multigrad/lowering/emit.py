@@ -14,23 +14,23 @@ import linecache
 import math
 import re
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import ops
 from ..backend.contract import Backend
 from ..backend.emitted import Body, Prepared
 from ..backend.fast import disabled
 from ..errors import UnsupportedOp
-from ..ir.array_values import ArrayValue
-from ..ir.graph import Graph, Node, Region, count_uses
-from ..ir.types import BOOL, UNKNOWN, T, is_float
-from ..ops.loops import OF_A_LOOP
-from ..ops.results import OWNING
-from ..passes.scalars import scalar_function, symbol_function
-from ..passes.simplify import is_elementwise
+from ..graph import ops
+from ..graph.ir.array_values import ArrayValue
+from ..graph.ir.graph import Graph, Node, Region, count_uses
+from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
+from ..graph.ops.arrays.loops import OF_A_LOOP
+from ..graph.ops.results import OWNING
+from ..graph.passes.scalars import scalar_function, symbol_function
+from ..graph.passes.simplify import is_elementwise
 from .patterns import apply_patterns
-from .prepare import find_static
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
 # parentheses.
@@ -400,3 +400,13 @@ def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[st
     exec(compile(source, filename, "exec"), namespace)  # noqa: S102
     namespace["__source__"] = _Source(filename, source)
     return namespace
+
+
+def find_static(nodes: Iterable[Node]) -> set[Node]:
+    """Return the scalars that depend on params and constants alone: what `Prepared` holds."""
+    static: set[Node] = set()
+    for node in nodes:
+        # An input and a constant have no operands; a length has a tensor.
+        if node.type.kind == "scalar" and static.issuperset(node.operands):
+            static.add(node)
+    return static

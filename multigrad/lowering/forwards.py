@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from .. import ops
 from ..errors import RuleTypeError, RuleValueError, suggest
-from ..ir.graph import Graph
-from ..ir.op import Op
-from ..ir.types import INPUT
-from ..passes.simplify import simplify
-from ..tracing import xp_all as xp
-from ..tracing.derivatives import pullback
-from ..tracing.trace import Trace, Value, apply
+from ..graph import ops
+from ..graph.ir.graph import Graph
+from ..graph.ir.op import Op
+from ..graph.ir.types import INPUT
+from ..graph.passes.simplify import simplify
+from ..trace.derived.derivatives import pullback
+from ..trace.trace import Trace, Value, apply
+from ..trace.xp import all as xp
 from .names import ActivationName
 
 Step = Callable[[Value, Value, float], Value]

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from .. import ops
 from ..errors import TraceError, UnsupportedOp
-from ..ir.graph import Graph
-from ..ir.types import Type, is_float
-from ..passes.outputs import drop_marks, marks
-from ..passes.residuals import Cut, Roles, cut_residuals, keep_inputs
-from ..passes.simplify import rename_inputs, simplify
-from ..tracing.calls import drop_calls
-from ..tracing.derivatives import pullbacks
+from ..graph import ops
+from ..graph.ir.graph import Graph
+from ..graph.ir.types import Type, is_float
+from ..graph.passes.outputs import drop_marks, marks
+from ..graph.passes.residuals import Cut, Roles, cut_residuals, keep_inputs
+from ..graph.passes.simplify import rename_inputs, simplify
+from ..trace.derived.calls import drop_calls
+from ..trace.derived.derivatives import pullbacks
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|grad_out|output)(_\d+)?|shape_of_\w+")

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..backend.contract import Backend
-from ..backend.discovery import backend_of
+from ..backend.finding.discovery import backend_of
 from ..errors import GradientError, MultigradError, UnsupportedOp
-from ..ground.written import WrittenRule
-from ..ir.graph import Graph, Location, every_node
-from ..ir.types import FLOATS, T
-from ..tracing.trace import dtype_name
+from ..graph.ir.graph import Graph, Location, every_node
+from ..graph.ir.types import FLOATS, T
+from ..graph.support.written import WrittenRule
+from ..trace.trace import dtype_name
 
 Tensor = Any
 

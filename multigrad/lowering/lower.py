@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .. import ops
 from ..backend.contract import Backend
 from ..backend.emitted import Attached, Code, Emitted, Prepared
 from ..errors import GradientError
-from ..ground.threads import build_once
-from ..ir.graph import Graph, Node
-from ..ir.types import BOOL, UNKNOWN, is_float
-from ..passes.outputs import drop_marks
-from ..passes.residuals import Cut
-from ..tracing.calls import drop_calls
-from ..tracing.linearity import is_linear, tangent_map
+from ..graph import ops
+from ..graph.ir.graph import Graph, Node
+from ..graph.ir.types import BOOL, UNKNOWN, is_float
+from ..graph.passes.outputs import drop_marks
+from ..graph.passes.residuals import Cut
+from ..graph.support.threads import build_once
+from ..trace.derived.calls import drop_calls
+from ..trace.derived.linearity import is_linear, tangent_map
 from .emit import Emission, compile_source, emit_body, identifier
 from .forwards import Forward
 from .function_graph import OWN_NAMES, FunctionGraph

@@ -1,6 +1,6 @@
 """The names of activations, for type checkers: also usual others and lower case.
 
-Written from the table in `forwards.py` by `python -m multigrad.cli.typed`.
+Written from the table in `forwards.py` by `python tools/write_sources.py`.
 """
 
 from __future__ import annotations

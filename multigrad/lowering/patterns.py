@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..backend.discovery import entry_points, load_backend, loaded
 from ..backend.fast import DISABLED, FastKernels, Pattern
+from ..backend.finding.discovery import entry_points, load_backend, loaded
 from ..errors import MultigradError, suggest
-from ..ir.graph import Graph, Node
-from ..ir.types import WHOLE
-from ..passes.simplify import rebuild
+from ..graph.ir.graph import Graph, Node
+from ..graph.ir.types import WHOLE
+from ..graph.passes.simplify import rebuild
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from dataclasses import astuple, dataclass
 from typing import Any, Self
 
 from ..errors import RuleValueError
-from ..ground.notebook import InNotebooks
-from ..rulebook.rule import Rule
+from ..graph.support.notebook import InNotebooks
+from ..rules.model.rule import Rule
 
 HEADER = ("name", "kind", "rule", "selector")
 
@@ -123,7 +123,7 @@ def named(rule: Any) -> str:
     if isinstance(rule, str):
         return rule
     if isinstance(rule, Rule):
-        return rule.words
+        return rule._words
     name = getattr(rule, "name", None)
     said = repr(rule)  # a rule of a layer says its numbers itself
     return said if name is None or said.startswith(f"{name}(") else name

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ..calls.recipe import Recorded
-from ..capture.dialect import record_call
-from ..capture.signature import name_of
-from ..capture.tracer import V
+from ..capture.code.signature import name_of
+from ..capture.code.table import record_call
+from ..capture.values.tracer import V
 from ..errors import GradientError, MultigradError, RuleTypeError, RuleValueError, suggest
+from ..functions.calls.recipe import Recorded
 from ..functions.function import Function
 from ..functions.plain import PairRecipe
-from ..ir.op import Op
-from ..ir.types import INPUT, format_shape, is_float
-from ..tracing import xp_all as xp
-from ..tracing.trace import Trace, Value
+from ..graph.ir.op import Op
+from ..graph.ir.types import INPUT, format_shape, is_float
+from ..trace.trace import Trace, Value
+from ..trace.xp import all as xp
 from .over import misfit
 
 

@@ -1,35 +1,4 @@
-"""The rule library, one file per family; importing it registers every rule.
+"""Rules: what they are, which is in force, the library of them, and what runs under them.
 
-May import the rooms up to `in_force`; docs/architecture.md has their order.
+May import the rooms up to `functions`; docs/architecture.md has their order.
 """
-
-from . import (
-    attribution,
-    binary,
-    braintools,
-    jamming,
-    limits,
-    names,
-    optax,
-    peers,
-    quantization,
-    snntorch,
-    spiking,
-    spikingjelly,
-    straight_through,
-    surrogate,
-    transforms,
-)
-
-# Of version 0.1.0: to register one of these names again is an error. The others give way to a
-# user's.
-KEPT = (
-    "arctan", "centralize", "clip_norm", "clipped_straight_through", "d(Linear)", "d(ReLU)",
-    "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
-    "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
-)  # fmt: skip
-__all__ = [
-    "attribution", "binary", "braintools", "jamming", "limits", "names", "optax", "peers",
-    "quantization", "snntorch", "spiking", "spikingjelly", "straight_through", "surrogate",
-    "transforms",
-]  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..ground.namespace import namespace
+from ..graph.support.namespace import namespace
 from .assertions import assert_gradients, assert_parity
 
 __all__ = ["assert_gradients", "assert_parity"]

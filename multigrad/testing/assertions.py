@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..inspection.check import CheckReport, check
-from ..inspection.parity import ParityReport, parity
+from ..look.check import CheckReport, check
+from ..look.parity import ParityReport, parity
 
 
 def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> CheckReport:

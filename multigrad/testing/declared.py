@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from multigrad import ops
-from multigrad.ir.op import Attr, Op
-from multigrad.ops import attributes
-from multigrad.ops.properties import REALS, Domain
-from multigrad.ops.results import (
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Attr, Op
+from multigrad.graph.ops import attributes
+from multigrad.graph.ops.properties import REALS, Domain
+from multigrad.graph.ops.results import (
     PER_ELEMENT,
     cotangent_of_left,
     cotangent_of_right,
@@ -28,9 +28,9 @@ from multigrad.ops.results import (
     reordered,
     shaped_like_second,
 )
-from multigrad.ops.table import zero
-from multigrad.tracing import xp_all as neutral
-from multigrad.tracing.trace import apply
+from multigrad.graph.ops.table import zero
+from multigrad.trace.trace import apply
+from multigrad.trace.xp import all as neutral
 
 xp: Any = neutral
 Tensor = Any

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.differences import Difference
-from ..backend.discovery import load_backend
+from ..backend.finding.discovery import load_backend
 
 DESIGNED = 4.0  # eps of the largest value on the way, unless a row says otherwise
 

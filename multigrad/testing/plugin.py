@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from ..backend.contract import Backend
-from ..backend.discovery import BackendStatus, backends, entry_points, load_backend
-from ..backend.discovery import loaded as loaded_backends
-from ..backend.unwritten import ops_to_write
+from ..backend.finding.discovery import BackendStatus, backends, entry_points, load_backend
+from ..backend.finding.discovery import loaded as loaded_backends
+from ..backend.finding.unwritten import ops_to_write
 from ..errors import BackendNotFound, UnsupportedOp
 from .memory import Memory
 from .todo import is_begun, list_todo

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 
 from ..backend.contract import Backend
-from ..backend.installed import is_importable
-from ..backend.unwritten import fields_to_write, ops_to_write
+from ..backend.finding.installed import is_importable
+from ..backend.finding.unwritten import fields_to_write, ops_to_write
 
 WIDTH = 96
 

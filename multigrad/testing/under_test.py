@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.discovery import load_backend
+from ..backend.finding.discovery import load_backend
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

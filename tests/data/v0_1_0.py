@@ -277,7 +277,7 @@ def functions() -> dict[str, Any]:
 
 def optax_state() -> Any:
     """What a checkpoint holds of optax's transformation."""
-    from multigrad.optax import RuleState
+    from multigrad.compat.optax import RuleState
 
     return RuleState(np.int32(3), np.array([1, 2], np.uint32))
 

@@ -45,9 +45,9 @@ def find(name: str) -> object:
 
 def judge(name: str, words: list[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
-    from multigrad.backend.discovery import backends
-    from multigrad.cli.inputs import SEED, read_input
-    from multigrad.inspection.convert import EQUAL, convert
+    from multigrad.backend.finding.discovery import backends
+    from multigrad.look.command.inputs import SEED, read_input
+    from multigrad.look.convert import EQUAL, convert
 
     names = [row.name for row in backends() if row.installed]
     try:

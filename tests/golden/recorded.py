@@ -1,6 +1,6 @@
 """A plugin that keeps all source that is emitted while tests run, each text once.
 
-`python -m pytest -p tests.golden.recorded --golden=A tests/test_rules.py` on the commit before a
+`python -m pytest -p tests.golden.recorded --golden=A tests/rules/library` on the commit before a
 change, the same with another folder on that after it, `git diff --no-index A B`: whatever was
 captured or lowered in any test is in it. Tests that draw their cases differ from run to run.
 """

@@ -1,13 +1,15 @@
 """The public names of multigrad, where each stands in the reference, and its examples.
 
 The modules stand here and nowhere else; names come from their `__all__`, methods from their
-classes. Examples are read from the source, so that a docstring needs no framework to be found.
+classes. Examples are read from the source, so that a docstring needs no framework to be found;
+those of functions that are made from rows, from the functions.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,8 +26,8 @@ MODULES = {
     "multigrad.schedule": "schedule.md",
     "multigrad.estimators": "estimators.md",
     "multigrad.attribution": "attribution.md",
-    "multigrad.attribution.composites": "attribution.md",
-    "multigrad.capture.xp": "xp.md",
+    "multigrad.models.attribution.composites": "attribution.md",
+    "multigrad.capture.dialects.xp": "xp.md",
     "multigrad.testing": "testing.md",
     "multigrad.transforms": "other.md",
     "multigrad.wrappers": "other.md",
@@ -39,27 +41,28 @@ MODULES = {
     "multigrad.compat.spikingjelly": "other.md",
     "multigrad.backend": "backend.md",
 }
+MADE = "multigrad.trace.xp.ops"
 # Names of modules without an `__all__`.
 NAMES = {
     "multigrad.errors": ("RuleValueError", "RuleTypeError", "DisprovedError", "NotProvenWarning"),
 }
 # The classes whose public methods and properties are names too, and their pages.
 CLASSES = {
-    "multigrad.rulebook.rule.Rule": "objects.md",
+    "multigrad.rules.model.rule.Rule": "objects.md",
     "multigrad.functions.function.Function": "objects.md",
     "multigrad.models.handle.Attachment": "objects.md",
     "multigrad.models.handle.Row": "objects.md",
     "multigrad.override.Overridden": "objects.md",
-    "multigrad.inspection.check.CheckReport": "objects.md",
-    "multigrad.inspection.parity.ParityReport": "objects.md",
-    "multigrad.inspection.parity.ParityRow": "objects.md",
-    "multigrad.backend.discovery.BackendStatus": "objects.md",
-    "multigrad.attribution.relevance.Relevance": "objects.md",
-    "multigrad.attribution.composites.Composite": "attribution.md",
-    "multigrad.schedule.schedule.Schedule": "schedule.md",
+    "multigrad.look.check.CheckReport": "objects.md",
+    "multigrad.look.parity.ParityReport": "objects.md",
+    "multigrad.look.parity.ParityRow": "objects.md",
+    "multigrad.backend.finding.discovery.BackendStatus": "objects.md",
+    "multigrad.models.attribution.relevance.Relevance": "objects.md",
+    "multigrad.models.attribution.composites.Composite": "attribution.md",
+    "multigrad.rules.schedule.schedule.Schedule": "schedule.md",
 }
 # The bases whose public methods are those of a class.
-BASES = {"Rule": ("multigrad.rulebook.definition.RuleDefinition",)}
+BASES = {"Rule": ("multigrad.rules.model.definition.RuleDefinition",)}
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {
     "Rule": {"run", "words"},
@@ -110,6 +113,9 @@ def examples() -> Iterator[Example]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if "conformance" not in path.parts:
                 yield from examples_of(path)
+    made = importlib.import_module(MADE)
+    for name in made.__all__:
+        yield Example(f"{MADE}.{name}", inspect.getdoc(getattr(made, name)) or "")
 
 
 def examples_of(path: Path) -> Iterator[Example]:

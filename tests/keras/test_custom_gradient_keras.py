@@ -159,7 +159,7 @@ def check_step(network: Any, model: Any, forward: Any, backward: Any) -> None:
 def test_an_autograd_function_class_trains_on_every_keras_backend(
     xk: ModuleType, network: Any, name: str
 ) -> None:
-    from .. import autograd_classes
+    from ..written import autograd_classes
 
     args, forward, backward = CLASSES[name]
     layer = xk.CustomGradient(xg.from_autograd_function(getattr(autograd_classes, name)))
@@ -171,7 +171,7 @@ def test_an_autograd_function_class_trains_on_every_keras_backend(
 def test_the_gradient_goes_to_the_other_of_two_inputs(xk: ModuleType, network: Any) -> None:
     import keras
 
-    from ..autograd_classes import ReplaceGrad
+    from ..written.autograd_classes import ReplaceGrad
 
     layer = xk.CustomGradient(xg.from_autograd_function(ReplaceGrad))
     model = build_around(network, lambda h: layer(keras.ops.sign(h), h))
@@ -376,7 +376,7 @@ def test_a_rule_in_force_around_fit_is_no_affair_of_the_layer(xk: ModuleType, ne
 def test_what_only_torch_can_run_trains_under_every_keras_backend(
     xk: ModuleType, network: Any, kind: str
 ) -> None:
-    from ..autograd_classes import BranchesOnValues
+    from ..written.autograd_classes import BranchesOnValues
 
     layer = xk.CustomGradient(xg.from_autograd_function(BranchesOnValues), "torch", name="gate")
     model = network.build(layer, kind)

@@ -385,7 +385,7 @@ def test_what_only_another_framework_can_run_is_not_exported(
 def test_a_length_that_is_not_known_is_told_by_trying(xk: ModuleType) -> None:
     import keras
 
-    from ..autograd_classes import BranchesOnValues
+    from ..written.autograd_classes import BranchesOnValues
 
     layer = xk.CustomGradient(xg.from_autograd_function(BranchesOnValues), "torch")
     outputs = layer(keras.Input((None, 3), dtype="float32"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ..harness.pages import Page, needs, run_page, unkept
-from ..test_docs_code import PAGES, needs_peers
+from ..project.test_docs_code import PAGES, needs_peers
 
 pytestmark = pytest.mark.peers
 

@@ -22,7 +22,7 @@ from zennit.canonizers import SequentialMergeBatchNorm
 from zennit.torchvision import ResNetCanonizer
 
 import multigrad as xg
-from multigrad import attribution as lrp
+from multigrad.models import attribution as lrp
 
 LOW, HIGH = -3.0, 3.5
 SINGLE = {"dtype": torch.float32}

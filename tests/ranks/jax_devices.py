@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harness import training_jax
-from harness.devices_jax import (
+from harness.distributed import training_jax
+from harness.distributed.devices_jax import (
     COLLECTIVE,
     NETWORKS,
     PLACES,
@@ -28,7 +28,7 @@ from harness.devices_jax import (
     shared,
     total,
 )
-from harness.ranks import check
+from harness.distributed.ranks import check
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import matrix
@@ -328,7 +328,7 @@ def flax_models_train_sharded_under_an_optax_chain_with_a_rule(way: str) -> None
     import optax
     from flax import linen, nnx
 
-    from multigrad.optax import apply_rule
+    from multigrad.compat.optax import apply_rule
 
     act = xg.activation("Heaviside", "triangular")
     if way == "nnx":

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from harness import training_jax
-from harness.ranks import check
+from harness.distributed import training_jax
+from harness.distributed.ranks import check
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from harness.ranks import check
+from harness.distributed.ranks import check
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-from harness.ranks import check
+from harness.distributed.ranks import check
 
 import multigrad as xg
 import multigrad.keras as xk

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from harness.ranks import check
+from harness.distributed.ranks import check
 
 import multigrad as xg
 import multigrad.keras as xk

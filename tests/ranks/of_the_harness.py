@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from harness.ranks import check
+from harness.distributed.ranks import check
 
 KINDS = ("first", "second")
 RANK = int(os.environ["RANK"])

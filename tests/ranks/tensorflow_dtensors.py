@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from harness.ranks import check
+from harness.distributed.ranks import check
 
 import multigrad as xg
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from harness.ranks import check
+from harness.distributed.ranks import check
 from support import matrix
 
 import multigrad as xg

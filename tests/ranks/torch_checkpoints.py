@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from harness.ranks import check
-from harness.resumed_torch import FIRST, STEPS, Training
+from harness.distributed.ranks import check
+from harness.distributed.resumed_torch import FIRST, STEPS, Training
 
 FOLDER = Path(os.environ["CHECKPOINTS"])
 KINDS = ("ddp", "fsdp")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from harness.ranks import check
+from harness.distributed.ranks import check
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import nn
 from torch.distributed.device_mesh import init_device_mesh

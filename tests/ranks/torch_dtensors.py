@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from harness.ranks import check
+from harness.distributed.ranks import check
 from support import matrix
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor

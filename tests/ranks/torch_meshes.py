@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from harness.ranks import check
+from harness.distributed.ranks import check
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from harness.ranks import check
+from harness.distributed.ranks import check
 from support import matrix
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import multigrad as xg
-from multigrad.hook import attach_param_hooks
+from multigrad.compat.hook import attach_param_hooks
 
 Tensor: TypeAlias = Any
 RANK = int(os.environ["RANK"])

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint as recompute
 
 import multigrad as xg
-from multigrad.hook import attach_param_hooks
+from multigrad.compat.hook import attach_param_hooks
 
 from . import ways
 from .declared import Note, Refused

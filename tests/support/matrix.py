@@ -1,8 +1,8 @@
 """The table of what works with what, and the page that shows it.
 
 A backend is one file here, `in_NAME.py`: `TRANSFORMS` (how it applies each), `REFUSED` and `NOTES`
-(where a cell is not just "works"). `tests/test_support.py` runs every cell and holds it to what is
-declared; `python -m tests.support.matrix` writes docs/support.md from the same rows.
+(where a cell is not just "works"). `tests/users/test_support.py` runs every cell and holds it to
+what is declared; `python -m tests.support.matrix` writes docs/support.md from the same rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rows:
     """What a backend's file declares.
 
     Attributes:
-        here: the transforms that tests/test_support.py runs, with what each needs besides.
+        here: the transforms that tests/users/test_support.py runs, with what each needs besides.
         devices: those that run on several devices, in the processes of tests/ranks.
         exceptions: where a cell is not just "works".
     """

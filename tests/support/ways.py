@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import multigrad as xg
-from multigrad import random
-from multigrad.bridging import call_activation, call_function
+from multigrad.graph import random
+from multigrad.rules.bridging import call_activation, call_function
 
 from .kinds import LAYER, WEIGHT, Kind, NotApplicable, X, bare, keyed, tensor_for, weight_for
 
@@ -64,6 +64,8 @@ def saved(kind: Kind) -> Function:
 def saved_layer() -> Any:
     """Return a layer with its rule, read back from a document."""
     layer = xg.attribution.epsilon(0.25).over("linear")
+    layer.variants.clear()  # other tests may have called it otherwise
+    layer._entries.clear()
     layer(X, WEIGHT, None)
     return xg.from_dict(layer.to_dict())
 
@@ -86,6 +88,8 @@ def ejected(kind: Kind, backend: str) -> Function:
         text = xg.source(found, backend, forward=forward_of(kind), standalone=True)
     else:
         function = keyed().function if kind.name == KEYED else kind.make()
+        if isinstance(function, xg.Function):
+            function.variants.clear()  # other tests may have called it otherwise
         text = xg.source(function, backend, standalone=True)
     own = run_file(text)
     taken = inspect.signature(own).parameters

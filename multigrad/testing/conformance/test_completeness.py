@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad import ops
-from multigrad.backend.discovery import load_backend
+from multigrad.backend.finding.discovery import load_backend
 from multigrad.errors import UnsupportedOp
-from multigrad.ir.types import BOOL, FLOAT8, FLOATS, INT32
+from multigrad.graph import ops
+from multigrad.graph.ir.types import BOOL, FLOAT8, FLOATS, INT32
 
 TABLE = ops.CALLABLE_OPS
 
@@ -103,7 +103,7 @@ def test_layer_without_a_rule_refuses_a_dtype_for_which_its_op_is_lacking(
     native = load_backend(backend.name)
     reasons = {"float16": "no CPU kernel"}
     monkeypatch.setitem(native.kernels.unsupported, ops.SOFTPLUS, reasons)  # type: ignore[arg-type]
-    monkeypatch.setattr(import_module("multigrad.in_force.activation"), "_lacking", {})
+    monkeypatch.setattr(import_module("multigrad.rules.in_force.activation"), "_lacking", {})
     act = xg.activation("Softplus")
     message = (
         rf"activation 'Softplus' uses softplus, which {backend.name} lacks for float16: no CPU"

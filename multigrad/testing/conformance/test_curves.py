@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.values import read_key
+from multigrad.backend.tensors.values import read_key
 
 from ..curves import CURVES, RANDOM_CURVES
 from ..generator import fold_in

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad import ops
-from multigrad import random as core
-from multigrad.backend.values import read_key
+from multigrad.backend.tensors.values import read_key
+from multigrad.graph import ops
+from multigrad.graph import random as core
 
 from ..generator import fold_in, uniform
 from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64

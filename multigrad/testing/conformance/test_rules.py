@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.values import read_key
-from multigrad.ir.types import INTEGERS
+from multigrad.backend.tensors.values import read_key
+from multigrad.graph.ir.types import INTEGERS
 
 from ...backend.differences import ALL, KINDS
 from ..differences import flushes, kept, unsettled

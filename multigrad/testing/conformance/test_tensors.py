@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.discovery import backend_of
+from multigrad.backend.finding.discovery import backend_of
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, UnsupportedOp
 from multigrad.lowering.forwards import find_forward
 from multigrad.lowering.lower import lower_graphs
-from multigrad.registry import resolve
-from multigrad.rulebook.under import RuleUnder
+from multigrad.rules.model.under import RuleUnder
+from multigrad.rules.registry import resolve
 
 from ..oracles import DTYPES, FLOAT32, LIBRARY, spread
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad import ops
-from multigrad.ir.array_values import freeze
-from multigrad.ir.op import Attr, Op
-from multigrad.ir.types import FLOATS, INT32, INT64, SMALL, T
-from multigrad.ops import attributes
+from multigrad.graph import ops
+from multigrad.graph.ir.array_values import freeze
+from multigrad.graph.ir.op import Attr, Op
+from multigrad.graph.ir.types import FLOATS, INT32, INT64, SMALL, T
+from multigrad.graph.ops import attributes
 
 from ..declared import NEED_AN_AXIS, domain_of
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad import ops
-from multigrad.ir.graph import Node, make_node
-from multigrad.ir.op import Op
-from multigrad.ir.types import BOOL, WHOLE, T, is_float
-from multigrad.ops.properties import Domain
-from multigrad.passes.scalars import constant
-from multigrad.tracing.coercion import coerce
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Node, make_node
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ir.types import BOOL, WHOLE, T, is_float
+from multigrad.graph.ops.properties import Domain
+from multigrad.graph.passes.scalars import constant
+from multigrad.trace.coercion import coerce
 
 from .attributes import Draw, Refused, Shape, pick
 

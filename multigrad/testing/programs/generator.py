@@ -16,18 +16,18 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad import ops
-from multigrad.ir.graph import Graph, Node, make_node
-from multigrad.ir.op import Op
-from multigrad.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
-from multigrad.ops.properties import REALS
-from multigrad.passes.scalars import constant
-from multigrad.passes.verify import verify
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Graph, Node, make_node
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
+from multigrad.graph.ops.properties import REALS
+from multigrad.graph.passes.scalars import constant
+from multigrad.graph.passes.verify import verify
 
 from ..declared import domain_of
-from . import convolutions, linalg
 from .attributes import TAKING_PART, Draw, Refused, Shape
 from .builder import INTEGERS, Builder
+from .kernels import convolutions, linalg
 
 SHAPES: tuple[Shape, ...] = ((3, 5), (2, 3, 4), (4, 4), (9,), (), (1, 4))
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from multigrad import ops
-from multigrad.ir.graph import Graph, Node
-from multigrad.ir.types import T
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Graph, Node
+from multigrad.graph.ir.types import T
 
 from .. import oracles
-from . import arrays, convolutions, elementwise, indices, linalg, ordering, selection, shapes
 from .bounded import (
     BOOL,
     INT32,
@@ -33,6 +32,7 @@ from .bounded import (
     number,
     widened,
 )
+from .kernels import arrays, convolutions, elementwise, indices, linalg, ordering, selection, shapes
 from .meaning import by_meaning
 from .regrouping import regrouped, taken_back
 

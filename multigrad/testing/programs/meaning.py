@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.ir.op import Op
-from multigrad.ops.attributes import is_number
-from multigrad.ops.results import PER_ELEMENT
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.attributes import is_number
+from multigrad.graph.ops.results import PER_ELEMENT
 
 from ..differences import DESIGNED
 from ..oracles import finfo

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from multigrad import ops
-from multigrad.ir.graph import Node
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Node
 
 from ..oracles import finfo, slack
 from .bounded import EXACT, Bounded, unknown_where
-from .elementwise import KERNELS
+from .kernels.elementwise import KERNELS
 
 
 def taken_back(node: Node, operands: tuple[Any, ...], result: Any) -> Any:

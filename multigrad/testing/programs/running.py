@@ -12,11 +12,11 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from multigrad.backend.contract import Backend
-from multigrad.backend.discovery import load_backend
-from multigrad.backend.values import read_key
-from multigrad.ir.graph import Graph
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.tensors.values import read_key
+from multigrad.graph.ir.graph import Graph
+from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.emit import Emission, compile_source, emit_body
-from multigrad.passes.simplify import simplify
 
 from ..differences import kept, regroups
 from ..oracles import edge_values, spread

@@ -1,0 +1,192 @@
+"""From a lowering to `jax.custom_vjp`.
+
+Inside the rule's forward the custom function itself is called, not its plain forward: else the
+second derivative would be lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ..distributed import manual_axes
+from ..kernels import random
+
+if TYPE_CHECKING:
+    from multigrad.backend import Body, Emitted
+
+Tensor = Any
+
+
+def render(emitted: Emitted) -> str:
+    """Return the source of the custom function and its two rules; where it refuses arrays in the
+    place of numbers, of a function around it, as `custom_vjp` hides what it is given.
+    """
+    if emitted.refusals:
+        return render_around(emitted, emitted.params)
+    if emitted.tangent is not None:
+        return _render_forward_mode(emitted, emitted.tangent)
+    f, b, name = emitted.forward, emitted.backward, emitted.identifier
+    inputs = ", ".join(emitted.inputs)
+    shapes = [f"shape_of_{each}" for each in emitted.shapes]
+    kept = [*emitted.kept, *emitted.read_params]
+    kept += [f"StaticShape({each}.shape)" for each in emitted.shapes]
+    names = _tuple([*emitted.residuals, *emitted.read_params, *shapes])
+    unpack = f"    {names} = residuals\n" if names != "()" else ""
+    gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.params))])
+    given = f"{inputs}{emitted.arguments}"
+    outputs, results = _tuple(list(emitted.outputs)), _tuple(list(f.results))
+    if emitted.single:
+        outputs, results = emitted.outputs[0], f.result
+    return f"""\
+@custom_vjp
+def {name}({inputs}{emitted.signature}):
+{f.indented(4)}    return {results}
+
+
+def forward({given}):
+    {outputs} = {name}({given})
+{emitted.keep.indented(4)}    return {outputs}, {_tuple(kept)}
+
+
+def backward(residuals, {_cotangents(emitted)}):
+{unpack}{_receive(emitted)}{b.indented(4)}    return {gradients}
+
+
+{name}.defvjp(forward, backward)
+"""
+
+
+def render_around(emitted: Emitted, given: Sequence[str]) -> str:
+    """Return the source of the custom function, and of the one that people call, which hands on
+    what is `given` for the params.
+    """
+    name = f"{emitted.identifier}_custom"
+    own = replace(emitted, identifier=name, defaults={}, refusals={})
+    refuse = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    return f"""\
+{render(own)}
+
+def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
+{refuse}    return {name}({", ".join([*emitted.inputs, *given])})
+"""
+
+
+def _cotangents(emitted: Emitted) -> str:
+    """Return the name of backward's argument: the cotangent, or a tuple of them."""
+    return emitted.cotangents[0] if emitted.single else "cotangents"
+
+
+def _receive(emitted: Emitted) -> str:
+    """Return the lines by which backward gets at its cotangents."""
+    lines = [] if emitted.single else [f"{_tuple(list(emitted.cotangents))} = cotangents"]
+    if "key" in emitted.params:
+        # An eager pullback may be given NumPy's array, which has no device to draw on.
+        carrying = zip(emitted.cotangents, emitted.carries, strict=True)
+        lines += [f"{name} = asarray({name})" for name, carries in carrying if carries]
+    return "".join(f"    {line}\n" for line in lines)
+
+
+def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
+    """Return the source of a `custom_jvp` function; jax transposes its tangent map for reverse
+    mode.
+    """
+    f, name, given = emitted.forward, emitted.identifier, f"tin{emitted.arguments}"
+    return f"""\
+@custom_jvp
+def {name}(tin{emitted.signature}):
+{f.indented(4)}    return {f.result}
+
+
+@{name}.defjvp
+def tangent_rule(primals, tangents):
+    {_tuple(given.split(", "))} = primals
+    tangent = tangents[0]
+{tangent.indented(4)}    return {name}({given}), {tangent.result}
+"""
+
+
+def _tuple(words: list[str]) -> str:
+    """Return the source of a tuple."""
+    return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
+
+
+@jax.tree_util.register_static
+class StaticShape(tuple[Any, ...]):
+    """A shape among the residuals, where jax takes arrays and what it is told to leave alone."""
+
+
+NAMESPACE = {
+    "StaticShape": StaticShape,
+    "asarray": jax.numpy.asarray,
+    "custom_jvp": jax.custom_jvp,
+    "custom_vjp": jax.custom_vjp,
+}
+
+
+def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
+    """Return the custom function."""
+    native = namespace[emitted.identifier]
+    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    return _keyed(native) if emitted.draws else native
+
+
+def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function for people to call: a key may be two ints, and a missing one is
+    refused.
+    """
+    signature = inspect.signature(native)
+
+    @functools.wraps(native)
+    def call_with_key(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments["key"]
+        key = random.draw_key() if given is None else random.key_words(given)
+        return native(**{**bound.arguments, "key": key})
+
+    return call_with_key
+
+
+def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return how the hot path calls the function: arrays only, and a key of two ints becomes one
+    first.
+    """
+    keyed = "key" in emitted.params
+    count = len(emitted.inputs)
+    within: list[Callable[..., Any]] = []
+
+    def run(*values: Any) -> Any:
+        if not manual_axes.is_manual():
+            return native(*values)
+        if not within:
+            custom = native.__wrapped__ if emitted.draws else native
+            within.append(manual_axes.in_shards(custom, emitted))
+        return within[0](*values)
+
+    def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
+        if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would hand a Python number on
+            tin = jax.lax.convert_element_type(tin, tin.dtype)
+        if keyed:
+            return run(tin, *values[:-1], random.key_words(values[-1]))
+        return run(tin, *values)
+
+    def call_with_several(*values: Any) -> Any:
+        inputs = map(make_strong, values[:count])
+        if keyed:
+            return run(*inputs, *values[count:-1], random.key_words(values[-1]))
+        return run(*inputs, *values[count:])
+
+    return call_with_arrays if count == 1 else call_with_several
+
+
+def make_strong(x: Tensor) -> Tensor:
+    """Return an array that is not weakly typed: custom_vjp (jax 0.10) would hand a Python number
+    on.
+    """
+    return jax.lax.convert_element_type(x, x.dtype) if x.weak_type else x

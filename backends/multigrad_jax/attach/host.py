@@ -1,0 +1,151 @@
+"""What runs in another framework, inside of jax: a `custom_vjp` around it.
+
+Where values are at hand the guest reads jax's memory at once and keeps its residuals. Where jax
+stages code out, a callback calls the guest with NumPy's view of the memory, and backward begins
+from the inputs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multigrad.backend import Guest, Kind, Pull, SharedBuffer, kind_of, make_zeros
+
+from ..kernels.random import place_like
+from ..versions import take_current_trace
+from . import bridge as transfer
+from .attach import make_strong
+from .attach_function import is_eager
+
+Tensor: TypeAlias = Any
+
+
+def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Apply what runs in another framework; its gradient flows back in jax's autodiff."""
+    return apply(guest, *map(make_strong, map(jnp.asarray, tensors)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def apply(guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the outputs."""
+    if is_at_hand(tensors):
+        outputs = guest.run([transfer.lend(x) for x in tensors])
+        return tuple(place(transfer.borrow(y, guest.owns), tensors) for y in outputs)
+    return call_back(guest.run, tensors, guest.infer([kind_of(x) for x in tensors]))
+
+
+@jax.tree_util.register_static
+class Kept:
+    """The guest's pullback among the residuals, with what is known of the inputs."""
+
+    def __init__(self, pull: Pull, inputs: Sequence[Tensor]) -> None:
+        self.pull = pull
+        self.kinds = [kind_of(x) for x in inputs]
+        self.places = [x.sharding for x in inputs]
+
+
+def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    """Return the outputs, and what backward needs."""
+    if is_at_hand(tensors):
+        lent, pull = guest.record([transfer.lend(x) for x in tensors])
+        outputs = tuple(place(transfer.borrow(y, guest.owns), tensors) for y in lent)
+        return outputs, (Kept(pull, tensors), ())
+    return apply(guest, *tensors), (None, tensors)  # under another derivative: it is asked too
+
+
+def pull_back(
+    guest: Guest, residuals: Any, cotangents: tuple[Tensor, ...]
+) -> tuple[Tensor | None, ...]:
+    """Return a gradient for each input."""
+    kept, tensors = residuals
+    given = [
+        jnp.asarray(c)
+        if guest.carries(i, str(c.dtype))
+        else None  # that of an integer has no bytes
+        for i, c in enumerate(cotangents)
+    ]
+    if kept is not None and is_at_hand([c for c in given if c is not None]):
+        lent = kept.pull([None if c is None else transfer.lend(c) for c in given])
+        return tuple(
+            None if g is None else jax.device_put(transfer.borrow(g, guest.owns), where)
+            for g, where in zip(lent, kept.places, strict=True)
+        )
+    kinds = [kind_of(x) for x in tensors] if kept is None else kept.kinds
+    once = refuse_derivative(guest)
+    tensors = tuple(once(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in tensors)
+    carried = [once(c) for c in given if c is not None]
+
+    def backward(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
+        rest = iter(lent[len(tensors) :])
+        upstream = [None if c is None else next(rest) for c in carries]
+        found = (
+            kept.pull(upstream)
+            if kept is not None
+            else guest.gradients(lent[: len(tensors)], upstream)
+        )
+        return [found[i] or _zeros(kinds[i]) for i in guest.wrt]
+
+    carries = [None if c is None else True for c in given]
+    results = call_back(backward, (*tensors, *carried), [kinds[i] for i in guest.wrt])
+    found = dict(zip(guest.wrt, results, strict=True))
+    return tuple(found.get(i) for i in range(len(kinds)))
+
+
+apply.defvjp(keep, pull_back)
+
+
+def call_back(
+    function: Callable[[Sequence[SharedBuffer]], list[SharedBuffer]],
+    tensors: tuple[Tensor, ...],
+    kinds: Sequence[Kind],
+) -> tuple[Tensor, ...]:
+    """Stage a call of a function of what is lent."""
+    types = tuple(jax.ShapeDtypeStruct(shape, transfer.dtype(dtype)) for shape, dtype in kinds)
+
+    def call(*arrays: Tensor) -> tuple[np.ndarray[Any, Any], ...]:
+        return tuple(y.array() for y in function([transfer.lend(x) for x in arrays]))
+
+    return tuple(jax.pure_callback(call, types, *tensors, vmap_method="sequential"))
+
+
+def _zeros(kind: Kind) -> SharedBuffer:
+    shape, dtype = kind
+    return make_zeros(tuple(n or 0 for n in shape), dtype)
+
+
+def refuse_derivative(guest: Guest) -> Callable[[Tensor], Tensor]:
+    """Return the identity, which raises where a derivative of it is taken."""
+
+    @jax.custom_jvp
+    def once(x: Tensor) -> Tensor:
+        return x
+
+    @once.defjvp
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise guest.refusal()
+
+    return once
+
+
+def is_at_hand(tensors: Sequence[Tensor]) -> bool:
+    """Return whether code runs on values now."""
+    with take_current_trace() as trace:
+        pass
+    return is_eager(trace) and not any(isinstance(x, jax.core.Tracer) for x in tensors)
+
+
+def place(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Move a result to where an input of its shape is."""
+    like = next((x for x in tensors if x.shape == y.shape), None)
+    return y if like is None else place_like(y, like)
+
+
+def outside(function: Any) -> Any:
+    """Return a function compiled."""
+    return jax.jit(function)

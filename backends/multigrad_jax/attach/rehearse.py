@@ -1,0 +1,389 @@
+"""A function that a proof runs several times: traced once, then computed in NumPy.
+
+To run it op by op compiles a kernel for each of its primitives and shapes, some 25 ms each, and as
+a whole takes XLA seconds. A primitive stands here where NumPy's numbers are XLA's but for rounding;
+any other one jax computes itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..walk import INLINED, opened, walk
+
+Array = Any
+Compute = Callable[..., Any]  # (*arrays, **params) -> an array, or a list where there are several
+
+
+def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:
+    """Return what gives a function's results, in a tree, for arrays of these shapes and dtypes.
+
+    Raises:
+        Exception: what jax raises where the function needs the values of its arguments.
+    """
+    others: list[Any] = []
+
+    def tensors_only(*given: Any) -> list[Any]:
+        leaves, tree = jax.tree.flatten(run(*given), is_leaf=lambda leaf: leaf is None)
+        others[:] = [tree, [None if is_array(leaf) else (leaf,) for leaf in leaves]]
+        return [leaf for leaf in leaves if is_array(leaf)]
+
+    closed = jax.make_jaxpr(tensors_only)(*arrays)
+    tree, rest = others
+
+    def compute(*given: Array) -> Any:
+        with np.errstate(all="ignore"):
+            found = iter(evaluate(closed.jaxpr, closed.consts, given))
+        return jax.tree.unflatten(tree, [next(found) if o is None else o[0] for o in rest])
+
+    return compute
+
+
+def is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+# --- a jaxpr --------------------------------------------------------------------------------------
+
+
+def evaluate(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Array]) -> list[Array]:
+    """Return what a jaxpr computes."""
+    return walk(jaxpr, list(map(as_numpy, constants)), list(map(as_numpy, arguments)), apply, typed)
+
+
+def typed(literal: Any) -> Array:
+    return np.asarray(literal.val, literal.aval.dtype)
+
+
+def as_numpy(value: Any) -> Any:
+    """Return an array of NumPy; a key stays jax's."""
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return value
+    return np.asarray(value)
+
+
+def apply(equation: Any, operands: list[Array]) -> list[Array]:
+    """Return the results of one equation, in the dtypes that it says."""
+    name, params = equation.primitive.name, equation.params
+    if name in INLINED:
+        return evaluate(*opened(params[INLINED[name]]), operands)
+    if name in CONTROL:
+        return CONTROL[name](operands, params)
+    compute = PRIMITIVES.get(name)
+    if compute is not None:
+        try:
+            found = compute(*operands, **params)
+            results = found if equation.primitive.multiple_results else [found]
+            pairs = zip(results, equation.outvars, strict=True)
+            return [np.asarray(r, variable.aval.dtype) for r, variable in pairs]
+        except Refused:
+            pass
+    found = equation.primitive.bind(*operands, **params)
+    return [as_numpy(r) for r in (found if equation.primitive.multiple_results else [found])]
+
+
+class Refused(Exception):
+    """These operands are jax's to compute."""
+
+
+def run_closed(closed: Any, arguments: Sequence[Array]) -> list[Array]:
+    return evaluate(closed.jaxpr, closed.consts, arguments)
+
+
+def cond(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
+    branches = params["branches"]
+    index = min(max(int(operands[0]), 0), len(branches) - 1)
+    return run_closed(branches[index], operands[1:])
+
+
+def scan(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
+    held, carried = params["num_consts"], params["num_carry"]
+    constants, carry = operands[:held], operands[held : held + carried]
+    rows = operands[held + carried :]
+    places = range(params["length"])
+    kept: list[list[Array]] = []
+    for i in reversed(places) if params["reverse"] else places:
+        found = run_closed(params["jaxpr"], [*constants, *carry, *(row[i] for row in rows)])
+        carry = found[:carried]
+        kept.append(found[carried:])
+    if params["reverse"]:
+        kept.reverse()
+    avals = params["jaxpr"].out_avals[carried:]
+    stacked = [
+        np.stack([each[i] for each in kept]) if kept else np.zeros((0, *aval.shape), aval.dtype)
+        for i, aval in enumerate(avals)
+    ]
+    return [*carry, *stacked]
+
+
+def while_(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
+    count, held = params["cond_nconsts"], params["body_nconsts"]
+    tested, used = operands[:count], operands[count : count + held]
+    carry = operands[count + held :]
+    while run_closed(params["cond_jaxpr"], [*tested, *carry])[0]:
+        carry = run_closed(params["body_jaxpr"], [*used, *carry])
+    return carry
+
+
+CONTROL = {"cond": cond, "scan": scan, "while": while_}
+
+# --- primitives -----------------------------------------------------------------------------------
+
+
+def plain(function: Callable[..., Array]) -> Compute:
+    """Return a function of NumPy as a primitive, whose parameters say how jax is to compute it."""
+
+    def compute(*arrays: Array, **params: Any) -> Array:
+        return function(*arrays)
+
+    return compute
+
+
+def of_floats(function: Callable[..., Array]) -> Compute:
+    """The same, of floats alone: of integers, XLA's differ at the ends."""
+
+    def compute(*arrays: Array, **params: Any) -> Array:
+        if not is_float(arrays[0]):
+            raise Refused
+        return function(*arrays)
+
+    return compute
+
+
+def is_float(x: Array) -> bool:
+    return x.dtype.kind == "f" or x.dtype.name == "bfloat16"
+
+
+def wide(x: Array) -> Array:
+    """16-bit floats in float32, in which XLA adds up."""
+    return x.astype(np.float32) if is_float(x) and x.dtype.itemsize == 2 else x
+
+
+def maximum(a: Array, b: Array) -> Array:
+    return np.maximum(wide(a), wide(b))  # of 0 and -0, NumPy takes another one in 16 bits
+
+
+def minimum(a: Array, b: Array) -> Array:
+    return np.minimum(wide(a), wide(b))
+
+
+def sign(x: Array, **params: Any) -> Array:
+    return np.where((x == 0) | np.isnan(x), x, np.sign(x))
+
+
+def logistic(x: Array) -> Array:
+    one = x.dtype.type(1)
+    return one / (one + np.exp(-x))
+
+
+def rsqrt(x: Array) -> Array:
+    return x.dtype.type(1) / np.sqrt(x)
+
+
+def erf(x: Array) -> Array:
+    from scipy import special
+
+    return special.erf(wide(x))
+
+
+def erfc(x: Array) -> Array:
+    from scipy import special
+
+    return special.erfc(wide(x))
+
+
+def integer_pow(x: Array, *, y: int, **params: Any) -> Array:
+    if not is_float(x) and y < 0:
+        raise Refused
+    result = np.ones_like(x)
+    for _ in range(abs(y)) if abs(y) < 8 else ():
+        result = result * x
+    if abs(y) >= 8:
+        result = np.power(x, abs(y))
+    return x.dtype.type(1) / result if y < 0 else result
+
+
+def round_(x: Array, *, rounding_method: Any, **params: Any) -> Array:
+    if rounding_method != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
+        raise Refused
+    return np.round(x)
+
+
+def select(which: Array, *cases: Array, **params: Any) -> Array:
+    if which.dtype != bool or len(cases) != 2:
+        raise Refused
+    return np.where(which, cases[1], cases[0])
+
+
+def convert(x: Array, *, new_dtype: Any, **params: Any) -> Array:
+    """XLA's integers end at the ends of their range, NumPy's do not."""
+    new = np.dtype(new_dtype)
+    if is_float(x) and new.kind in "iu":
+        raise Refused
+    return x.astype(new)
+
+
+def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any, **params: Any) -> Array:
+    if any(not isinstance(n, int) for n in shape):
+        raise Refused
+    ones = [1] * len(shape)
+    for i, place in enumerate(broadcast_dimensions):
+        ones[place] = x.shape[i]
+    return np.broadcast_to(x.reshape(ones), shape)
+
+
+def reshape(x: Array, *, new_sizes: Any, dimensions: Any = None, **params: Any) -> Array:
+    if dimensions is not None:
+        raise Refused
+    return x.reshape(new_sizes)
+
+
+def squeeze(x: Array, *, dimensions: Any, **params: Any) -> Array:
+    return np.squeeze(x, tuple(dimensions))
+
+
+def expand_dims(x: Array, *, dimensions: Any, **params: Any) -> Array:
+    return np.expand_dims(x, tuple(dimensions))
+
+
+def transpose(x: Array, *, permutation: Any, **params: Any) -> Array:
+    return np.transpose(x, permutation)
+
+
+def concatenate(*arrays: Array, dimension: int, **params: Any) -> Array:
+    return np.concatenate(arrays, dimension)
+
+
+def stack(*arrays: Array, axis: int, **params: Any) -> Array:
+    return np.stack(arrays, axis)
+
+
+def tile(x: Array, *, reps: Any, **params: Any) -> Array:
+    return np.tile(x, reps)
+
+
+def cumsum(x: Array, *, axis: int, reverse: bool, **params: Any) -> Array:
+    x = wide(np.flip(x, axis) if reverse else x)
+    sums = np.cumsum(x, axis, dtype=x.dtype)
+    sums = sums + sums.dtype.type(0)  # XLA begins with 0: a sum of -0 is 0
+    return np.flip(sums, axis) if reverse else sums
+
+
+def slice_(
+    x: Array, *, start_indices: Any, limit_indices: Any, strides: Any, **params: Any
+) -> Array:
+    steps = strides or (1,) * x.ndim
+    return x[tuple(map(slice, start_indices, limit_indices, steps))]
+
+
+def dynamic_slice(x: Array, *starts: Array, slice_sizes: Any, **params: Any) -> Array:
+    lengths = zip(starts, slice_sizes, x.shape, strict=True)
+    first = [(min(max(int(start), 0), whole - n), n) for start, n, whole in lengths]
+    return x[tuple(slice(start, start + n) for start, n in first)]
+
+
+def pad(x: Array, value: Array, *, padding_config: Any, **params: Any) -> Array:
+    if any(min(each) < 0 for each in padding_config):
+        raise Refused
+    rows = [
+        (a, n + max(n - 1, 0) * gap, b, gap)
+        for n, (a, b, gap) in zip(x.shape, padding_config, strict=True)
+    ]
+    full = np.full([a + n + b for a, n, b, _ in rows], value, x.dtype)
+    full[tuple(slice(a, a + n, gap + 1) for a, n, _, gap in rows)] = x
+    return full
+
+
+def split(x: Array, *, sizes: Any, axis: int, **params: Any) -> list[Array]:
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
+
+
+def iota(*, dtype: Any, shape: Any, dimension: int, **params: Any) -> Array:
+    ones = [n if i == dimension else 1 for i, n in enumerate(shape)]
+    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
+
+
+def rev(x: Array, *, dimensions: Any, **params: Any) -> Array:
+    return np.flip(x, tuple(dimensions))
+
+
+def dot_general(
+    a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any, **params: Any
+) -> Array:
+    """Sums of products; integers wrap around as wide as the result."""
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    result = np.dtype(preferred_element_type or a.dtype)
+    if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
+        raise Refused
+    kind = np.float32 if result.itemsize == 2 else result
+    lefts = [i for i in range(a.ndim) if i not in (*left, *left_batch)]
+    rights = [i for i in range(b.ndim) if i not in (*right, *right_batch)]
+    batch = tuple(a.shape[i] for i in left_batch)
+    inner = math.prod(a.shape[i] for i in left)
+    rows = a.transpose([*left_batch, *lefts, *left]).astype(kind)
+    columns = b.transpose([*right_batch, *right, *rights]).astype(kind)
+    outer = [a.shape[i] for i in lefts], [b.shape[i] for i in rights]
+    product = rows.reshape((*batch, math.prod(outer[0]), inner)) @ columns.reshape(
+        (*batch, inner, math.prod(outer[1]))
+    )
+    return product.reshape((*batch, *outer[0], *outer[1]))
+
+
+def reduced(function: Callable[..., Array]) -> Compute:
+    def compute(x: Array, *, axes: Any, **params: Any) -> Array:
+        return function(wide(x), axis=tuple(axes))
+
+    return compute
+
+
+def extreme(function: Callable[..., Array]) -> Compute:
+    def compute(x: Array, *, axes: Any, **params: Any) -> Array:
+        if not x.size:
+            raise Refused
+        return function(x, axis=tuple(axes))
+
+    return compute
+
+
+def summed(x: Array, *, axes: Any, **params: Any) -> Array:
+    kind = None if is_float(x) else x.dtype
+    total = np.sum(wide(x), axis=tuple(axes), dtype=kind)
+    return total + total.dtype.type(0)
+
+
+def clamp(low: Array, x: Array, high: Array) -> Array:
+    return np.minimum(np.maximum(x, low), high)
+
+
+PRIMITIVES: dict[str, Compute] = {
+    "add": plain(np.add), "add_any": plain(np.add), "sub": plain(np.subtract),
+    "mul": plain(np.multiply), "div": of_floats(np.true_divide), "neg": plain(np.negative),
+    "max": plain(maximum), "min": plain(minimum), "abs": plain(np.abs), "sign": sign,
+    "exp": plain(np.exp), "exp2": plain(np.exp2), "expm1": plain(np.expm1), "log": plain(np.log),
+    "log1p": plain(np.log1p), "tanh": plain(np.tanh), "logistic": plain(logistic),
+    "rsqrt": plain(rsqrt), "cbrt": of_floats(np.cbrt), "pow": of_floats(np.power),
+    "rem": of_floats(np.fmod), "erf": plain(erf), "erfc": plain(erfc),
+    "asin": plain(np.arcsin), "acos": plain(np.arccos), "atan": plain(np.arctan),
+    "asinh": plain(np.arcsinh), "acosh": plain(np.arccosh), "atanh": plain(np.arctanh),
+    "sin": plain(np.sin), "cos": plain(np.cos), "tan": plain(np.tan), "sinh": plain(np.sinh),
+    "cosh": plain(np.cosh), "atan2": plain(np.arctan2), "sqrt": plain(np.sqrt),
+    "square": plain(np.square), "floor": plain(np.floor), "ceil": plain(np.ceil),
+    "is_finite": plain(np.isfinite), "integer_pow": integer_pow, "round": round_,
+    "eq": plain(np.equal), "ne": plain(np.not_equal), "lt": plain(np.less),
+    "le": plain(np.less_equal), "gt": plain(np.greater), "ge": plain(np.greater_equal),
+    "and": plain(np.bitwise_and), "or": plain(np.bitwise_or), "xor": plain(np.bitwise_xor),
+    "not": plain(np.invert), "select_n": select, "clamp": plain(clamp),
+    "convert_element_type": convert, "copy": plain(np.copy), "copy_p": plain(np.copy),
+    "broadcast_in_dim": broadcast_in_dim, "reshape": reshape, "squeeze": squeeze,
+    "expand_dims": expand_dims, "transpose": transpose, "concatenate": concatenate,
+    "stack": stack, "tile": tile, "cumsum": cumsum,
+    "slice": slice_, "dynamic_slice": dynamic_slice, "pad": pad, "split": split, "iota": iota,
+    "rev": rev, "dot_general": dot_general, "reduce_sum": summed, "reduce_prod": reduced(np.prod),
+    "reduce_max": extreme(np.max), "reduce_min": extreme(np.min),
+    "reduce_and": extreme(np.all), "reduce_or": extreme(np.any),
+}  # fmt: skip

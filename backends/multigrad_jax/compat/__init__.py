@@ -1,0 +1,1 @@
+"""Names of other packages for JAX, made of our rules."""

@@ -1,0 +1,137 @@
+"""A rule on gradients as a transformation of optax.
+
+optax is imported when a transformation is made, and only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Never
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.compat.optax import RuleState
+from multigrad.errors import BackendNotFound, RuleError
+from multigrad.rules.context import CURRENT, RuleInForce
+from multigrad.rules.in_force.gradients import GradientRule, fold_step
+from multigrad.rules.model import bare
+from multigrad.rules.model.misplaced import refuse_misplaced
+from multigrad.rules.model.rule import Rule
+from multigrad.trace.scope.draws import Counter, Draws, normalize_key
+
+from ..compile import compile
+
+Tensor = Any
+
+
+def apply_rule(
+    rule: str | Rule | Callable[..., Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    *,
+    key: Any = None,
+    **others: Never,
+) -> Any:
+    """Return an `optax.GradientTransformation` that applies a rule to each update, with `tin=None`.
+
+    The rule sees one leaf at a time: `clip_norm` limits the norm of each leaf, where
+    `optax.clip_by_global_norm` limits that of all of them together. Leaves keep their dtype.
+
+    Examples:
+        >>> import jax.numpy as jnp, multigrad.optax, optax
+        >>> optimizer = optax.chain(
+        ...     multigrad.optax.apply_rule("clip_norm", {"max_norm": 1.0}), optax.sgd(0.5)
+        ... )
+        >>> weights = {"w": jnp.zeros(2)}
+        >>> state = optimizer.init(weights)
+        >>> updates, state = optimizer.update({"w": jnp.array([3.0, 4.0])}, state)
+        >>> optax.apply_updates(weights, updates)
+        {'w': Array([-0.3, -0.4], dtype=float32)}
+
+    Args:
+        rule: a name, a Rule or a function; None takes the rule that `use` has in force for the
+            scope "params" or "all" when an update is made (under `jax.jit`: traced).
+        params: values for the rule's params: numbers, 0-d arrays, or schedules, which are called
+            with the count.
+        key: what random rules draw from: an int, a jax key or two uint32. The n-th leaf of update s
+            draws from `fold_in(fold_in(key, s), n)`.
+
+    Raises:
+        RuleError: the rule or a param is unknown, or a random rule has no key.
+        BackendNotFound: optax or jax is not installed.
+    """
+    if others:
+        raise refuse_misplaced(apply_rule, "apply_rule", rule, others)
+    optax = _import_optax()
+    if rule is None and params:
+        raise RuleError(f"params {sorted(params)} need a rule to take them")
+    words = None if key is None else normalize_key(key)
+    transform = None if rule is None else _Scheduled(rule, params or {})
+    if transform is not None and transform.rule.draws and words is None:
+        raise RuleError(
+            f"rule {transform.rule.look_up().specialization.rule.name!r} is random, and jax has no "
+            "generator to draw from: pass key=, e.g. apply_rule(rule, key=jax.random.key(0))"
+        )
+
+    def init(parameters: Any) -> RuleState:
+        return RuleState(
+            jnp.zeros([], jnp.int32), None if words is None else jnp.asarray(words, jnp.uint32)
+        )
+
+    def update(
+        updates: Any, state: RuleState, parameters: Any = None, **extra: Any
+    ) -> tuple[Any, RuleState]:
+        in_force = _follow_rules(state) if transform is None else transform.at_step(state)
+
+        def apply(leaf: Tensor) -> Tensor:
+            leaf = jnp.asarray(leaf)
+            if transform is None:  # also without a rule: that is what a trace would keep
+                compile.on_read(leaf, None, "params")
+            if in_force is None:
+                return leaf
+            return bare.apply_rule(in_force, None, leaf, None)
+
+        counted = optax.safe_increment(state.count)
+        return jax.tree.map(apply, updates), RuleState(counted, state.key)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+class _Scheduled:
+    """A rule some of whose params are functions of the count."""
+
+    def __init__(self, rule: Any, params: Mapping[str, Any]) -> None:
+        self.schedules = {name: value for name, value in params.items() if callable(value)}
+        start = jnp.zeros([], jnp.int32)
+        begun = {name: jnp.asarray(schedule(start)) for name, schedule in self.schedules.items()}
+        self.rule = GradientRule(rule, {**params, **begun})
+        for name in self.schedules.keys() - self.rule.numbers.keys():
+            raise RuleError(
+                f"param {name!r} of rule {self.rule.look_up().specialization.rule.name!r} decides "
+                "what its Python code does, so it cannot follow a schedule; pass a number"
+            )
+
+    def at_step(self, state: RuleState) -> RuleInForce:
+        """Return the rule as it acts in one update."""
+        numbers = {name: schedule(state.count) for name, schedule in self.schedules.items()}
+        return self.rule.at_step(numbers, state.key, state.count)
+
+
+def _follow_rules(state: RuleState) -> RuleInForce | None:
+    """Return the rule in force, which draws from the transformation's own key, if any."""
+    active = CURRENT.get().params
+    if active is None or state.key is None:
+        return active
+    return RuleInForce(active.bound_rule, Draws(fold_step(state.key, state.count), Counter()))
+
+
+def _import_optax() -> Any:
+    try:
+        import optax
+    except ModuleNotFoundError as error:
+        if error.name != "optax":
+            raise
+        raise BackendNotFound(
+            "multigrad.optax needs optax, which is not installed: pip install optax"
+        ) from error
+    return optax

@@ -1,0 +1,1 @@
+"""JAX's compilers: what they trace, what guards it, and what runs again."""

@@ -1,0 +1,1 @@
+"""The names of JAX's dialect, by family."""

@@ -1,0 +1,265 @@
+"""JAX's dialect, array family of `jax.numpy` and `jax.nn`; see `table.py`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy import special
+
+from multigrad.capture.code.binding import Library
+from multigrad.capture.dialects import numpy as np_dialect
+from multigrad.capture.dialects import numpy_parts as np_parts
+from multigrad.capture.meanings import arrays, parts, places
+from multigrad.capture.values import methods
+from multigrad.capture.values.elementwise import is_whole
+from multigrad.trace.trace import cast
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+Handler = Callable[..., Any]
+JAX = Library(jnp, {"nn": jax.nn, "special": special}, values={"keepdims": bool})
+
+
+def converted(x: Tensor, dtype: Any) -> Tensor:
+    return x if dtype is None else cast(x, dtype)
+
+
+def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:
+    """Return x with what a reduction leaves out replaced by what does not change its result."""
+    return x if where is None else xp.where(where, x, otherwise)
+
+
+def total(
+    name: str, reduce: Handler, nothing: float, combine: Callable[[Any, Any], Tensor]
+) -> Handler:
+    """Return a sum or a product, which leave out what is `nothing` to them."""
+
+    def record(
+        a: Tensor,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
+        promote_integers: bool = True,
+    ) -> Tensor:
+        result = reduce(chosen(places.counted(a), where, nothing), axis, keepdims)
+        return converted(result if initial is None else combine(result, initial), dtype)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+sum_ = total("sum", xp.sum, 0, operator.add)
+prod = total("prod", xp.prod, 1.0, operator.mul)
+
+
+def mean(a: Tensor, axis: Any = None, dtype: Any = None, out: None = None,
+         keepdims: bool = False, *, where: Any = None) -> Tensor:  # fmt: skip
+    if where is None:
+        return converted(xp.mean(a, axis, keepdims), dtype)
+    mask = xp.cast_like(xp.broadcast_to(where, a), a)
+    total = xp.sum(xp.where(where, a, 0.0), axis, keepdims)
+    return converted(total / xp.sum(mask, axis, keepdims), dtype)
+
+
+def extreme(name: str, reduce: Handler, combine: Handler) -> Handler:
+    """Return the largest or smallest, of `initial` too."""
+
+    def record(
+        a: Tensor,
+        axis: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
+    ) -> Tensor:
+        if where is not None and initial is None:
+            raise TypeError(f"{name} with where and without initial")
+        result = reduce(chosen(a, where, initial), axis, keepdims)
+        return result if initial is None else combine(result, initial)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+max_ = extreme("max", xp.max, xp.maximum)
+min_ = extreme("min", xp.min, xp.minimum)
+
+
+def any_(
+    a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Tensor:
+    return xp.any(chosen(a, where, False), axis, keepdims)
+
+
+def all_(
+    a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Tensor:
+    return xp.all(chosen(a, where, True), axis, keepdims)
+
+
+def deviation(name: str, reduce: Handler) -> Handler:
+    """Return a measure of spread."""
+
+    def record(
+        a: Tensor,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        ddof: float = 0,
+        keepdims: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Tensor:
+        n = ddof if correction is None else correction
+        return converted(reduce(a, axis, n, keepdims), dtype)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+var, std = deviation("var", xp.var), deviation("std", xp.std)
+
+
+def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
+    if weights is None:
+        return xp.mean(a, axis, keepdims)
+    whole = xp.broadcast_to(weights, a)
+    return xp.sum(a * whole, axis, keepdims) / xp.sum(whole, axis, keepdims)
+
+
+def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False) -> Tensor:
+    if b is not None:
+        raise TypeError("logsumexp with b; write jnp.log(jnp.sum(b * jnp.exp(a)))")
+    return xp.logsumexp(a, axis, keepdims)
+
+
+def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
+    """Of integers their differences, which wrap around where they have no sign."""
+    if is_whole(x):
+        powers = xp.exp(x - xp.max(x, axis, keepdims=True))
+        return powers / xp.sum(powers, axis, keepdims=True)
+    return xp.softmax(x, axis)
+
+
+def special_softmax(x: Tensor, /, *, axis: Any = None) -> Tensor:
+    return softmax(x, axis)
+
+
+def standardize(x: Tensor, axis: Any = -1, mean: Any = None, variance: Any = None,
+                epsilon: Any = 1e-5, *, algorithm: str = "fast") -> Tensor:  # fmt: skip
+    if mean is None and variance is None and not hasattr(epsilon, "node"):
+        if not is_whole(x) or algorithm == "stable":
+            return xp.standardize(x, axis, epsilon)
+        mean = xp.mean(x, axis, keepdims=True)  # integers are squared as such, and wrap around
+    center = xp.mean(x, axis, keepdims=True) if mean is None else mean
+    if variance is not None:
+        spread = variance
+    elif mean is None or algorithm == "stable":
+        spread = xp.mean(xp.square(x - center), axis, keepdims=True)
+    else:
+        spread = xp.mean(xp.square(x), axis, keepdims=True) - xp.square(center)
+        spread = xp.clip(spread, 0.0)
+    return (x - center) * xp.rsqrt(spread + epsilon)
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+def reshape(a: Tensor, shape: Any, order: str = "C") -> Tensor:
+    if order != "C":
+        raise TypeError(f"reshape in the order {order!r}; 'C' is known")
+    return arrays.reshape(a, shape)
+
+
+def ravel(a: Tensor, order: str = "C") -> Tensor:
+    return reshape(a, -1, order)
+
+
+def broadcast_arrays(*args: Tensor) -> list[Tensor]:
+    return [*parts.broadcast_arrays(*args)]
+
+
+def concatenate(arrays: Sequence[Tensor], axis: int | None = 0, dtype: Any = None) -> Tensor:
+    return converted(xp.concatenate(arrays, axis), dtype)
+
+
+def stack(arrays: Sequence[Tensor], axis: int = 0, out: None = None, dtype: Any = None) -> Tensor:
+    return converted(xp.stack(arrays, axis), dtype)
+
+
+def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
+    if axis is None:
+        return xp.sort(xp.reshape(a, -1), 0, descending)
+    return xp.sort(a, axis, descending)
+
+
+def copy(a: Tensor, order: Any = None) -> Tensor:
+    return methods.clone(a)
+
+
+def astype(x: Tensor, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Tensor:
+    return cast(x, dtype)
+
+
+# --- products -------------------------------------------------------------------------------------
+def matmul(
+    a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    return converted(xp.matmul(a, b), preferred_element_type)
+
+
+def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    return converted(arrays.np_dot(a, b), preferred_element_type)
+
+
+def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:
+    return xp.vecdot(ravel(a), ravel(b))
+
+
+def einsum(
+    subscripts: str, /, *operands: Tensor, optimize: Any = "auto", precision: Any = None
+) -> Any:
+    return xp.einsum(subscripts, *operands)
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """A number counts as a vector of one element."""
+    if isinstance(a, int | float):
+        return xp.reshape(a * b, (1, -1))
+    if isinstance(b, int | float):
+        return xp.reshape(a * b, (-1, 1))
+    return xp.outer(ravel(a), ravel(b))
+
+
+# --- made like another ----------------------------------------------------------------------------
+MADE = (matmul, dot, vdot, einsum, outer)
+ALIASES: dict[Any, Any] = {
+    **JAX.called({
+        arrays: """
+            cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile: quantile
+        """,
+        np_parts: "ptp",
+        parts: "expand_dims; fliplr; flipud",
+        places: "count_nonzero",
+        xp: """
+            full_like; glu: nn.glu; log_softmax: nn.log_softmax special.log_softmax;
+            median; ones_like; permute_dims: transpose permute_dims; repeat; squeeze; tile;
+            vecdot: vecdot linalg.vecdot; zeros_like: zeros_like empty_like
+        """,
+    }),
+    **{getattr(jnp, function.__name__): function for function in MADE},
+    jnp.sum: sum_, jnp.prod: prod, jnp.mean: mean, jnp.max: max_, jnp.amax: max_, jnp.min: min_,
+    jnp.amin: min_, jnp.any: any_, jnp.all: all_, jnp.var: var, jnp.std: std,
+    jnp.average: average, jnp.sort: sort, jax.nn.logsumexp: logsumexp,
+    special.logsumexp: logsumexp, jax.nn.softmax: softmax, special.softmax: special_softmax,
+    jax.nn.standardize: standardize, jnp.reshape: reshape, jnp.ravel: ravel,
+    jnp.broadcast_arrays: broadcast_arrays, jnp.concatenate: concatenate,
+    jnp.concat: concatenate, jnp.stack: stack, jnp.matrix_transpose: xp.matrix_transpose,
+    jnp.copy: copy, jnp.astype: astype, jnp.size: np_dialect.size,
+    jnp.shape: np_dialect.shape, jnp.ndim: np_dialect.ndim, jnp.linalg.matmul: matmul,
+}  # fmt: skip

@@ -1,0 +1,92 @@
+"""JAX's dialect, functions whose derivative at a kink is another than that of the op; see
+`table.py`. Where no derivative by ops is taken, the op itself stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.capture.meanings.slopes import is_differentiated
+from multigrad.capture.symbols.dtypes import is_bool as is_of_bools
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+
+
+def absolute(x: Tensor) -> Tensor:
+    """Its slope at 0 is 1."""
+    if not is_differentiated(x):
+        return xp.abs(x)
+    return xp.where(xp.equal(x, 0), x + 0.0, xp.abs(x))
+
+
+def clip(arr: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """At a limit x gets half, as of equal operands of a maximum."""
+    if not is_differentiated(arr):
+        return xp.clip(arr, min, max)
+    larger = arr if min is None else xp.maximum(arr, min)
+    return larger if max is None else xp.minimum(larger, max)
+
+
+def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
+    """At a limit nobody gets a gradient."""
+    if is_of_bools(x):
+        return xp.logical_and(xp.logical_or(x, min), max)
+    if not is_differentiated(x):
+        return xp.clip(x, min, max)
+    is_inside = xp.logical_and(xp.greater(x, min), xp.less(x, max))
+    inner = xp.where(is_inside, x, xp.stop_gradient(x))
+    low = min
+    if isinstance(min, Value) or isinstance(max, Value):  # of crossed limits neither gets one
+        high = xp.stop_gradient(max) if isinstance(max, Value) else max
+        low = xp.where(xp.less(min, max), min, high)
+    limited = xp.where(xp.less(x, min), low, inner)
+    return xp.where(xp.greater(limited if low is min else x, max), max, limited)
+
+
+def leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Tensor:
+    """Its slope at 0 is 1."""
+    if not is_differentiated(x) and not isinstance(negative_slope, Value):
+        return xp.leaky_relu(x, negative_slope)
+    return xp.where(xp.less(x, 0), x * negative_slope, x)
+
+
+def hard_tanh(x: Tensor) -> Tensor:
+    """Its slope at -1 and 1 is 1."""
+    if not is_differentiated(x):
+        return xp.hard_tanh(x)
+    return xp.where(xp.less(x, -1.0), -1.0, xp.where(xp.greater(x, 1.0), 1.0, x))
+
+
+def sparse_sigmoid(x: Tensor) -> Tensor:
+    """Its slope at -1 and 1 is a quarter."""
+    if not is_differentiated(x):
+        return xp.sparse_sigmoid(x)
+    return 0.5 * clip(x + 1.0, 0.0, 2.0)
+
+
+def fmax(x1: Any, x2: Any) -> Tensor:
+    """Of equal operands the second gets the whole gradient."""
+    if not is_differentiated(x1, x2):
+        return xp.fmax(x1, x2)
+    return xp.where(xp.logical_or(xp.greater(x1, x2), xp.isnan(x2)), x1, x2)
+
+
+def fmin(x1: Any, x2: Any) -> Tensor:
+    """Of equal operands the second gets the whole gradient."""
+    if not is_differentiated(x1, x2):
+        return xp.fmin(x1, x2)
+    return xp.where(xp.logical_or(xp.less(x1, x2), xp.isnan(x2)), x1, x2)
+
+
+ALIASES: dict[Any, Callable[..., Any]] = {
+    jnp.abs: absolute, jnp.absolute: absolute, jnp.fabs: absolute, jax.lax.abs: absolute,
+    jnp.clip: clip, jax.lax.clamp: clamp, jax.nn.leaky_relu: leaky_relu,
+    jax.nn.hard_tanh: hard_tanh, jax.nn.sparse_sigmoid: sparse_sigmoid, jnp.fmax: fmax,
+    jnp.fmin: fmin,
+}  # fmt: skip

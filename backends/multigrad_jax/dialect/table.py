@@ -1,0 +1,353 @@
+"""JAX's dialect: which function of jax.numpy, jax.nn, jax.lax and jax.scipy.special means which op.
+
+None of them offers a protocol, so that stand-ins reach a rule's copy of itself
+(`multigrad/capture/copies/substitute.py`). Where no stand-in is seen, the rule's jaxpr is imported
+(`import_jaxpr.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multigrad.capture.code.names import named
+from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.dialects import xp as xp_dialect
+from multigrad.capture.indexing import indexing
+from multigrad.capture.indexing.arrays import add_at, holds_array, repeats
+from multigrad.capture.meanings import creation
+from multigrad.capture.meanings.index_tensors import holds_places
+from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.capture.values.tracer import V
+from multigrad.graph.ir.types import FLOATS, SCALAR_SHAPE, T
+from multigrad.trace.trace import NeedsConcrete, Value
+from multigrad.trace.xp import all as xp
+
+from ..importers import custom_gradients
+from ..importers.jaxprs.jaxpr import import_function
+from ..kernels import ops
+from ..versions import PRIMALS
+from . import attributes, collectives
+from .families import (
+    arrays,
+    convolutions,
+    elementwise,
+    lax,
+    linalg,
+    parts,
+    places,
+    slopes,
+)
+from .types import TYPES
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+def held(x: Any, updated: Any) -> Any:
+    """Return what an update made of a tensor in that tensor's dtype."""
+    is_same = updated.node.type.dtype == x.node.type.dtype
+    return (
+        updated
+        if is_same or x.trace.types is None
+        else x.trace.types.cast(updated, x.node.type.dtype)
+    )
+
+
+# --- x.at[index].set(value) -----------------------------------------------------------------------
+class At:
+    """`x.at`: an index makes a place, which has the updates."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: V) -> None:
+        self.value = value
+
+    def __getitem__(self, index: Any) -> Place:
+        return Place(self.value, index)
+
+
+class Place:
+    """`x.at[index]`: each update gives a new tensor."""
+
+    __slots__ = ("index", "value")
+
+    def __init__(self, value: V, index: Any) -> None:
+        self.value = value
+        self.index = index
+
+    def _updated(self, compute: Handler, *values: Any, **options: Any) -> Tensor:
+        """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
+        _check(options)
+        return held(self.value, self._computed(compute, *values))
+
+    def _computed(self, compute: Handler, *values: Any) -> Tensor:
+        if holds_places(self.index):
+            if compute is not xp.add or len(values) != 1:
+                raise TypeError("an update at symbolic places; set, add and get are known")
+            x: Any = self.value.trace.value(self.value.node)
+            at, part = add_at(x, self.index, values[0])
+            return indexing.assigned(x, at, part)
+        updated = self._at_rows(compute, *values)
+        if updated is not None:
+            return updated
+        x = self.value.trace.value(self.value.node)  # an update is nobody else's
+        if indexing.is_mask(self.index):
+            return indexing.assigned(x, self.index, self._picked(x, compute, *values))
+        if indexing.is_whole(self.index):
+            return compute(x, *values)
+        if holds_array(self.index) and repeats(x, self.index):
+            raise TypeError("a place updated twice; write one x.at[i] after the other")
+        return indexing.assigned(x, self.index, compute(x[self.index], *values))
+
+    def _at_rows(self, compute: Handler, *values: Any) -> Tensor | None:
+        """Return the tensor updated row by row: one may come twice, and the values are numbers."""
+        if isinstance(self.index, Value) or not hasattr(self.index, "dtype"):
+            return None
+        rows = np.asarray(self.index)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            return None
+        if any(isinstance(v, Value) and v.node.type.shape != SCALAR_SHAPE for v in values):
+            return None
+        x: Any = self.value.trace.value(self.value.node)
+        for row in rows.tolist():
+            x = indexing.assigned(x, row, compute(x[row], *values))
+        return x
+
+    def _picked(self, x: V, compute: Handler, *values: Any) -> Any:
+        """Return `compute(x, value)` where the mask holds.
+
+        The value is one number, or picked by the same mask.
+        """
+        wholes = [v.whole if isinstance(v, indexing.Picked) else v for v in values]
+        masks = [v.mask.node for v in values if isinstance(v, indexing.Picked)]
+        numbers = [v for v in values if not isinstance(v, indexing.Picked)]
+        single = all(not isinstance(v, Value) or v.node.type.shape == SCALAR_SHAPE for v in numbers)
+        if not single or any(mask is not self.index.node for mask in masks):
+            raise x.trace.error(
+                "updates a tensor at a mask by values that are not picked by the same mask. "
+                "Use jnp.where(mask, value, tensor)"
+            )
+        return indexing.Picked(compute(x, *wholes), self.index)
+
+    def set(self, values: Any, **options: Any) -> Tensor:
+        _check(options)
+        x: Any = self.value.trace.value(self.value.node)
+        return held(x, indexing.assigned(x, self.index, values))
+
+    def add(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(xp.add, values, **options)
+
+    def subtract(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(xp.subtract, values, **options)
+
+    def multiply(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(xp.multiply, values, **options)
+
+    mul = multiply
+
+    def divide(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(xp.divide, values, **options)
+
+    def power(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(xp.pow, values, **options)
+
+    def min(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(xp.minimum, values, **options)
+
+    def max(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(xp.maximum, values, **options)
+
+    def apply(self, ufunc: Handler, **options: Any) -> Tensor:
+        return self._updated(ufunc, **options)
+
+    def get(self, *, fill_value: Any = None, **options: Any) -> Tensor:
+        _check(options)
+        if options.get("mode") == "fill" and fill_value is not None:
+            raise TypeError(f"x.at[...].get with fill_value={fill_value!r}")
+        return self.value[self.index]
+
+
+# They promise what is so anyway, or leave out what is put outside, which is an error here.
+HARMLESS = ("indices_are_sorted", "mode", "unique_indices")
+MOVING = ("clip", "wrap")  # the modes that have another place for one outside
+
+
+def _check(options: Any) -> None:
+    for name in options:
+        if name not in HARMLESS:
+            raise TypeError(f"x.at[...] with {name}")
+    if options.get("mode") in MOVING:
+        raise TypeError(f"x.at[...] in the mode {options['mode']!r}")
+
+
+# --- arrays and limits from symbols ---------------------------------------------------------------
+@contextmanager
+def computing() -> Iterator[None]:
+    """Let jax compute at once, even while tracing, and without rounding constants to float32.
+
+    A constant takes the dtype of what it meets: of `jnp.sqrt(jnp.pi)` float64 gets all digits.
+    """
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        yield
+
+
+def at_once(function: Handler) -> Handler:
+    """Return a function that computes at once."""
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with computing():
+            return function(*args, **kwargs)
+
+    return computed
+
+
+def finfo(dtype: Any) -> Any:
+    return xp_dialect.finfo(dtype) if isinstance(dtype, SymbolicDType) else jnp.finfo(dtype)
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    if isinstance(arg1, SymbolicDType):
+        if arg1.symbol not in (T, *FLOATS) or arg2 not in (jnp.floating, jnp.inexact, jnp.number):
+            raise NeedsConcrete("dtype")
+        return True
+    return jnp.issubdtype(arg1, arg2)
+
+
+def transparent(function: Any = None, **options: Any) -> Any:
+    """`jax.jit(f)`, `jax.checkpoint(f)` and the like compute what f computes."""
+    return functools.partial(transparent, **options) if function is None else function
+
+
+def cond(pred: Any, true_fun: Handler, false_fun: Handler, *operands: Any, operand: Any = None,
+         linear: Any = None) -> Any:  # fmt: skip
+    """A branch on a number is Python's; one on a tensor is refused by the tensor."""
+    operands = operands if operand is None else (operand,)
+    return true_fun(*operands) if pred else false_fun(*operands)
+
+
+def creators() -> dict[Any, Handler]:
+    """Return the stand-ins for what makes arrays without a tensor."""
+    found = {
+        getattr(jnp, name): creation.creator(name, at_once(getattr(jnp, name)))
+        for name in ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
+    }
+    for function in (jnp.linspace, jnp.logspace, jnp.geomspace, jnp.eye, jnp.identity, jnp.tri):
+        found[function] = functools.partial(creation.with_numbers, at_once(function))
+    return found
+
+
+HIDDEN: dict[Any, Handler] = {
+    **creators(),
+    **dict.fromkeys((jax.jit, jax.checkpoint, jax.remat, jax.named_call), transparent),
+    jnp.finfo: finfo,
+    jnp.issubdtype: issubdtype,
+    jax.lax.cond: cond,
+    **collectives.HIDDEN,
+}
+
+DRAWS = (
+    "which needs a key that a rule does not have. Draw with xp.randn_like(grad_out) or "
+    "xp.rand_like(grad_out), and give the key to xg.use(..., key=...)"
+)
+DERIVATIVES = "grad value_and_grad vjp jvp jacfwd jacrev hessian linearize"
+DERIVES = "but a rule is the backward pass. Write the derivative out"
+MAPS = "which is not captured. Write the function for whole arrays"
+REFUSED: dict[Any, str] = {
+    **{
+        function: DRAWS
+        for name in dir(jax.random)
+        if callable(function := getattr(jax.random, name)) and not isinstance(function, type)
+    },
+    **{getattr(jax, name): DERIVES for name in DERIVATIVES.split()},
+    **dict.fromkeys((jax.vmap, jax.pmap, jnp.vectorize, jnp.apply_along_axis), MAPS),
+    **collectives.REFUSED,
+}
+
+METHODS: dict[str, Handler] = {
+    "__abs__": slopes.absolute,
+    "astype": arrays.astype, "clip": slopes.clip,
+    "conj": elementwise.identity, "dot": arrays.dot,
+    "max": arrays.max_, "mean": arrays.mean, "min": arrays.min_,
+    "prod": arrays.prod, "ravel": arrays.ravel, "flatten": arrays.ravel,
+    "round": elementwise.ALIASES[jnp.round], "sort": arrays.sort,
+    "std": arrays.std, "sum": arrays.sum_, "var": arrays.var,
+    **{
+        name: arrays.ALIASES[getattr(jnp, name)]
+        for name in ("cumprod", "cumsum", "ptp", "repeat", "squeeze")
+    },
+    **parts.METHODS, **places.METHODS,
+}  # fmt: skip
+
+
+def itself(x: Tensor) -> Tensor:
+    """The real part of what is real."""
+    return x
+
+
+def nothing(x: Tensor) -> Tensor:
+    """The imaginary part of what is real."""
+    return xp.zeros_like(x)
+
+
+def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
+    """A rule stays where its input is."""
+    return x
+
+
+# In float32 the logarithm of what was rounded near 1: off by 4 % at 5.
+LOG_OF_NEARLY_1 = 2.0**-5
+ALIASES: dict[Any, Handler] = {
+    **named(ops.NAMES, jnp, lax=jax.lax, nn=jax.nn, special=jax.scipy.special),
+    jax.device_put: placed,
+    **elementwise.ALIASES,
+    **arrays.ALIASES,
+    **convolutions.ALIASES,
+    **parts.ALIASES,
+    **linalg.ALIASES,
+    **lax.ALIASES,
+    **places.ALIASES,
+    **slopes.ALIASES,
+}
+
+TREES = [
+    *(getattr(jax.tree, name) for name in vars(jax.tree) if not name.startswith("_")),
+    *(each for name, each in vars(jax.tree_util).items() if name.startswith("tree_")),
+]
+
+register_dialect(
+    "jax",
+    Dialect(
+        ALIASES,
+        jax.Array,
+        jnp.dtype,
+        "cpu",
+        methods=METHODS,
+        attributes={"at": At, "imag": nothing, "real": itself},
+        habits=Habits(inexact={"log_ndtr": LOG_OF_NEARLY_1}),
+        hidden=HIDDEN,
+        mutable=False,
+        protocol=False,
+        refused=REFUSED,
+        at_once=computing,
+        import_function=import_function,
+        import_route="import of its jaxpr",
+        shown="jax.numpy",
+        wrappers={
+            type(jax.jit(at_once)): "__wrapped__",
+            **PRIMALS,
+        },
+        refusals=attributes.REFUSALS,
+        own_gradients=dict.fromkeys(PRIMALS, custom_gradients.with_own_gradient),
+        interceptions=custom_gradients.INTERCEPTIONS,
+        trees=frozenset(TREES),
+        types=TYPES,
+    ),
+)

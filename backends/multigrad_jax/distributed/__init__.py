@@ -1,0 +1,1 @@
+"""Processes and devices that share an array, or train one model."""

@@ -1,0 +1,184 @@
+"""JAX's rows of the ops over shards: the mapped axes of `shard_map` and `pmap`; under automatic
+sharding an array is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.backend import rows_of
+from multigrad.errors import GradientError, RuleValueError
+from multigrad.graph import random as core
+
+from ..kernels import random_parts
+from . import manual_axes
+
+Tensor: TypeAlias = Any
+Names: TypeAlias = tuple[str, ...] | None
+
+
+def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
+    """Return the mapped axes that are meant: those named, or those over which `of` varies.
+
+    A mesh axis over which nothing is mapped is left out: there an array is whole.
+
+    Raises:
+        RuleValueError: there is no such axis.
+    """
+    if names is None:
+        mapped = manual_axes.mapped()
+        if not mapped:
+            refuse_own_process(of)
+        own = manual_axes.varying(of)
+        return tuple(n for n in mapped if n in own) if manual_axes.is_tracked() else mapped
+    return tuple(name for name in names if is_mapped(name, of))
+
+
+def refuse_own_process(x: Tensor) -> None:
+    """Raise for an array at hand that belongs to one process of several: all shards are asked for,
+    and the others have no part in it.
+
+    Raises:
+        GradientError: it is one.
+    """
+    if isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array) or jax.process_count() == 1:
+        return
+    if x.is_fully_addressable:
+        raise GradientError(
+            f"over='global' of a {jax.typeof(x).str_short()} that is process "
+            f"{jax.process_index()}'s own, one of {jax.process_count()}: make one array of all "
+            "processes' parts, jax.make_array_from_process_local_data(sharding, x), or leave over= "
+            "away"
+        )
+
+
+def is_mapped(name: str, of: Tensor) -> bool:
+    """Return whether code is mapped over an axis; False: it is one of a mesh, and not manual."""
+    mapped = manual_axes.mapped()
+    if name in mapped:
+        return True
+    meshes = (jax.sharding.get_abstract_mesh(), jax.typeof(of).sharding.mesh)
+    known = dict.fromkeys(each for mesh in meshes for each in mesh.axis_names)
+    if name in known:
+        return False
+    try:
+        jax.lax.axis_size(name)  # of a vmap
+    except NameError:
+        pass
+    else:
+        return True
+    there = f"there are {list(known)}" if known else "there is none here"
+    raise RuleValueError(
+        f"no axis {name!r} is mapped over where a {jax.typeof(of).str_short()} is met; {there}. "
+        f"Use the rule inside of jax.shard_map over a mesh with an axis {name!r}, or leave the "
+        "axis away: under automatic sharding an array is whole"
+    )
+
+
+def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
+    axes = axes_of(of, names)
+    if not axes:
+        return x
+    refuse_shared("a sum is taken over", x, axes)
+    return own_result(jax.lax.psum(x, axes), axes)
+
+
+def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
+    axes = axes_of(of, names)
+    shared = shared_over(x, axes)
+    axes = tuple(name for name in axes if name not in shared)
+    return own_result(largest(x, axes), axes) if axes else x
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def largest(x: Tensor, axes: tuple[str, ...]) -> Tensor:
+    """The largest over shards; jax's own has no derivative."""
+    return jax.lax.pmax(x, axes)
+
+
+@largest.defjvp
+def largest_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> tuple[Tensor, Tensor]:
+    """Ties share the cotangent equally."""
+    (x,), (tangent,) = primals, tangents
+    y = largest(x, axes)
+    chosen = (x == y).astype(x.dtype)
+    return y, jax.lax.psum(chosen * tangent, axes) / jax.lax.psum(chosen, axes)
+
+
+def shared_over(x: Tensor, axes: tuple[str, ...]) -> list[str]:
+    """Return the axes over which a value is known to be the same on all shards."""
+    if not manual_axes.is_tracked():
+        return []
+    own, mapped = manual_axes.varying(x), manual_axes.mapped()
+    return [name for name in axes if name in mapped and name not in own]
+
+
+def refuse_shared(what: str, x: Tensor, axes: tuple[str, ...]) -> None:
+    """Raise for a value that is known to be the same on shards that are to have parts of one.
+
+    Raises:
+        RuleValueError: it is.
+    """
+    shared = shared_over(x, axes)
+    if shared:
+        raise RuleValueError(
+            f"{what} the shards of mesh axes {shared} of a {jax.typeof(x).str_short()} that all of "
+            "them share, which is no part of an array. Leave over= or axis_name= away for it "
+            "(gradients of shared weights are summed already), or give each shard its own: "
+            "jax.lax.pcast(x, axis_name, to='varying')"
+        )
+
+
+def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
+    """Give each shard a result, and a cotangent, of its own, save in the forward of a function.
+
+    What that exchanges is one value to jax, and its cotangent the sum of all shards'.
+    """
+    if manual_axes.is_in_forward() or not manual_axes.is_tracked():
+        return x
+    return manual_axes.vary(x, frozenset(axes).intersection(manual_axes.mapped()))
+
+
+def all_dim(x: Tensor, *, axis: int, names: Names) -> int:
+    return x.shape[axis] * math.prod(jax.lax.axis_size(name) for name in axes_of(x, names))
+
+
+def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
+    """Place a key by this device's index along the mapped axes; without any, the array is one."""
+    axes = [() if names is None else axes_of(like, names or None) for names in split]
+    if not any(axes):
+        return key
+    shape, start = like.shape, random_parts.wide(0)
+    numbers = [jax.lax.axis_size(names) for names in axes] + [1] * (len(shape) - len(axes))
+    whole = tuple(length * number for length, number in zip(shape, numbers, strict=True))
+    strides = core.strides(whole)
+    for axis, names in enumerate(axes):
+        if names:
+            refuse_shared("parts are drawn of", like, names)
+            index = jax.lax.axis_index(names).astype(jnp.uint32)
+            step = shape[axis] * strides[axis]
+            start = random_parts.add(start, random_parts.multiply(index, step, numbers[axis]))
+    return core.PlacedKey(key, start, whole)
+
+
+def to_shard(x: Tensor) -> Tensor:
+    mesh = jax.typeof(x).sharding.mesh
+    if manual_axes.is_manual() or mesh.size == 1:
+        return x
+    raise RuleValueError(
+        f"over='shard' needs the shard in hand, and under automatic sharding jax shows the whole "
+        f"{jax.typeof(x).str_short()} on a mesh {dict(mesh.shape)}: use the rule inside of "
+        "jax.shard_map, or leave over= away for the whole array"
+    )
+
+
+def from_shard(x: Tensor, like: Tensor) -> Tensor:
+    return x
+
+
+OPS = rows_of(globals())

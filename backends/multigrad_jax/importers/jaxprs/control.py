@@ -1,0 +1,244 @@
+"""What each primitive of a jaxpr means that holds other jaxprs; see `jaxpr.py`.
+
+A branch by values computes all its ways and chooses among the results, a loop of a known number of
+turns is unrolled, as in `multigrad/capture/control/control.py`; one that values end is recorded as
+a loop.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from multigrad.capture.control import control
+from multigrad.capture.control.control import MOST_OPERATIONS
+from multigrad.capture.control.loops import filled, record_loop
+from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
+from multigrad.trace.trace import cast
+from multigrad.trace.xp import all as xp
+
+from ...walk import jaxprs_of, opened
+from .elementwise import repeated
+from .linear_solve import custom_linear_solve
+from .primitives import Operand, Scope, Unknown, integers
+
+# What records a jaxpr: (scope, jaxpr, constants, arguments).
+Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
+
+
+def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]) -> list[Operand]:
+    """Record a jaxpr that has its constants with it.
+
+    Raises:
+        Unknown: it does more than it returns.
+    """
+    if closed.effects:
+        raise Unknown(f"an effect inside of a branch or a loop: {next(iter(closed.effects))}")
+    return run(scope, closed.jaxpr, closed.consts, arguments)
+
+
+# --- branches -------------------------------------------------------------------------------------
+def cond(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """One of several jaxprs, by a number; the last one where it is none of theirs."""
+    branches, (which, *arguments) = equation.params["branches"], operands
+    if which.known is not None:
+        at = int(which.known)
+        last = len(branches) - 1
+        return run_closed(run, scope, branches[at if 0 <= at < last else last], arguments)
+    guards = control.guards_of(which.value, len(branches))
+    ways = [
+        run_closed(run, scope, branch, [guarded(operand, guard) for operand in arguments])
+        for branch, guard in zip(branches, guards, strict=True)
+    ]
+    results = ways[-1]
+    for guard, way in zip(guards[:-1], ways, strict=False):
+        results = [chosen(guard, a, b) for a, b in zip(way, results, strict=True)]
+    return results
+
+
+def guarded(operand: Operand, taken: Any) -> Operand:
+    """Return an operand whose cotangent is zero where its way is not taken, whatever it was."""
+    node = operand.value.node
+    if operand.known is not None or node.type.kind != "tensor" or not is_float(node.type):
+        return operand
+    return Operand(control.guarded(operand.value, taken), operand.shape)
+
+
+def chosen(taken: Any, a: Operand, b: Operand) -> Operand:
+    if a.value.node is b.value.node:
+        return a
+    return Operand(xp.where(taken, a.value, b.value), repeated([a.shape, b.shape]))
+
+
+# --- loops ----------------------------------------------------------------------------------------
+def count(jaxpr: Any) -> int:
+    """Return the number of equations of a jaxpr and of those in it."""
+    total = 0
+    for equation in opened(jaxpr)[0].eqns:
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        total += max(1, times * sum(map(count, jaxprs_of(equation))))
+    return total
+
+
+def check_size(turns: int, body: Any, what: str) -> None:
+    size = count(body)
+    if turns * size > MOST_OPERATIONS:
+        raise Unknown(
+            f"a {what} of {turns} turns with {size} operations each: at most {MOST_OPERATIONS} "
+            "operations are unrolled"
+        )
+
+
+def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """A loop over the first axis, unrolled."""
+    params = equation.params
+    length, body = params["length"], params["jaxpr"]
+    if not isinstance(length, int):
+        raise Unknown(f"a loop of {length} turns")
+    check_size(length, body, "loop")
+    first = params["num_consts"] + params["num_carry"]
+    constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
+    shapes = [tuple(variable.aval.shape) for variable in equation.invars[first:]]
+    rows = [
+        _rows(scope, operand, shape)
+        for operand, shape in zip(operands[first:], shapes, strict=True)
+    ]
+    stacked: list[list[Operand]] = []
+    for i in range(length)[:: -1 if params["reverse"] else 1]:
+        results = run_closed(run, scope, body, [*constants, *carry, *(row(i) for row in rows)])
+        carry = results[: params["num_carry"]]
+        stacked.append(results[params["num_carry"] :])
+    if params["reverse"]:
+        stacked.reverse()
+    outputs = equation.outvars[params["num_carry"] :]
+    columns = zip(*stacked, strict=True) if stacked else ([] for _ in outputs)
+    return [
+        *carry,
+        *(
+            _stack(scope, list(column), tuple(variable.aval.shape))
+            for column, variable in zip(columns, outputs, strict=True)
+        ),
+    ]
+
+
+def _rows(scope: Scope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
+    """Return what gives the operand of each turn."""
+
+    def row(i: int) -> Operand:
+        if operand.known is not None:
+            return scope.lift(operand.known[i])
+        if operand.shape and operand.shape[0] == 1 and shape[0] != 1:
+            return Operand(xp.getitem(operand.value, 0), operand.shape[1:])
+        return Operand(xp.getitem(scope.whole(operand, shape), i), shape[1:])
+
+    return row
+
+
+def _stack(scope: Scope, column: list[Operand], shape: tuple[Any, ...]) -> Operand:
+    if not column:
+        raise Unknown("a loop of no turns")
+    known = [operand.known for operand in column]
+    if all(each is not None for each in known):
+        return scope.lift(np.stack([np.broadcast_to(each, shape[1:]) for each in known]))
+    parts = [scope.whole_tensor(operand, shape[1:]) for operand in column]
+    return Operand(xp.stack(parts, 0), shape)
+
+
+def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """A loop, unrolled as long as it goes on by numbers that are known."""
+    params = equation.params
+    test, body = params["cond_jaxpr"], params["body_jaxpr"]
+    ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    for_test, for_body, carry = (
+        operands[: ends[0]],
+        operands[ends[0] : ends[1]],
+        operands[ends[1] :],
+    )
+    turns = 0
+    mapped = tuple(test.out_avals[0].shape)
+    if mapped:
+        return _by_values(run, scope, equation, [for_test, for_body, carry])
+    while True:
+        (goes_on,) = run_closed(run, scope, test, [*for_test, *carry])
+        if goes_on.known is None:
+            return _by_values(run, scope, equation, [for_test, for_body, carry])
+        if not goes_on.known:
+            return carry
+        turns += 1
+        check_size(turns, body, "loop")
+        carry = run_closed(run, scope, body, [*for_body, *carry])
+
+
+def _by_values(
+    run: Run, scope: Scope, equation: Any, given: Sequence[list[Operand]]
+) -> list[Operand]:
+    """A loop that values end. Where `vmap` made one of several, each with its own condition, it
+    goes on while one of them does, and those that have ended keep what they carry, as in jax's
+    lowering (jax/_src/lax/control_flow/loops.py).
+    """
+    for_test, for_body, carry = given
+    params = equation.params
+    mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)
+    avals = [variable.aval for variable in equation.outvars]
+    examples = dict(scope.examples)
+
+    def tensors(operands: Sequence[Operand]) -> list[Any]:
+        return [as_carried(scope, o, aval) for o, aval in zip(operands, avals, strict=True)]
+
+    def operands(values: Sequence[Any]) -> list[Operand]:
+        return [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=True)]
+
+    def each_goes_on(values: Sequence[Any]) -> Any:
+        (found,) = run_closed(run, scope, params["cond_jaxpr"], [*for_test, *operands(values)])
+        return as_carried(scope, found, params["cond_jaxpr"].out_avals[0])
+
+    def goes_on(values: Sequence[Any]) -> Any:
+        return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
+
+    def turn(values: Sequence[Any]) -> list[Any]:
+        arguments = [*for_body, *operands(values)]
+        after = tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
+        if not mapped:
+            return after
+        active = each_goes_on(values)
+        kept = []
+        for new, old, aval in zip(after, values, avals, strict=True):
+            added = range(len(mapped), len(aval.shape))
+            kept.append(xp.where(functools.reduce(xp.expand_dims, added, active), new, old))
+        return kept
+
+    try:
+        return operands(record_loop(scope.trace, tensors(carry), goes_on, turn))
+    except TypeError as error:
+        raise Unknown(str(error)) from error
+    finally:  # what a turn computes is no example outside of it
+        scope.examples = examples
+
+
+def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
+    """Return a tensor of the dtype and the shape of what a loop carries."""
+    shape, dtype = tuple(aval.shape), scope.dtype_name(aval.dtype)
+    if operand.value.node.type.dtype == INT64:  # as an argument may be; integers made here are not
+        dtype = INT64
+    if dtype not in (T, *DTYPES):
+        raise Unknown(f"a loop that carries {dtype}")
+    if operand.value.node.type.kind == "scalar":
+        like = scope.examples.get(shape)
+        return filled(scope.trace, operand.value, dtype, integers(shape) if like is None else like)
+    return cast(scope.whole(operand, shape), dtype)
+
+
+# --- platforms ------------------------------------------------------------------------------------
+def platform_index(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """The way of all platforms, as a graph is for any; else the first one's."""
+    platforms = equation.params["platforms"]
+    return [scope.lift(np.int32(platforms.index(None) if None in platforms else 0))]
+
+
+CONTROL: dict[str, Callable[[Run, Scope, Any, list[Operand]], list[Operand]]] = {
+    "cond": cond, "custom_linear_solve": custom_linear_solve, "platform_index": platform_index,
+    "scan": scan, "while": while_,
+}  # fmt: skip

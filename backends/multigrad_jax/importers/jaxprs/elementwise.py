@@ -1,0 +1,139 @@
+"""What each primitive of a jaxpr means that computes element by element; see `jaxpr.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from multigrad.graph.ir.types import BOOL, INTEGERS
+from multigrad.trace.trace import Value, cast
+from multigrad.trace.xp import all as xp
+
+from ...dialect.families import lax, slopes
+from .primitives import Handler, Operand, Shape, Step, Unknown
+
+Tensor = Any
+
+
+def repeated(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape of an elementwise result: 1 where all operands have it."""
+    full = [shape for shape in shapes if shape]
+    if not full:
+        return ()
+    return tuple(next((n for n in lengths if n != 1), 1) for lengths in zip(*full, strict=True))
+
+
+def elementwise(function: Callable[..., Any]) -> Handler:
+    """Return the handler of a primitive that computes element by element."""
+
+    def handle(step: Step) -> Operand:
+        result = function(*(operand.value for operand in step.operands))
+        return Operand(result, repeated([operand.shape for operand in step.operands]))
+
+    return handle
+
+
+def integer_pow(step: Step) -> Operand:
+    (x,) = step.operands
+    return Operand(xp.pow(x.value, int(step.params["y"])), x.shape)
+
+
+def round_(step: Step) -> Operand:
+    (x,) = step.operands
+    return Operand(lax.round_(x.value, step.params["rounding_method"]), x.shape)
+
+
+def convert_element_type(step: Step) -> Operand:
+    (x,) = step.operands
+    return Operand(cast(x.value, step.scope.dtype_name(step.params["new_dtype"])), x.shape)
+
+
+def dim_as_value(step: Step) -> Operand:
+    length = step.scope.length(step.params["dim"])
+    return Operand(length, ()) if isinstance(length, Value) else step.scope.lift(length)
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """A quotient; of integers, its whole part."""
+    if not all(x.node.type.dtype in ("int", *INTEGERS) for x in (a, b)):
+        return xp.divide(a, b)
+    below = xp.floor_divide(a, b)
+    is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * b, a))
+    return xp.where(is_off, below + 1, below)
+
+
+def less_in_order(a: Tensor, b: Tensor) -> Tensor:
+    """a < b where -0 is less than 0 and a NaN, by its sign, less or more than every number."""
+    less = xp.less(a, b)
+    if all(x.node.type.dtype in ("int", *INTEGERS) for x in (a, b)):
+        return less
+    signs = xp.signbit(a), xp.signbit(b)
+    is_zero = xp.logical_and(xp.equal(a, b), xp.logical_and(signs[0], xp.logical_not(signs[1])))
+    sides = [
+        xp.where(xp.isnan(x), xp.where(sign, -1.0, 1.0), 0.0)
+        for x, sign in zip((a, b), signs, strict=True)
+    ]
+    apart = xp.less(sides[0], sides[1])
+    together = xp.logical_and(xp.equal(sides[0], sides[1]), xp.logical_or(less, is_zero))
+    return xp.logical_or(apart, together)
+
+
+def equal_in_order(a: Tensor, b: Tensor) -> Tensor:
+    return xp.logical_not(xp.logical_or(less_in_order(a, b), less_in_order(b, a)))
+
+
+def at_most_in_order(a: Tensor, b: Tensor) -> Tensor:
+    return xp.logical_not(less_in_order(b, a))
+
+
+def select_n(which: Tensor, *cases: Tensor) -> Tensor:
+    if which.node.type.dtype == BOOL:
+        return xp.where(which, cases[1], cases[0]) if len(cases) == 2 else cases[0]
+    result = cases[-1]
+    for i, case in enumerate(cases[:-1]):
+        result = xp.where(xp.equal(which, i), case, result)
+    return result
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+def reduce_precision(step: Step) -> Operand:
+    """A number in the format that it has."""
+    given = jnp.finfo(step.dtypes[0])
+    if (step.params["exponent_bits"], step.params["mantissa_bits"]) != (given.nexp, given.nmant):
+        raise Unknown("reduce_precision to another format")
+    return step.operands[0]
+
+
+ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    "abs": slopes.absolute, "acos": xp.acos, "acosh": xp.acosh, "add": xp.add,
+    "add_any": xp.add, "and": xp.bitwise_and, "asin": xp.asin,
+    "asinh": xp.asinh,
+    "bessel_i0e": xp.i0e, "bessel_i1e": xp.i1e, "atan": xp.atan, "atan2": xp.atan2,
+    "atanh": xp.atanh,
+    "cbrt": xp.cbrt, "ceil": xp.ceil, "clamp": slopes.clamp, "copy": identity,
+    "copy_p": identity, "cos": xp.cos, "cosh": xp.cosh, "digamma": xp.digamma,
+    "div": divide, "eq": xp.equal, "eq_to": equal_in_order, "le_to": at_most_in_order,
+    "lt_to": less_in_order, "erf": xp.erf, "erf_inv": xp.erfinv,
+    "erfc": xp.erfc, "exp": xp.exp, "exp2": xp.exp2, "expm1": xp.expm1,
+    "floor": xp.floor, "ge": xp.greater_equal, "gt": xp.greater,
+    "is_finite": xp.isfinite, "le": xp.less_equal, "lgamma": xp.lgamma,
+    "log": xp.log, "log1p": xp.log1p, "logistic": xp.sigmoid, "lt": xp.less,
+    "max": xp.maximum, "min": xp.minimum, "mul": xp.multiply, "name": identity,
+    "ne": xp.not_equal, "neg": xp.negative, "nextafter": xp.nextafter, "not": xp.bitwise_invert,
+    "optimization_barrier": identity, "or": xp.bitwise_or, "pow": xp.pow,
+    "rem": xp.fmod, "rsqrt": xp.rsqrt, "select_n": select_n, "sign": xp.sign,
+    "sin": xp.sin, "sinh": xp.sinh, "sqrt": xp.sqrt, "square": xp.square,
+    "stop_gradient": xp.stop_gradient, "sub": xp.subtract, "tan": xp.tan,
+    "tanh": xp.tanh, "xor": xp.bitwise_xor,
+}  # fmt: skip
+
+ELEMENTS: dict[str, Handler] = {
+    **{name: elementwise(function) for name, function in ELEMENTWISE.items()},
+    "convert_element_type": convert_element_type, "dim_as_value": dim_as_value,
+    "integer_pow": integer_pow, "reduce_precision": reduce_precision, "round": round_,
+}  # fmt: skip

@@ -1,0 +1,383 @@
+"""The last resort for rules in `jax.numpy`: import the jaxpr of a function that substitution cannot
+see through.
+
+It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries written in jax), at a
+price: the rank is frozen, and the shape too where jax cannot stay symbolic. The dtype stays open
+where the jaxpr is the same for float32 and float64. Functions called inside are inlined.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from multigrad.capture.values.tracer import V
+from multigrad.errors import MultigradError, TraceError
+from multigrad.graph import ops
+from multigrad.graph.ir import questions
+from multigrad.graph.ir.graph import Node, Region
+from multigrad.graph.ir.types import INT32, SCALAR_SHAPE, T
+from multigrad.graph.passes.facts import shape_fact
+from multigrad.trace.axes import ask_for_ranks, known_shape
+from multigrad.trace.trace import NeedsConcrete, Trace, Value
+from multigrad.trace.xp import all as xp
+
+from ...attach.isolate import with_axes
+from ...distributed import manual_axes
+from ...versions import traced_of
+from ...walk import INLINED, opened, walk
+from ..custom import CALLED, Called, reading
+from ..custom_functions import is_recorded
+from ..custom_gradients import own_gradient
+from .control import CONTROL
+from .convolutions import CONVOLUTIONS
+from .elementwise import ELEMENTS
+from .linalg import LINALG, ONLY_OWN, OWN
+from .places import PLACES
+from .primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
+
+Tensor = Any
+# Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
+# it.
+PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG, **CONVOLUTIONS}
+# Jax's own jitted functions of one tensor, element by element, that look at its bits.
+NAMED = {"relu": xp.relu, "relu6": xp.relu6, "signbit": xp.signbit}
+
+JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
+DECORATORS = jax.custom_gradient.__code__.co_filename
+
+
+def import_function(
+    function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Record what a function computes from symbolic values, by its jaxpr.
+
+    Raises:
+        NeedsConcrete: it has one jaxpr per rank, dtype or shape.
+        TraceError: it uses a primitive that has no op, or jax cannot trace it.
+    """
+    try:
+        return _import(function, trace, args, kwargs)
+    except Unknown as error:
+        raise trace.error(f"has a jaxpr that is not captured: {error}") from error
+
+
+def _import(
+    function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Record a function by its jaxpr, for every dtype where that is one and the same."""
+    leaves, tree = jax.tree.flatten((args, dict(kwargs)), is_leaf=_is_leaf)
+    values = [leaf for leaf in leaves if isinstance(leaf, V)]
+
+    def called(*arrays: Any) -> Any:
+        given = iter(arrays)
+        whole = [next(given) if isinstance(leaf, Value) else leaf for leaf in leaves]
+        own_args, own_kwargs = jax.tree.unflatten(tree, whole)
+        return function(*own_args, **own_kwargs)
+
+    fixed = trace.facts.get("dtype")
+    if fixed is not None:
+        return _import_for(called, trace, values, Trial(fixed))
+    wide = _import_for(called, trace, values, Trial("float64"))
+    try:
+        single = _import_for(called, trace, values, Trial("float32"))
+    except Unknown as error:  # what it was given holds a jaxpr of the other dtype
+        raise NeedsConcrete("dtype") from error
+    if not _are_alike(wide, single):
+        raise NeedsConcrete("dtype")
+    return wide  # its numbers are not rounded to float32
+
+
+def _is_leaf(value: Any) -> bool:
+    return value is None or isinstance(value, Value)
+
+
+def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: Trial) -> Any:
+    """Trace with the trial's dtype, with open lengths if that can be, and record the jaxpr."""
+    shapes, names = _open_shapes(values)
+    try:
+        return _record(called, trace, values, shapes, names, trial=trial)
+    except (MultigradError, NeedsConcrete):
+        raise
+    except Exception as error:  # jax's own are of many kinds, those of open lengths of their own
+        facts = {fact for value in values for fact in trace.shapes.needed(value.node)}
+        missing = sorted(facts - trace.facts.keys())
+        if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
+            raise Unknown(str(error)) from error
+        raise NeedsConcrete(*missing) from error
+
+
+def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
+    """Return a shape for each value, of lengths that stay open, and the symbolic length for each
+    name.
+    """
+    lengths: dict[str, Any] = {}
+    by_relation: dict[Any, tuple[Any, ...]] = {}
+    shapes = []
+    scope = export.SymbolicScope()
+    ask_for_ranks(values)
+    for value in values:
+        known = known_shape(value)
+        if value.node.type.kind == "scalar" or value.node.type.shape == SCALAR_SHAPE:
+            shapes.append(())
+        elif known is not None:
+            shapes.append(tuple(known))
+        else:
+            key = shape_fact(value.node, "shape") or value.node
+            if key not in by_relation:
+                rank = value.ndim
+                names = [f"n{len(lengths) + i}" for i in range(rank)]
+                dims = export.symbolic_shape(",".join(names), scope=scope) if names else ()
+                by_relation[key] = tuple(dims)
+                lengths.update({name: xp.dim(value, i) for i, name in enumerate(names)})
+            shapes.append(by_relation[key])
+    return shapes, lengths
+
+
+def _record(
+    called: Callable[..., Any],
+    trace: Trace,
+    values: Sequence[V],
+    shapes: Sequence[tuple[Any, ...]],
+    lengths: Mapping[str, Any],
+    trial: Trial,
+) -> Any:
+    """Trace the function in jax and record its jaxpr."""
+    with trial.context():
+        given = [
+            jax.ShapeDtypeStruct(
+                shape, _dtype(value, trial), weak_type=value.node.type.kind == "scalar"
+            )
+            for value, shape in zip(values, shapes, strict=True)
+        ]
+        with reading():
+            closed, result = _make_jaxpr(called, given)
+    # What the function reads from around it; what it makes is another array each time.
+    trace.lifted += [constant for constant in closed.consts if isinstance(constant, jax.Array)]
+    scope = Scope(trace, trial, lengths)
+    operands = [Operand(v, shape) for v, shape in zip(values, shapes, strict=True)]
+    for operand in operands:
+        scope.remember(operand)
+    outputs = _run(scope, closed.jaxpr, closed.consts, operands)
+    wanted = jax.tree.leaves(result)
+    given_back = [
+        scope.given_back(output, struct) for output, struct in zip(outputs, wanted, strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(result), given_back)
+
+
+def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, Any]:
+    """Trace a function, the same whatever is mapped around it.
+
+    Raises:
+        Unknown: it reads how many shards there are, which would stand in the jaxpr as a number.
+    """
+    make = jax.make_jaxpr(called, return_shape=True)
+    names = manual_axes.mapped()
+    if not names:
+        return make(*given)
+    first, second = (with_axes(lambda: make(*given), names, size) for size in (2, 3))
+    if str(first[0]) != str(second[0]):
+        raise Unknown(f"it reads the size of an axis that is mapped over, of {list(names)}")
+    return first
+
+
+def _dtype(value: V, trial: Trial) -> Any:
+    name = value.node.type.dtype
+    if value.node.type.kind == "scalar":
+        name = {"float": T, "int": INT32}.get(name, name)
+    return jnp.dtype(trial.dtype if name == T else name)
+
+
+def _run(
+    scope: Scope, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Operand]
+) -> list[Operand]:
+    """Record the equations of a jaxpr."""
+
+    def literal(atom: Any) -> Operand:
+        return scope.lift(np.asarray(atom.val, atom.aval.dtype))
+
+    def compute(equation: Any, operands: list[Operand]) -> list[Operand]:
+        results = _compute(scope, equation, operands)
+        for operand in results:
+            scope.remember(operand)
+        return results
+
+    return walk(jaxpr, [scope.lift(c) for c in constants], arguments, compute, literal)
+
+
+def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """Record one equation."""
+    name = equation.primitive.name
+    inner = equation.params.get(INLINED[name]) if name in INLINED else traced_of(equation)
+    if inner is not None:
+        plain, constants = opened(inner)
+        meant = NAMED.get(equation.params.get("name", "")) if is_jaxs_own(plain) else None
+        if meant is not None and len(operands) == 1:
+            return [Operand(meant(operands[0].value), operands[0].shape)]
+        named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
+        own = OWN.get(named) if is_jaxs_own(plain) else None
+        fits = ONLY_OWN.get(named, factors_its_argument)
+        if own is not None and factors_its_argument(plain) and fits(plain):
+            values = _whole(scope, equation, operands)
+            shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
+            return [Operand(v, shape) for v, shape in zip(own(*values), shapes, strict=True)]
+        lost = name.startswith(("custom_", "call_hi_")) and not is_jaxs_own(plain)
+        if lost or (own is not None and named in ONLY_OWN):
+            scope.trace.lost_gradient = plain.debug_info.func_name
+        return _run(scope, plain, constants, operands)
+    if equation.primitive is CALLED:
+        return _call(scope, equation, operands)
+    folded = _fold(scope, equation, operands)
+    if folded is not None:
+        return folded
+    if name in CONTROL:
+        return CONTROL[name](_run, scope, equation, operands)
+    handler = PRIMITIVES.get(name)
+    if handler is None:
+        raise Unknown(f"jax's primitive {name}, which is not captured")
+    avals = [variable.aval for variable in equation.invars]
+    step = Step(
+        scope=scope,
+        operands=operands,
+        shapes=[tuple(aval.shape) for aval in avals],
+        dtypes=[aval.dtype for aval in avals],
+        shape=tuple(equation.outvars[0].aval.shape),
+        params=equation.params,
+    )
+    result = handler(step)
+    results = [result] if isinstance(result, Operand) else result
+    return [scope.noted(operand) for operand in results]
+
+
+def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand] | None:
+    """Return the results of an equation of what is known that gives integers or bools, as loops
+    count and indices are made; None: it is another one.
+    """
+    avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
+    if not operands or any(operand.known is None for operand in operands):
+        return None
+    if any(getattr(variable.aval.dtype, "kind", "") not in "iub" for variable in equation.outvars):
+        return None
+    if not all(isinstance(n, int) for aval in avals for n in aval.shape):
+        return None
+    with scope.trial.context(), jax.ensure_compile_time_eval():
+        arrays = [
+            jnp.broadcast_to(jnp.asarray(operand.known, variable.aval.dtype), variable.aval.shape)
+            for operand, variable in zip(operands, equation.invars, strict=True)
+        ]
+        found = equation.primitive.bind(*arrays, **equation.params)
+    results = found if equation.primitive.multiple_results else [found]
+    return [scope.lift(np.asarray(result)) for result in results]
+
+
+def factors_its_argument(jaxpr: Any) -> bool:
+    """Return whether a jaxpr of jax's own factors its one argument as it is; a function mapped over
+    another axis than the first moves that axis before.
+    """
+    if len(jaxpr.invars) != 1:
+        return False
+    for equation in jaxpr.eqns:
+        if equation.invars[:1] != jaxpr.invars:
+            continue
+        if equation.primitive.name in ("lu", "svd"):
+            return True
+        inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
+        if inner is not None and factors_its_argument(opened(inner)[0]):
+            return True
+    return False
+
+
+def _whole(scope: Scope, equation: Any, operands: list[Operand]) -> list[Value]:
+    """Return the operands of an equation in their whole shapes."""
+    shapes = [tuple(variable.aval.shape) for variable in equation.invars]
+    return [scope.whole(each, shape) for each, shape in zip(operands, shapes, strict=True)]
+
+
+def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """Record a call of a custom function by its own gradient; where that is not captured, what it
+    computes, of which no derivative may be taken.
+    """
+    called: Called = equation.params["called"]
+    avals = [variable.aval for variable in equation.invars]
+    values = _whole(scope, equation, operands)
+    own = None if is_recorded(called.function) else own_gradient(called.function)
+    asked = questions.count()
+    if own is not None:
+        args, kwargs = called.arguments(values)
+        try:
+            outputs = jax.tree.leaves(own(*args, **kwargs))
+            shapes = [tuple(aval.shape) for aval in called.avals]
+            return [Operand(v, shape) for v, shape in zip(outputs, shapes, strict=True)]
+        except TraceError:
+            questions.forget(asked)
+            scope.trace.lost_gradient = own.name
+    with reading():
+        closed = jax.make_jaxpr(called.compute)(*avals)
+    return _run(scope, closed.jaxpr, closed.consts, operands)
+
+
+def is_jaxs_own(jaxpr: Any) -> bool:
+    """Return whether the function of a jaxpr is one of jax's, whose own gradient is its derivative.
+
+    What `jax.custom_gradient` decorates stands in its file too, but is anybody's.
+    """
+    file = jaxpr.debug_info.func_filename or ""
+    return file.startswith(JAXS_FOLDER) and file != DECORATORS
+
+
+def _are_alike(wide: Any, single: Any) -> bool:
+    """Return whether two results mean the same, the second's numbers rounded to float32."""
+    leaves = zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True)
+    pairs = [(a.node, b.node) for a, b in leaves]
+    seen: set[tuple[Node, Node]] = set()
+    while pairs:
+        a, b = pair = pairs.pop()
+        if a is b or pair in seen:
+            continue
+        seen.add(pair)
+        if a.op is not b.op or a.type != b.type or len(a.operands) != len(b.operands):
+            return False
+        if a.op in (ops.CONST, ops.ARRAY):
+            if not _numbers_alike(a.attr("value"), b.attr("value")):
+                return False
+            continue
+        inner = _paired_regions(a, b)
+        if inner is None:
+            return False
+        pairs += [*zip(a.operands, b.operands, strict=True), *inner]
+    return True
+
+
+def _paired_regions(a: Node, b: Node) -> list[tuple[Node, Node]] | None:
+    """Return the outputs of the regions of two nodes of one op, in pairs; None: their attributes
+    are others.
+    """
+    pairs: list[tuple[Node, Node]] = []
+    for (_, one), (_, other) in zip(a.attrs, b.attrs, strict=True):
+        if not isinstance(one, Region):
+            if one != other:
+                return None
+            continue
+        first, second = one.graph, other.graph
+        if first.inputs != second.inputs or len(first.outputs) != len(second.outputs):
+            return None
+        pairs += zip(first.outputs, second.outputs, strict=True)
+    return pairs
+
+
+def _numbers_alike(wide: Any, single: Any) -> bool:
+    if not isinstance(wide, float):
+        wide_array = getattr(wide, "as_numpy", None)
+        if wide_array is None:
+            return wide == single
+        return np.array_equal(
+            wide.as_numpy(np.float32), single.as_numpy(np.float32), equal_nan=True
+        )
+    return bool(np.array_equal(np.float32(wide), np.float32(single), equal_nan=True))

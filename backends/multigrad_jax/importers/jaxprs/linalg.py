@@ -1,0 +1,126 @@
+"""What the primitives of linear algebra mean in a jaxpr; see `primitives.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from multigrad.capture.meanings.matrices import factors, linalg
+from multigrad.graph.ir.types import INT32
+from multigrad.trace.trace import cast
+from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import transposes
+
+from .primitives import Handler, Operand, Step, Unknown
+
+
+def cholesky(step: Step) -> Operand:
+    """Of the lower triangle: what makes the matrix symmetric stands before it."""
+    return step.result(xp.cholesky(step.whole()))
+
+
+def triangular_solve(step: Step) -> Operand:
+    params = step.params
+    result = linalg.solve_triangular(
+        step.whole(0),
+        step.whole(1),
+        lower=params["lower"],
+        transposed=params["transpose_a"],
+        unit=params["unit_diagonal"],
+        left=params["left_side"],
+    )
+    return step.result(result)
+
+
+# --- factors --------------------------------------------------------------------------------------
+def lu(step: Step) -> list[Operand]:
+    """The packed factors, the pivots and the permutation."""
+    x = step.whole()
+    *batch, rows, columns = step.shapes[0]
+    packed, pivots = xp.lu(x)
+    permutation = cast(transposes.lu_permutation(pivots, x), INT32)
+    count = min(rows, columns)
+    return [
+        step.result(packed),
+        Operand(cast(pivots, INT32), (*batch, count)),
+        Operand(permutation, (*batch, rows)),
+    ]
+
+
+def lu_pivots_to_permutation(step: Step) -> Operand:
+    like = np.zeros((step.params["permutation_size"], 1))
+    return step.result(cast(transposes.lu_permutation(step.whole(), like), INT32))
+
+
+def svd(step: Step) -> list[Operand]:
+    """The singular values, u, and v transposed, of as many vectors."""
+    *batch, rows, columns = step.shapes[0]
+    u, s, vh = xp.svd(step.whole())
+    count = min(rows, columns)
+    values = Operand(s, (*batch, count))
+    if not step.params["compute_uv"]:
+        return [values]
+    if step.params["full_matrices"] and rows != columns:
+        raise Unknown("singular vectors beyond the singular values; use full_matrices=False")
+    return [values, Operand(u, (*batch, rows, count)), Operand(vh, (*batch, count, columns))]
+
+
+def eigh(step: Step) -> list[Operand]:
+    """The vectors and the values, of one triangle."""
+    w, v = factors.eigh(step.whole(), not step.params["lower"])
+    return [Operand(v, step.shapes[0]), Operand(w, step.shapes[0][:-1])]
+
+
+def qr(step: Step) -> list[Operand]:
+    *batch, rows, columns = step.shapes[0]
+    if step.params["pivoting"]:
+        raise Unknown("a QR factorization with pivots")
+    if step.params["full_matrices"] and rows > columns:
+        raise Unknown("columns of q beyond those of the matrix; use full_matrices=False")
+    q, r = xp.qr(step.whole())
+    count = min(rows, columns)
+    return [Operand(q, (*batch, rows, count)), Operand(r, (*batch, count, columns))]
+
+
+# --- jax's own functions with a derivative of their own ------------------------------------------
+def det(x: Any) -> tuple[Any]:
+    return (xp.det(x),)
+
+
+def slogdet(x: Any) -> tuple[Any, Any]:
+    return tuple(xp.slogdet(x))
+
+
+def pinv(x: Any) -> tuple[Any]:
+    """With jax's own cutoff."""
+    return (linalg.pinv(x, None, 10.0),)
+
+
+def has_own_cutoff(jaxpr: Any) -> bool:
+    """Return whether the cutoff of a pseudo-inverse is jax's, ten eps a row, which it computes
+    first.
+    """
+    (x,) = jaxpr.invars
+    equation = jaxpr.eqns[0]
+    if equation.primitive.name in ("jit", "pjit"):
+        return equation.invars == [x] and has_own_cutoff(equation.params["jaxpr"].jaxpr)
+    numbers = [float(each.val) for each in equation.invars if hasattr(each, "val")]
+    if equation.primitive.name != "mul" or len(numbers) != 2:
+        return False
+    wanted = 10 * max(x.aval.shape[-2:]) * float(np.finfo(x.aval.dtype).eps)
+    return bool(np.isclose(numbers[0] * numbers[1], wanted, 1e-6, 0))
+
+
+# The derivative of their steps is not known where a matrix is singular; that of the op is theirs.
+OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "_det": det, "_pinv": pinv, "_slogdet_lu": slogdet,
+}  # fmt: skip
+# Those of which nothing but the op has the derivative, and what must hold for it.
+ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}
+LINALG: dict[str, Handler] = {
+    "cholesky": cholesky, "eigh": eigh, "lu": lu,
+    "lu_pivots_to_permutation": lu_pivots_to_permutation, "qr": qr, "svd": svd,
+    "triangular_solve": triangular_solve,
+}  # fmt: skip

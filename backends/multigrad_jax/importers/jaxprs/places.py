@@ -1,0 +1,372 @@
+"""What primitives of a jaxpr mean that find, take or put elements at places; see
+`primitives.py`.
+
+Gathers and scatters of any form are places in the tensor made flat, computed here from the start of
+each window. A window that lies outside is moved inside, filled or dropped, as its mode says.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.lax import GatherScatterMode
+
+from multigrad.graph import ops
+from multigrad.graph.ir.types import BOOL, INT32
+from multigrad.trace.trace import Value, cast
+from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import transposes
+from multigrad.trace.xp.indices import put_at
+
+from .primitives import Operand, Shape, Step, Unknown, integers
+
+Handler = Callable[[Step], Operand | list[Operand]]
+Places = Any  # integers: an array that is known, or a value
+
+
+def number(step: Step, i: int) -> Places:
+    """Return an operand of integers: its array where that is known."""
+    operand = step.operands[i]
+    return operand.known if operand.known is not None else step.whole(i)
+
+
+def limited(places: Places, most: int) -> Places:
+    """Return places moved to between 0 and the last one."""
+    if isinstance(places, Value):
+        return xp.minimum(xp.maximum(places, 0), most)
+    return np.clip(places, 0, most)
+
+
+def plus(a: Places, b: Places) -> Places:
+    """Return a sum, as a value where one of them is, which NumPy would take for an object."""
+    return b + a if isinstance(b, Value) else a + b
+
+
+# --- where something is ---------------------------------------------------------------------------
+def extreme(function: Callable[..., Any]) -> Handler:
+    """Return the handler of the place of the largest or the smallest."""
+
+    def handle(step: Step) -> Operand:
+        (axis,) = integers(step.params["axes"])
+        x = step.whole()
+        return step.result(cast(function(_comparable(x), axis), INT32))
+
+    return handle
+
+
+def _comparable(x: Value) -> Value:
+    return cast(x, INT32) if x.node.type.dtype == BOOL else x
+
+
+def sort(step: Step) -> list[Operand]:
+    """Arrays in the order of the first of them."""
+    axis = step.params["dimension"]
+    if len(step.operands) == 1:
+        return [step.result(xp.sort(step.whole(), axis))]
+    if step.params["num_keys"] != 1:
+        raise Unknown("a sort by several keys")
+    places = xp.argsort(step.whole(), axis)
+    results = [transposes.take_along(step.whole(), places, axis=axis)]
+    for i, operand in enumerate(step.operands[1:], start=1):
+        if _counts(operand, step.shapes[i], axis):
+            results.append(cast(places, INT32))
+        else:
+            results.append(transposes.take_along(step.whole_tensor(i), places, axis=axis))
+    return [step.result(result) for result in results]
+
+
+def _counts(operand: Operand, shape: Shape, axis: int) -> bool:
+    """Return whether an operand holds the places along an axis."""
+    if operand.known is None or operand.known.dtype.kind not in "iu":
+        return False
+    places = np.broadcast_to(along(shape[axis], axis, len(shape)), shape)
+    return bool(np.array_equal(operand.known, places))
+
+
+def top_k(step: Step) -> list[Operand]:
+    axis, k = step.params["axis"], step.params["k"]
+    places = xp.argsort(step.whole(), axis, descending=True)
+    first = xp.getitem(places, (*(slice(None),) * axis, slice(0, k)))
+    values = transposes.take_along(step.whole(), first, axis=axis)
+    return [step.result(values), step.result(cast(first, INT32))]
+
+
+# --- places in what is made flat ------------------------------------------------------------------
+class Windows(NamedTuple):
+    """Where windows lie: the places in the flat tensor, and which of them lie inside.
+
+    Attributes:
+        flat: in the shape of the result of a gather, of the updates of a scatter.
+        inside: of a shape that broadcasts to it; None: all of them.
+    """
+
+    flat: Places
+    inside: Places | None
+
+
+def strides_of(shape: Shape) -> list[int]:
+    lengths = integers(shape)
+    return [math.prod(lengths[i + 1 :]) for i in range(len(lengths))]
+
+
+def along(n: int, axis: int, rank: int) -> np.ndarray[Any, Any]:
+    """Return 0, 1, 2, ... along an axis."""
+    ones = [1] * rank
+    ones[axis] = n
+    return np.arange(n).reshape(ones)
+
+
+def windows(
+    indices: Places,
+    *,
+    shape: Shape,
+    sizes: Sequence[int],
+    result: Shape,
+    offsets: Sequence[int],
+    inserted: Sequence[int],
+    start_map: Sequence[int],
+    batches: Sequence[tuple[int, int]],
+    moves: bool,
+) -> Windows:
+    """Return the places of windows.
+
+    Args:
+        indices: the starts, along the last axis those of one window.
+        shape: that of the tensor.
+        sizes: those of a window, 1 where an axis is inserted or a batch.
+        result: the shape of the places.
+        offsets: the axes of the result along which windows lie.
+        inserted: the axes of the tensor that windows lack.
+        start_map: the axes of the tensor that the starts are along.
+        batches: pairs of axes of the tensor and of the indices that go together.
+        moves: whether one that lies outside is moved inside.
+    """
+    lengths, rank, strides = integers(shape), len(result), strides_of(shape)
+    free = [axis for axis in range(rank) if axis not in offsets]
+    own = [d for d in range(len(lengths)) if d not in (*inserted, *(d for d, _ in batches))]
+    flat: Any = np.zeros((1,) * rank, np.int64)
+    for d, axis in zip(own, offsets, strict=True):
+        flat = flat + strides[d] * along(sizes[d], axis, rank)
+    for d, i in batches:
+        flat = flat + strides[d] * along(lengths[d], free[i], rank)
+    inside: Any = None
+    as_result = [1] * rank
+    for axis in free:
+        as_result[axis] = integers(result)[axis]
+    for k, d in enumerate(start_map):
+        start = (
+            xp.reshape(xp.getitem(indices, (..., k)), as_result)
+            if isinstance(indices, Value)
+            else indices[..., k].reshape(as_result)
+        )
+        most = lengths[d] - sizes[d]
+        if not moves:
+            is_inside = (start >= 0) & (start <= most)
+            inside = is_inside if inside is None else inside & is_inside
+        flat = plus(flat, limited(start, most) * strides[d])
+    if isinstance(inside, np.ndarray) and inside.all():
+        inside = None
+    return Windows(flat, inside)
+
+
+def _broadcast(places: Places, shape: Shape) -> Places:
+    if isinstance(places, Value):
+        return xp.broadcast_to(places, integers(shape))
+    return np.broadcast_to(places, shape)
+
+
+def take_flat(x: Value, places: Places) -> Value:
+    """Return the elements at places of a tensor made flat, in the shape of the places."""
+    return transposes.take_at(xp.reshape(x, -1), places, axis=0)
+
+
+# --- taking ---------------------------------------------------------------------------------------
+def gather(step: Step) -> Operand:
+    numbers, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
+    row = _row(step, numbers, sizes)
+    if row is not None:
+        return row
+    mode = GatherScatterMode.from_any(step.params["mode"])
+    found = windows(
+        number(step, 1),
+        shape=step.shapes[0],
+        sizes=integers(sizes),
+        result=step.shape,
+        offsets=numbers.offset_dims,
+        inserted=numbers.collapsed_slice_dims,
+        start_map=numbers.start_index_map,
+        batches=list(
+            zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+        ),
+        moves=mode is not GatherScatterMode.FILL_OR_DROP,
+    )
+    x = step.whole_tensor(0)
+    taken = take_flat(x, _broadcast(found.flat, step.shape))
+    if found.inside is None:
+        return step.result(taken)
+    fill = step.params["fill_value"]
+    if x.node.type.dtype == BOOL:
+        raise Unknown("a gather of bools from outside")
+    if fill is None:
+        is_float = step.dtypes[0].kind not in "iu"
+        fill = math.nan if is_float else int(np.iinfo(step.dtypes[0]).min)
+    return step.result(xp.where(found.inside, taken, fill))
+
+
+def _row(step: Step, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
+    """Return one row or column, as `x[0]` picks it where lengths are open; None: it is not that."""
+    known = step.operands[1].known
+    if len(numbers.start_index_map) != 1 or numbers.collapsed_slice_dims != numbers.start_index_map:
+        return None
+    (axis,) = numbers.start_index_map
+    others = [n for i, n in enumerate(sizes) if i != axis]
+    if step.shapes[1] != (1,) or known is None or int(known.reshape(())) < 0:
+        return None
+    length = step.shapes[0][axis]
+    if others != [n for i, n in enumerate(step.shapes[0]) if i != axis]:
+        return None
+    if isinstance(length, int) and int(known.reshape(())) >= length:
+        return None
+    index = (*(slice(None),) * axis, int(known.reshape(())))
+    return step.result(xp.getitem(step.whole(), index))
+
+
+def dynamic_slice(step: Step) -> Operand:
+    """A part that starts anywhere; moved inside where it would reach outside."""
+    x, sizes = step.whole_tensor(0), integers(step.params["slice_sizes"])
+    for axis, (length, size) in enumerate(zip(step.shapes[0], sizes, strict=True)):
+        if size == length:
+            continue
+        start = limited(number(step, 1 + axis), operator.index(length) - size)
+        if isinstance(start, Value):
+            x = transposes.take_at(x, xp.reshape(start, (1,)) + np.arange(size), axis=axis)
+        else:
+            part = slice(int(start), int(start) + size)
+            x = xp.getitem(x, (*(slice(None),) * axis, part))
+    return step.result(x)
+
+
+# --- putting --------------------------------------------------------------------------------------
+def dynamic_update_slice(step: Step) -> Operand:
+    """A tensor with a part of it replaced."""
+    lengths, sizes = integers(step.shapes[0]), integers(step.shapes[1])
+    strides, rank = strides_of(lengths), len(lengths)
+    flat: Any = np.zeros((1,) * rank, np.int64)
+    for axis, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
+        start = limited(number(step, 2 + axis), length - size)
+        if isinstance(start, Value):
+            start = xp.reshape(start, (1,) * rank)
+        flat = plus(flat, plus(start, along(size, axis, rank)) * strides[axis])
+    places = _flat_list(_broadcast(flat, sizes))
+    x, updates = step.whole_tensor(0), step.whole_tensor(1)
+    put = put_at(xp.reshape(x, -1), places, xp.reshape(updates, -1), 0)
+    return step.result(xp.reshape(put, lengths))
+
+
+def _flat_list(places: Places) -> Places:
+    return xp.reshape(places, -1) if isinstance(places, Value) else places.reshape(-1)
+
+
+def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
+    """Return the handler of what puts updates at places."""
+
+    def handle(step: Step) -> Operand:
+        numbers, lengths = step.params["dimension_numbers"], integers(step.shapes[0])
+        _check_update(step.params.get("update_jaxpr"))
+        batches = numbers.operand_batching_dims
+        own = [d for d in range(len(lengths)) if d not in (*numbers.inserted_window_dims, *batches)]
+        sizes = [1] * len(lengths)
+        for d, axis in zip(own, numbers.update_window_dims, strict=True):
+            sizes[d] = operator.index(step.shapes[2][axis])
+        mode = GatherScatterMode.from_any(step.params["mode"])
+        found = windows(
+            number(step, 1),
+            shape=lengths,
+            sizes=sizes,
+            result=step.shapes[2],
+            offsets=numbers.update_window_dims,
+            inserted=numbers.inserted_window_dims,
+            start_map=numbers.scatter_dims_to_operand_dims,
+            batches=list(zip(batches, numbers.scatter_indices_batching_dims, strict=True)),
+            moves=mode is GatherScatterMode.CLIP,
+        )
+        size = math.prod(lengths)
+        x = xp.reshape(step.whole_tensor(0), -1)
+        flat = found.flat
+        if found.inside is not None:  # what is dropped goes to a place behind all others
+            x = xp.concatenate([x, xp.zeros_like(xp.getitem(x, (slice(0, 1),)))], 0)
+            flat = (
+                np.where(found.inside, flat, size)
+                if isinstance(flat, np.ndarray)
+                else xp.where(found.inside, flat, size)
+            )
+        places = _flat_list(_broadcast(flat, step.shapes[2]))
+        updates = xp.reshape(step.whole_tensor(2), -1)
+        result = combine(x, places, updates)
+        if found.inside is not None:
+            result = xp.getitem(result, (slice(0, size),))
+        return step.result(xp.reshape(result, lengths))
+
+    return handle
+
+
+def _check_update(jaxpr: Any) -> None:
+    """Refuse a scatter that computes something else than its name says."""
+    if jaxpr is not None and len(jaxpr.eqns) > 1:
+        raise Unknown("a scatter with a function of its own, as in x.at[i].apply")
+
+
+def put(x: Value, places: Places, updates: Value) -> Value:
+    return put_at(x, places, updates, 0)
+
+
+def add(x: Value, places: Places, updates: Value) -> Value:
+    return x + transposes.untake_at(updates, places, x, axis=0)
+
+
+def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value], Value]:
+    """Return what puts `function(old, update)` at places that are known, each once."""
+
+    def combine(x: Value, places: Places, updates: Value) -> Value:
+        if isinstance(places, Value) or len(set(places.tolist())) != places.size:
+            raise Unknown("a scatter by other than sums at places that may come twice")
+        old = transposes.take_at(x, places, axis=0)
+        return put_at(x, places, function(old, updates), 0)
+
+    return combine
+
+
+def pad(step: Step) -> Operand:
+    """A border of one value, also inside and also of negative width."""
+    fill, config = step.operands[1], step.params["padding_config"]
+    node = fill.value.node
+    plain = all(low >= 0 and high >= 0 and not inner for low, high, inner in config)
+    if plain and node.op is ops.CONST and not isinstance(node.attr("value"), bool):
+        widths = tuple((int(low), int(high)) for low, high, _ in config)
+        return step.result(xp.pad(step.whole(), widths, float(node.attr("value"))))
+    lengths, result = integers(step.shapes[0]), integers(step.shape)
+    places = np.full(result, -1)
+    target, source = [], []
+    for (low, _, inner), length, total in zip(config, lengths, result, strict=True):
+        at = int(low) + np.arange(length) * (int(inner) + 1)
+        is_inside = (at >= 0) & (at < total)
+        target.append(at[is_inside])
+        source.append(np.arange(length)[is_inside])
+    places[np.ix_(*target)] = np.arange(math.prod(lengths)).reshape(lengths)[np.ix_(*source)]
+    if not places.size or not math.prod(lengths):
+        raise Unknown("a pad of nothing")
+    taken = take_flat(step.whole_tensor(0), np.maximum(places, 0))
+    return step.result(taken if (places >= 0).all() else xp.where(places >= 0, taken, fill.value))
+
+
+PLACES: dict[str, Handler] = {
+    "argmax": extreme(xp.argmax), "argmin": extreme(xp.argmin), "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice, "gather": gather, "pad": pad,
+    "scatter": scatter(put), "scatter-add": scatter(add), "scatter_add": scatter(add),
+    "scatter-max": scatter(computed(xp.maximum)), "scatter-min": scatter(computed(xp.minimum)),
+    "scatter-mul": scatter(computed(xp.multiply)), "sort": sort, "top_k": top_k,
+}  # fmt: skip

@@ -1,0 +1,333 @@
+"""What the primitives of a jaxpr mean in ops, those of shapes and axes; see `jaxpr.py`.
+
+In a jaxpr every broadcast is written out. Ours broadcast by themselves, so that an operand keeps
+the shape in which it was computed, ones where it is to be repeated, until something needs it whole.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from multigrad.graph import ops
+from multigrad.graph.ir.questions import pardoned
+from multigrad.graph.ir.types import BOOL, INT32, INT64, SMALL, WHOLE, T
+from multigrad.trace.constants import lift_array
+from multigrad.trace.trace import Trace, Value, apply, cast, constant
+from multigrad.trace.xp import all as xp
+
+from ...dialect.families import lax
+
+Tensor = Any
+Shape = tuple[Any, ...]
+Params = Mapping[str, Any]
+# The dtype of a tensor of a number's kind.
+WEAK = {"float": T, "int": INT32, "bool": BOOL}
+REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
+
+
+class Unknown(Exception):
+    """A jaxpr cannot be imported; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The dtype that stands for the input's while jax traces.
+
+    Attributes:
+        is_wide: whether its user has 64 bits on, so that integers of 64 bits are what they are.
+    """
+
+    dtype: str
+    is_wide: bool = field(default_factory=lambda: bool(jax.config.jax_enable_x64))
+
+    def context(self) -> AbstractContextManager[Any]:
+        return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A recorded value and its shape: that of the jaxpr's variable, with ones where it is to be
+    repeated, or (); `known`: its numbers where they are constants.
+    """
+
+    value: Any
+    shape: Shape
+    known: Any = None
+
+
+class Scope:
+    """One import: the capture it is part of, what stands for the jaxpr's dtypes and lengths."""
+
+    def __init__(self, trace: Trace, trial: Trial, lengths: Mapping[str, Any]) -> None:
+        self.trace = trace
+        self.trial = trial
+        self.lengths = lengths
+        self.examples: dict[Shape, Value] = {}
+
+    def remember(self, operand: Operand) -> None:
+        """Keep a tensor as the example of its shape."""
+        if operand.shape and operand.value.node.type.kind == "tensor":
+            self.examples.setdefault(operand.shape, operand.value)
+
+    def lift(self, array: Any) -> Operand:
+        """Return a constant of the jaxpr."""
+        array = np.asarray(array)
+        if array.ndim == 0:
+            return Operand(self.trace.value(constant(array.item())), (), array)
+        value = self.trace.value(lift_array(self.trace, array))
+        if array.dtype.kind in "iu":  # no weak ones: a jaxpr says each cast
+            fits = not array.size or np.abs(array.astype(np.float64)).max() < 2**31
+            own = self.dtype_name(array.dtype)
+            value = cast(value, own if own in SMALL else INT32 if fits else INT64)
+        return Operand(value, array.shape, array)
+
+    def noted(self, operand: Operand) -> Operand:
+        """Return an operand that says its number, where it is one."""
+        node = operand.value.node
+        if operand.known is not None or operand.shape or node.op is not ops.CONST:
+            return operand
+        return replace(operand, known=np.asarray(node.attr("value")))
+
+    def whole(self, operand: Operand, shape: Shape) -> Value:
+        """Return an operand repeated to its shape."""
+        if operand.shape == shape and (shape or operand.value.node.type.kind == "tensor"):
+            return operand.value
+        like = self.examples.get(shape)
+        if like is not None:
+            if operand.value.node.type.kind == "scalar":
+                dtype = WEAK[operand.value.node.type.dtype]
+                return xp.full_like(like, operand.value, dtype)
+            return xp.broadcast_to(operand.value, like)
+        if not all(isinstance(n, int) for n in shape):
+            raise Unknown(f"a tensor of shape {shape}, which no other has")
+        if operand.value.node.type.kind == "scalar":
+            return self.filled(operand.value, shape) if shape else operand.value
+        return xp.broadcast_to(operand.value, tuple(shape))
+
+    def whole_tensor(self, operand: Operand, shape: Shape) -> Value:
+        """Return the same, a number too as a tensor."""
+        value = self.whole(operand, shape)
+        if value.node.type.kind == "tensor":
+            return value
+        return xp.reshape(self.filled(value, (1,)), integers(shape))
+
+    def filled(self, number: Value, shape: Shape) -> Value:
+        """Return a tensor that holds one number."""
+        ones = self.trace.value(lift_array(self.trace, np.ones(shape)))
+        return xp.full_like(ones, number, WEAK[number.node.type.dtype])
+
+    def given_back(self, operand: Operand, struct: Any) -> Value:
+        """Return a result whole; integers that were made of numbers have the jaxpr's dtype."""
+        value = self.whole(operand, tuple(struct.shape))
+        dtype, own = self.dtype_name(struct.dtype), value.node.type
+        is_other = own.kind == "tensor" and own.dtype in WHOLE and dtype in WHOLE
+        return cast(value, dtype) if is_other else value
+
+    def length(self, dimension: Any) -> Any:
+        """Return a length of the jaxpr: a number, or computed from the lengths that stay open."""
+        if isinstance(dimension, int | np.integer):
+            return int(dimension)
+        try:
+            with pardoned():  # jax looks for ones among the factors, and goes on without
+                return dimension._evaluate(dict(self.lengths))
+        except Exception as error:
+            raise Unknown(f"the length {dimension}") from error
+
+    def dtype_name(self, dtype: Any) -> str:
+        name = np.dtype(dtype).name
+        narrow = {} if self.trial.is_wide else {"int64": "int32"}
+        return T if name == self.trial.dtype else narrow.get(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One equation: its operands, the shapes and dtypes that the jaxpr gives them, the shape of its
+    first result, parameters.
+    """
+
+    scope: Scope
+    operands: list[Operand]
+    shapes: list[Shape]
+    dtypes: list[Any]
+    shape: Shape
+    params: Params
+
+    def whole(self, i: int = 0) -> Value:
+        """Return an operand in the jaxpr's shape."""
+        return self.scope.whole(self.operands[i], self.shapes[i])
+
+    def whole_tensor(self, i: int = 0) -> Value:
+        """Return the same, a number too as a tensor."""
+        return self.scope.whole_tensor(self.operands[i], self.shapes[i])
+
+    def result(self, value: Any) -> Operand:
+        """Return a value that has the jaxpr's shape."""
+        return Operand(value, self.shape)
+
+
+Handler = Callable[[Step], Operand | list[Operand]]
+
+
+# --- along axes -----------------------------------------------------------------------------------
+def reduction(function: Callable[..., Any]) -> Handler:
+    """Return the handler of a reduction."""
+
+    def handle(step: Step) -> Operand:
+        axes = tuple(int(axis) for axis in step.params["axes"])
+        everything = len(axes) == len(step.shapes[0])
+        return step.result(function(step.whole(), None if everything else axes))
+
+    return handle
+
+
+def along(function: Callable[..., Any]) -> Handler:
+    """Return the handler of what runs along one axis, in either direction."""
+
+    def handle(step: Step) -> Operand:
+        return step.result(function(step.whole(), step.params["axis"], step.params["reverse"]))
+
+    return handle
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+def broadcast_in_dim(step: Step) -> Operand:
+    """Put the operand's axes in their places, ones in the others; repeated where that matters."""
+    operand, places = step.operands[0], step.params["broadcast_dimensions"]
+    if not operand.shape:
+        return operand
+    rank = len(step.params["shape"])
+    added = tuple(axis for axis in range(rank) if axis not in places)
+    shape = list(operand.shape)
+    for axis in added:
+        shape.insert(axis, 1)
+    node = operand.value.node
+    if node.op in REDUCED and node.attr("axis") == added and not node.attr("keepdims"):
+        attrs = {**dict(node.attrs), "keepdims": True}
+        x = step.scope.trace.value(node.operands[0])
+        return Operand(apply(node.op, x, **attrs), tuple(shape))
+    x = operand.value
+    for axis in added:
+        x = xp.expand_dims(x, axis)
+    return Operand(x, tuple(shape))
+
+
+def reshape(step: Step) -> Operand:
+    lengths = [step.scope.length(n) for n in step.params["new_sizes"]]
+    like = step.scope.examples.get(step.shape)
+    open_ones = [i for i, n in enumerate(lengths) if not isinstance(n, int)]
+    if like is not None and open_ones:
+        return step.result(xp.reshape_like(step.whole(), like))
+    if len(open_ones) > 1:
+        raise Unknown(f"a reshape to {step.shape}")
+    sizes = [-1 if i in open_ones else n for i, n in enumerate(lengths)]
+    return step.result(xp.reshape(step.whole(), sizes))
+
+
+def squeeze(step: Step) -> Operand:
+    return step.result(xp.squeeze(step.whole(), integers(step.params["dimensions"])))
+
+
+def transpose(step: Step) -> Operand:
+    return step.result(xp.permute_dims(step.whole(), integers(step.params["permutation"])))
+
+
+def rev(step: Step) -> Operand:
+    return step.result(xp.flip(step.whole(), integers(step.params["dimensions"])))
+
+
+def tile(step: Step) -> Operand:
+    return step.result(xp.tile(step.whole(), integers(step.params["reps"])))
+
+
+def concatenate(step: Step) -> Operand:
+    parts = [step.whole(i) for i in range(len(step.operands))]
+    return step.result(xp.concatenate(parts, step.params["dimension"]))
+
+
+def stack(step: Step) -> Operand:
+    parts = [step.whole(i) for i in range(len(step.operands))]
+    return step.result(xp.stack(parts, step.params["axis"]))
+
+
+def slice_(step: Step) -> Operand:
+    starts, limits = step.params["start_indices"], step.params["limit_indices"]
+    strides = step.params["strides"] or (1,) * len(starts)
+    items = []
+    for start, limit, stride, n in zip(starts, limits, strides, step.shapes[0], strict=True):
+        whole = start == 0 and limit == n and stride == 1
+        items.append(slice(None) if whole else slice(*integers((start, limit, stride))))
+    return step.result(xp.getitem(step.whole(), tuple(items)))
+
+
+def split(step: Step) -> list[Operand]:
+    axis, start, parts = step.params["axis"], 0, []
+    for size in integers(step.params["sizes"]):
+        index = (*(slice(None),) * axis, slice(start, start + size))
+        shape = (*step.shapes[0][:axis], size, *step.shapes[0][axis + 1 :])
+        parts.append(Operand(xp.getitem(step.whole(), index), shape))
+        start += size
+    return parts
+
+
+def iota(step: Step) -> Operand:
+    lengths = integers(step.params["shape"])
+    axis = step.params["dimension"]
+    ones = [1] * len(lengths)
+    ones[axis] = lengths[axis]
+    return step.scope.lift(np.broadcast_to(np.arange(lengths[axis]).reshape(ones), lengths))
+
+
+def dot_general(step: Step) -> Operand:
+    """A product, as einsum names it."""
+    (left_sum, right_sum), (left_batch, right_batch) = step.params["dimension_numbers"]
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    left = [next(letters) for _ in step.shapes[0]]
+    right = [next(letters) for _ in step.shapes[1]]
+    for i, j in (
+        *zip(left_batch, right_batch, strict=True),
+        *zip(left_sum, right_sum, strict=True),
+    ):
+        right[j] = left[i]
+    batch = [left[i] for i in left_batch]
+    free = [letter for i, letter in enumerate(left) if i not in (*left_batch, *left_sum)]
+    free += [letter for j, letter in enumerate(right) if j not in (*right_batch, *right_sum)]
+    subscripts = f"{''.join(left)},{''.join(right)}->{''.join((*batch, *free))}"
+    return step.result(xp.einsum(subscripts, step.whole(0), step.whole(1)))
+
+
+def integers(given: Any) -> tuple[int, ...]:
+    """Return lengths or axes as ints."""
+    try:
+        return tuple(map(operator.index, given))
+    except Exception as error:  # an open length
+        raise Unknown(f"the lengths {tuple(given)}") from error
+
+
+def several(step: Step) -> list[Operand]:
+    """What gives its operands back."""
+    return list(step.operands)
+
+
+def empty(step: Step) -> Operand:
+    """Elements that nobody reads."""
+    return step.scope.lift(np.zeros(integers(step.shape)))
+
+
+SHAPES: dict[str, Handler] = {
+    "broadcast_in_dim": broadcast_in_dim, "concatenate": concatenate,
+    "cummax": along(lax.cummax), "cummin": along(lax.cummin),
+    "cumprod": along(lax.cumprod), "cumlogsumexp": along(xp.logcumsumexp),
+    "cumsum": along(lax.cumsum), "device_put": several, "dot_general": dot_general,
+    "empty2": empty, "iota": iota, "reduce_and": reduction(xp.all),
+    "reduce_max": reduction(xp.max), "reduce_min": reduction(xp.min),
+    "reduce_or": reduction(xp.any), "reduce_prod": reduction(xp.prod),
+    "reduce_sum": reduction(xp.sum), "reshape": reshape, "rev": rev, "slice": slice_,
+    "split": split, "squeeze": squeeze, "stack": stack, "tile": tile, "transpose": transpose,
+}  # fmt: skip

@@ -1,0 +1,71 @@
+"""JAX's rows of the activations: op to callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.backend import rows_of
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+
+from .elementwise import accumulated, widened
+
+Tensor = Any
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    # XLA's 1 / (1 + exp(-x)) overflows in float16, and is 0, from -11 down.
+    return jax.nn.sigmoid(x.astype(jnp.float32) if x.dtype == jnp.float16 else x).astype(x.dtype)
+
+
+@widened
+def log_sigmoid(x: Tensor) -> Tensor:
+    return jax.nn.log_sigmoid(x)
+
+
+def heaviside(x: Tensor) -> Tensor:
+    return (x > 0).astype(x.dtype)
+
+
+def relu6(x: Tensor) -> Tensor:
+    return jax.nn.relu6(x)
+
+
+def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
+    return jax.nn.leaky_relu(x, slope)
+
+
+def elu(x: Tensor, *, alpha: float) -> Tensor:
+    return jax.nn.elu(x, alpha)
+
+
+def gelu(x: Tensor, *, approximate: bool) -> Tensor:
+    return jax.nn.gelu(accumulated(x), approximate=approximate).astype(x.dtype)
+
+
+@widened
+def squareplus(x: Tensor, *, b: float) -> Tensor:
+    # The square is not formed, and below zero the two terms would cancel. XLA sums 0.5 x and 0.5
+    # root before it halves, beyond the range: so each is halved where it is made.
+    half = 0.5 * x
+    root = jnp.hypot(half, 0.5 * b**0.5)
+    # Below zero half of the smallest normal number would be taken for zero, and 0 / 0 for b = 0.
+    return jnp.where(x >= 0, half + root, 0.5 * b / (jnp.abs(x) + 2.0 * root))
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    ops.RELU: jax.nn.relu,
+    ops.SILU: jax.nn.silu,
+    ops.SOFTPLUS: jax.nn.softplus,
+}
+NAMES = """
+    sigmoid: nn.sigmoid special.expit; log_sigmoid: nn.log_sigmoid; logit: special.logit;
+    silu: nn.silu nn.swish; softplus: nn.softplus; mish: nn.mish; relu: nn.relu; relu6: nn.relu6;
+    selu: nn.selu; sparse_plus: nn.sparse_plus; sparse_sigmoid: nn.sparse_sigmoid;
+    soft_sign: nn.soft_sign; hard_sigmoid: nn.hard_sigmoid; hard_silu: nn.hard_silu nn.hard_swish
+"""

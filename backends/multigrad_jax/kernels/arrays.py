@@ -1,0 +1,199 @@
+"""JAX's rows of the array family: op to callable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.backend import rows_of
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+
+from . import convolutions, indices, linalg, ordering, random, shapes
+from .elementwise import accumulated, log1p
+
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+
+
+def over(x: Tensor, axis: Axis) -> Axis:
+    """The axes to reduce over: none of a scalar, whichever are asked for."""
+    return () if x.ndim == 0 else axis
+
+
+def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.sum(x, axis=over(x, axis), keepdims=keepdims)  # accumulates 16-bit floats in float32
+
+
+def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.mean(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.max(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.min(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.any(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.all(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.prod(accumulated(x), axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    if ord == math.inf:
+        result = jnp.max(jnp.abs(wide), axis=axis, keepdims=keepdims, initial=0)
+    elif ord == 1:
+        result = jnp.sum(jnp.abs(wide), axis=axis, keepdims=keepdims)
+    elif ord == 2:
+        result = jnp.sqrt(jnp.sum(wide * wide, axis=axis, keepdims=keepdims))
+    else:
+        result = jnp.sum(jnp.abs(wide) ** ord, axis=axis, keepdims=keepdims) ** (1 / ord)
+    return result.astype(x.dtype)
+
+
+def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    largest = jnp.max(wide, axis=axis, keepdims=True, initial=-jnp.inf)
+    shift = jnp.where(jnp.isfinite(largest), largest, 0)
+    total = jnp.log(jnp.sum(jnp.exp(wide - shift), axis=axis, keepdims=True)) + shift
+    return (total if keepdims else jnp.squeeze(total, axis)).astype(x.dtype)
+
+
+def softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    return jax.nn.softmax(accumulated(x), over(x, axis)).astype(x.dtype)
+
+
+def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    return jax.nn.log_softmax(accumulated(x), over(x, axis)).astype(x.dtype)
+
+
+def glu(x: Tensor, *, axis: int) -> Tensor:
+    return jax.nn.glu(accumulated(x), axis).astype(x.dtype)
+
+
+def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+    wide = accumulated(x)
+    return jnp.var(wide, axis=over(x, axis), ddof=correction, keepdims=keepdims).astype(x.dtype)
+
+
+def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+    wide = accumulated(x)
+    return jnp.std(wide, axis=over(x, axis), ddof=correction, keepdims=keepdims).astype(x.dtype)
+
+
+def sum_to(x: Tensor, like: Tensor) -> Tensor:
+    lead = x.ndim - like.ndim
+    ones = [lead + i for i, n in enumerate(like.shape) if n == 1 != x.shape[lead + i]]
+    axes = (*range(lead), *ones)
+    return jnp.sum(x, axis=axes, keepdims=True).reshape(like.shape) if axes else x
+
+
+def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
+    return jnp.broadcast_to(x, like.shape)
+
+
+def expand_dims(x: Tensor, *, axis: int) -> Tensor:
+    return jnp.expand_dims(x, axis)
+
+
+def dim(x: Tensor, *, axis: int) -> int:
+    return x.shape[axis]
+
+
+def size(x: Tensor) -> int:
+    return x.size
+
+
+def uniform_wide(key: Any, x: Tensor) -> Tensor:
+    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
+    return random.uniform_like(key, accumulated(x))
+
+
+def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
+    return (random.uniform_like(key, x) < jnp.asarray(p, x.dtype)).astype(x.dtype)
+
+
+def rademacher_like(key: Any, x: Tensor) -> Tensor:
+    return 2 * (random.uniform_like(key, x) < 0.5).astype(x.dtype) - 1
+
+
+def exponential_like(key: Any, x: Tensor) -> Tensor:
+    return -log1p(-uniform_wide(key, x)).astype(x.dtype)
+
+
+def gumbel_like(key: Any, x: Tensor) -> Tensor:
+    uniform = uniform_wide(key, x)
+    positive = jnp.maximum(uniform, jnp.finfo(uniform.dtype).tiny)
+    return -jnp.log(-jnp.log(positive)).astype(x.dtype)
+
+
+def wide_dtype(x: Tensor) -> Any:
+    return jnp.float32 if x.dtype.itemsize == 2 else x.dtype
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return jnp.matmul(a, b, preferred_element_type=wide_dtype(a)).astype(a.dtype)
+
+
+def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(cotangent, like, b)
+    columns = jnp.swapaxes(b if b.ndim > 1 else b[:, None], -1, -2)
+    result = jnp.matmul(product, columns, preferred_element_type=wide_dtype(b))
+    result = result if like.ndim > 1 else result[..., 0, :]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(cotangent, a, like)
+    rows = jnp.swapaxes(a if a.ndim > 1 else a[None], -1, -2)
+    result = jnp.matmul(rows, product, preferred_element_type=wide_dtype(a))
+    result = result if like.ndim > 1 else result[..., 0]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Give the product of a and b back the axes that a vector among them took away."""
+    product = product[..., None] if b.ndim == 1 else product
+    return product[..., None, :] if a.ndim == 1 else product
+
+
+def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
+    # The partial products of three operands would round, so 16-bit operands are widened.
+    return jnp.einsum(subscripts, *map(accumulated, arrays)).astype(arrays[0].dtype)
+
+
+def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
+    """A constant of the program, without a device of its own: it goes where the others are."""
+    return jnp.asarray(value.as_numpy(jnp.dtype(dtype)))
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    ops.FOLD_IN: random.fold_in,
+    ops.UNIFORM_LIKE: random.uniform_like,
+    ops.NORMAL_LIKE: random.normal_like,
+    **ordering.OPS,
+    **convolutions.OPS,
+    **indices.OPS,
+    **linalg.OPS,
+    **shapes.OPS,
+}

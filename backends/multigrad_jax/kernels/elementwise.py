@@ -1,0 +1,301 @@
+"""JAX's rows of the elementwise family: op to callable."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy import special
+
+from multigrad.backend import rows_of
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.elementwise.special import MILLS_FROM, inverse_mills
+
+from .. import versions
+
+Tensor = Any
+ROOT_HALF = math.sqrt(0.5)
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """16-bit floats in float32, so that a reduction rounds once."""
+    return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
+
+
+def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute 16-bit floats in float32 and round once."""
+
+    @functools.wraps(function)
+    def call(*values: Any, **attrs: Any) -> Tensor:
+        dtype = jnp.result_type(*values)
+        if dtype.itemsize != 2:
+            return function(*values, **attrs)
+        wide = (jnp.asarray(v, dtype).astype(jnp.float32) for v in values)
+        return function(*wide, **attrs).astype(dtype)
+
+    return call
+
+
+def clip(x: Tensor, min: Any, max: Any) -> Tensor:
+    return jnp.minimum(jnp.maximum(x, min), max)
+
+
+def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if x.dtype == jnp.float64 and str(dtype).startswith("float8"):
+        x = x.astype(jnp.float32)  # rounded twice, as everywhere
+    # Where int64 is switched off, JAX warns before it takes int32.
+    return x.astype(jax.dtypes.canonicalize_dtype(dtype) if dtype == jnp.int64 else dtype)
+
+
+def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
+    return jnp.full_like(x, value, dtype=dtype)
+
+
+def reciprocal(x: Tensor) -> Tensor:
+    return 1 / x
+
+
+def frac(x: Tensor) -> Tensor:
+    return x - jnp.trunc(x)
+
+
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    return zero_at_zero(widened(versions.floor_divide)(a, b), b)
+
+
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    return zero_at_zero(widened(jnp.remainder)(a, b), b)
+
+
+def zero_at_zero(result: Tensor, b: Tensor) -> Tensor:
+    """The result of integers, 0 where they are divided by 0, which JAX leaves open."""
+    if jnp.issubdtype(result.dtype, jnp.floating) or (isinstance(b, int) and b):
+        return result
+    return jnp.where(b == 0, 0, result)
+
+
+def power(a: Tensor, b: Tensor) -> Tensor:
+    """A whole exponent as a float: for an int jax multiplies, and x ** -3 overflows in float16."""
+    result = jnp.power(a, float(b) if isinstance(b, int) else b)
+    if isinstance(b, int | float) and b == 2:
+        return result
+    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between
+    # them.
+    return jnp.where(jnp.isnan(result), result + result, result)
+
+
+def log1p(x: Tensor) -> Tensor:
+    return log1p_wide(x) if x.dtype == jnp.float64 else jnp.log1p(x)
+
+
+@jax.custom_jvp
+def log1p_wide(x: Tensor) -> Tensor:
+    """XLA's float64 one (jax 0.10, CPU) is off by 150 ulp below zero; Kahan's correction is not."""
+    # Without the barrier compiled code takes (1 + x) - 1 for x, and the correction is gone.
+    near = jax.lax.optimization_barrier(1.0 + x)
+    corrected = jnp.log(near) * (x / (near - 1.0))
+    return jnp.where(near == 1.0, x, jnp.where(jnp.isinf(x), jnp.log(near), corrected))
+
+
+@log1p_wide.defjvp
+def differentiate_log1p(primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
+    (x,), (tangent,) = primals, tangents
+    return log1p_wide(x), tangent / (1.0 + x)
+
+
+def flushed(x: Tensor) -> Tensor:
+    """Zero, with its sign, for a subnormal number: XLA takes some of them for another number."""
+    return jnp.where(jnp.abs(x) < jnp.finfo(x.dtype).tiny, 0.0 * x, x)
+
+
+def cbrt(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) gives -5.6e-16 for the subnormal numbers that it takes for zero
+    # elsewhere.
+    if x.dtype == jnp.float16:
+        return jnp.cbrt(x)
+    return jnp.cbrt(flushed(x))
+
+
+@widened
+def atan2(a: Tensor, b: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is NaN for two subnormal numbers, and -pi for 5e-324 over -1.
+    dtype = jnp.result_type(a, b)
+    return jnp.arctan2(flushed(jnp.asarray(a, dtype)), flushed(jnp.asarray(b, dtype)))
+
+
+@widened
+def exp2(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is exp(x log 2), off by 9 eps in float32 and 36 in bfloat16.
+    whole = jnp.clip(jnp.round(x), -1100.0, 1100.0)
+    return jnp.ldexp(jnp.exp((x - whole) * math.log(2)), whole.astype(jnp.int32))
+
+
+@widened
+def cosh(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is off by 12 eps at 88: exp(x + log(0.5)).
+    root = jnp.exp(0.5 * jnp.abs(x))
+    return (0.5 * root) * root + 0.5 / (root * root)
+
+
+@widened
+def sinh(x: Tensor) -> Tensor:
+    root = jnp.exp(0.5 * jnp.abs(x))
+    far = jnp.copysign((0.5 * root) * root - 0.5 / (root * root), x)
+    return jnp.where(jnp.abs(x) < 1.0, jnp.sinh(x), far)
+
+
+def atanh(x: Tensor) -> Tensor:
+    if x.dtype != jnp.float64:
+        return jnp.arctanh(x)
+    size = jnp.abs(x)  # through our log1p
+    return jnp.copysign(0.5 * log1p(2.0 * size / (1.0 - size)), x)
+
+
+def xlog1py(a: Tensor, b: Tensor) -> Tensor:
+    b = jnp.asarray(b)
+    none = (a == 0) & ~jnp.isnan(b)
+    return jnp.where(none, 0.0, a * log1p(jnp.where(none, 0.0, b)))
+
+
+@widened
+def sinc(x: Tensor) -> Tensor:
+    # jax 0.11 gives 0 at both infinities, earlier ones NaN as NumPy.
+    return jnp.where(jnp.isinf(x), math.nan, jnp.sinc(x))
+
+
+@widened
+def erfinv(x: Tensor) -> Tensor:
+    """XLA's (jax 0.10, CPU), off by 15 eps in float64, and a Newton step, in the tails by erfc."""
+    root, size = jax.lax.erf_inv(x), jnp.abs(x)
+    tail = jnp.sign(x) * ((1.0 - size) - jax.lax.erfc(jnp.abs(root)))
+    error = jnp.where(size < 0.5, jax.lax.erf(root) - x, tail)
+    refined = root - error * (math.sqrt(math.pi) / 2) * jnp.exp(root * root)
+    return jnp.where(size < 1.0, refined, root)
+
+
+@widened
+def ndtr(x: Tensor) -> Tensor:
+    return 0.5 * jax.lax.erfc(-ROOT_HALF * x)
+
+
+@widened
+def log_ndtr(x: Tensor) -> Tensor:
+    # jax.scipy.special.log_ndtr is off by 1e5 eps around 5 in float64.
+    middle = jnp.log(0.5 * jax.lax.erfc(-ROOT_HALF * jnp.clip(x, -MILLS_FROM, 1.0)))
+    right = log1p(-0.5 * jax.lax.erfc(ROOT_HALF * jnp.maximum(x, 1.0)))
+    mills = inverse_mills(jnp.maximum(-x, MILLS_FROM))
+    left = -0.5 * x * x - jnp.log(mills * math.sqrt(2 * math.pi))
+    return jnp.where(x < -MILLS_FROM, left, jnp.where(x > 1.0, right, middle))
+
+
+@widened
+def digamma(x: Tensor) -> Tensor:
+    """Reflected here: XLA's own (jax 0.10, CPU) loses every digit near its poles in float64."""
+    below = x < 0
+    right = jax.lax.digamma(jnp.where(below, 1.0 - x, x))
+    left = right - math.pi / jnp.tan(math.pi * (x - jnp.round(x)))
+    values = jnp.where(below, jnp.where(x == jnp.floor(x), math.nan, left), right)
+    return jnp.where(x == 0, -1.0 / x, values)
+
+
+@widened
+def polygamma(x: Tensor, *, n: int) -> Tensor:
+    sign = (-1.0) ** (n + 1)
+    inside = (x > 0) & (x < math.inf)
+    values = sign * math.factorial(n) * special.zeta(n + 1.0, jnp.where(inside, x, 1.0))
+    outside = jnp.where(x == 0, sign * math.inf, jnp.where(x > 0, 0.0, math.nan))
+    return jnp.where(inside, values, outside.astype(x.dtype))
+
+
+def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
+    return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    ops.POW: power,
+    ops.MAXIMUM: jnp.maximum,
+    ops.MINIMUM: jnp.minimum,
+    ops.ABS: jnp.abs,
+    ops.SIGN: jnp.sign,
+    ops.SQUARE: jnp.square,
+    ops.SQRT: jnp.sqrt,
+    ops.RSQRT: jax.lax.rsqrt,
+    ops.FLOOR: jnp.floor,
+    ops.CEIL: jnp.ceil,
+    ops.ROUND: jnp.round,
+    ops.TRUNC: jnp.trunc,
+    ops.EXP: jnp.exp,
+    ops.EXPM1: jnp.expm1,
+    ops.LOG: jnp.log,
+    ops.SIN: jnp.sin,
+    ops.COS: jnp.cos,
+    ops.ATAN: jnp.arctan,
+    ops.TANH: jnp.tanh,
+    ops.ERF: jax.lax.erf,
+    ops.FLOOR_DIVIDE: floor_divide,
+    ops.REMAINDER: remainder,
+    ops.FMOD: widened(jnp.fmod),
+    ops.FMAX: jnp.fmax,
+    ops.FMIN: jnp.fmin,
+    ops.COPYSIGN: jnp.copysign,
+    ops.HYPOT: widened(jnp.hypot),
+    ops.LOG2: widened(jnp.log2),
+    ops.LOG10: widened(jnp.log10),
+    ops.LOGADDEXP: widened(jnp.logaddexp),
+    ops.XLOGY: widened(versions.xlogy),
+    ops.XLOG1PY: widened(xlog1py),
+    ops.TAN: jnp.tan,
+    ops.ASIN: jnp.arcsin,
+    ops.ACOS: jnp.arccos,
+    ops.DEG2RAD: widened(jnp.deg2rad),
+    ops.RAD2DEG: widened(jnp.rad2deg),
+    ops.ASINH: jnp.arcsinh,
+    ops.ACOSH: jnp.arccosh,
+    ops.ERFC: jax.lax.erfc,
+    ops.NDTRI: widened(special.ndtri),
+    ops.LGAMMA: jax.lax.lgamma,
+    ops.I0E: widened(special.i0e),
+    ops.I1E: widened(special.i1e),
+    ops.NEXTAFTER: jnp.nextafter,
+    ops.SIGNBIT: jnp.signbit,
+    ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
+    ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
+    ops.ISNAN: jnp.isnan,
+    ops.ISINF: jnp.isinf,
+    ops.ISFINITE: jnp.isfinite,
+    ops.WHERE: jnp.where,
+    ops.STOP_GRADIENT: jax.lax.stop_gradient,
+}
+NAMES = """
+    add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide;
+    neg: negative lax.neg; pow: power pow float_power lax.pow; square: square lax.square;
+    sqrt: sqrt lax.sqrt; rsqrt: lax.rsqrt; reciprocal: reciprocal lax.reciprocal;
+    cbrt: cbrt lax.cbrt; maximum: maximum lax.max; minimum: minimum lax.min; fmax; fmin;
+    abs: abs absolute fabs lax.abs; sign: sign lax.sign; copysign; floor: floor lax.floor;
+    ceil: ceil lax.ceil; round: rint; trunc; floor_divide; remainder: remainder mod;
+    fmod: fmod lax.rem; hypot; atan2: arctan2 atan2 lax.atan2; exp; expm1; exp2: exp2 lax.exp2; log;
+    log1p: log1p lax.log1p; log2; log10; logaddexp; xlogy: special.xlogy; xlog1py: special.xlog1py;
+    sin: sin lax.sin; cos: cos lax.cos; tan: tan lax.tan; asin: asin arcsin lax.asin;
+    acos: acos arccos lax.acos; atan: atan arctan lax.atan; deg2rad: deg2rad radians;
+    rad2deg: rad2deg degrees; sinh: sinh lax.sinh; cosh: cosh lax.cosh; tanh: tanh nn.tanh;
+    asinh: asinh arcsinh lax.asinh; acosh: acosh arccosh lax.acosh; atanh: atanh arctanh lax.atanh;
+    erf: special.erf lax.erf; erfc: special.erfc lax.erfc; erfinv: special.erfinv lax.erf_inv;
+    ndtr: special.ndtr; ndtri: special.ndtri; lgamma: special.gammaln lax.lgamma;
+    digamma: special.digamma lax.digamma; i0e: special.i0e lax.bessel_i0e;
+    i1e: special.i1e lax.bessel_i1e; nextafter: nextafter lax.nextafter;
+    polygamma: special.polygamma; sinc; lt: less lax.lt;
+    le: less_equal lax.le; gt: greater lax.gt; ge: greater_equal lax.ge; eq: equal lax.eq;
+    ne: not_equal lax.ne; and: logical_and; or: logical_or; xor: logical_xor; not: logical_not;
+    isnan; isinf; isfinite: isfinite lax.is_finite; bitwise_and: bitwise_and lax.bitwise_and;
+    bitwise_or: bitwise_or lax.bitwise_or; bitwise_xor: bitwise_xor lax.bitwise_xor;
+    bitwise_invert: bitwise_not bitwise_invert invert lax.bitwise_not;
+    bitwise_left_shift: left_shift bitwise_left_shift lax.shift_left;
+    bitwise_right_shift: right_shift bitwise_right_shift lax.shift_right_arithmetic;
+    stop_gradient: lax.stop_gradient
+"""

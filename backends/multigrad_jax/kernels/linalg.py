@@ -1,0 +1,99 @@
+"""JAX's rows of linear algebra, each function named as its op; see
+`multigrad/graph/ops/arrays/linalg.py`.
+
+Nothing raises: a matrix that has no factor or inverse gives NaN or an infinity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from multigrad.backend import rows_of
+
+from .elementwise import accumulated, widened
+
+Tensor = Any
+
+
+@widened
+def cholesky(x: Tensor) -> Tensor:
+    return lax.linalg.cholesky(x, symmetrize_input=False)
+
+
+@widened
+def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (jnp.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
+    return lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=lower, transpose_a=transposed, unit_diagonal=unit
+    )
+
+
+@widened
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    # Right sides of one axis less count as vectors.
+    b = b.reshape((1,) * (a.ndim - b.ndim) + b.shape)
+    return jnp.linalg.solve(a, b)
+
+
+@widened
+def inv(x: Tensor) -> Tensor:
+    return jnp.linalg.inv(x)
+
+
+@widened
+def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
+    cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps))
+    return jnp.linalg.pinv(x, rtol=cutoff)
+
+
+@widened
+def det(x: Tensor) -> Tensor:
+    return jnp.linalg.det(x)
+
+
+@widened
+def logabsdet(x: Tensor) -> Tensor:
+    return jnp.linalg.slogdet(x).logabsdet
+
+
+@widened
+def signdet(x: Tensor) -> Tensor:
+    return jnp.linalg.slogdet(x).sign
+
+
+# --- factors --------------------------------------------------------------------------------------
+@widened
+def lu(x: Tensor) -> Tensor:
+    return lax.linalg.lu(x)[0]
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    return lax.linalg.lu(accumulated(x))[1]
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    return lax.linalg.lu_pivots_to_permutation(indices.astype(jnp.int32), like.shape[-2])
+
+
+@widened
+def svd(x: Tensor) -> Tensor:
+    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+    return jnp.concatenate((s[..., None, :], u, jnp.swapaxes(vh, -1, -2)), -2)
+
+
+@widened
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    v, w = lax.linalg.eigh(x, lower=lower, symmetrize_input=False)
+    return jnp.concatenate((w[..., None, :], v), -2)
+
+
+@widened
+def qr(x: Tensor) -> Tensor:
+    return jnp.linalg.qr(x)[0]
+
+
+OPS = rows_of(vars())

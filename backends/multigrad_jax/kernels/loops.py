@@ -1,0 +1,48 @@
+"""A loop that values end, as `lax.while_loop`; see `multigrad/graph/ops/arrays/loops.py`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..distributed.manual_axes import vary_alike
+
+Tensor: TypeAlias = Any
+Function = Callable[..., Any]
+
+
+def while_loop(
+    carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
+) -> tuple[Tensor, ...]:
+    """The constants are carried too, but for lengths: so jax knows its functions again and compiles
+    once.
+    """
+    tensors = vary_alike(tuple(map(jnp.asarray, carry)), constants)
+    lengths = tuple(c if isinstance(c, int) else None for c in constants)
+    others = tuple(None if isinstance(c, int) else c for c in constants)
+    return lax.while_loop(*functions(condition, body, lengths), (tensors, others))[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def functions(
+    condition: Function, body: Function, lengths: tuple[int | None, ...]
+) -> tuple[Function, Function]:
+    """Return the two of a loop as jax takes them."""
+
+    def given(values: Any) -> list[Any]:
+        carry, others = values
+        pairs = zip(lengths, others, strict=True)
+        return [*carry, *(other if length is None else length for length, other in pairs)]
+
+    def goes_on(values: Any) -> Tensor:
+        return condition(*given(values))
+
+    def turn(values: Any) -> Any:
+        after = zip(body(*given(values)), values[0], strict=True)
+        return tuple(jnp.asarray(new, old.dtype) for new, old in after), values[1]
+
+    return goes_on, turn

@@ -1,0 +1,117 @@
+"""Random draws on jax: jax.random's own threefry, and the normal transform that all backends share.
+
+Keys are made with `impl="threefry2x32"` and drawn in the partitionable layout whatever the user's
+configuration says, so that the numbers stay those of the other backends.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from multigrad.errors import RuleError, RuleValueError
+from multigrad.graph import random as core
+
+from . import random_parts
+from .draws_placed import draw_placed
+
+Tensor: TypeAlias = Any
+
+IMPLEMENTATION = "threefry2x32"
+
+
+def fold_in(key: Tensor, n: Tensor) -> Tensor:
+    """Derive the n-th key: a pair of ints from a pair and an int, else two uint32 words."""
+    if isinstance(key, core.PlacedKey):
+        return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
+    if is_pair_of_ints(key) and not isinstance(n, jax.Array):
+        return core.fold_in(key, n)
+    return jax.random.key_data(jax.random.fold_in(wrap(key), n))
+
+
+def uniform_like(key: Tensor, x: Tensor) -> Tensor:
+    """Draw uniforms in [0, 1) of x's shape, dtype and device: `jax.random.uniform` itself."""
+    core.check_dtype(x.dtype.name)
+    if isinstance(key, core.PlacedKey):
+        return random_parts.uniform(key_words(key.key), key.start, key.whole, x.shape, x.dtype)
+    return place_like(draw_placed(draw_uniform, key_words(key), x), x)
+
+
+def normal_like(key: Tensor, x: Tensor) -> Tensor:
+    """Draw standard normals of x's shape, dtype and device (in float32 `jax.random.normal`'s)."""
+    core.check_dtype(x.dtype.name)
+    if isinstance(key, core.PlacedKey):
+        return random_parts.normal(key_words(key.key), key.start, key.whole, x.shape, x.dtype)
+    return place_like(draw_placed(draw_normal, key_words(key), x), x)
+
+
+def draw_key() -> Tensor:
+    """Refuse: jax has no global generator to draw from."""
+    raise RuleError(
+        "a random rule needs a key on jax, which has no global generator: pass key=..., "
+        "e.g. xg.use(rule, key=jax.random.key(0))"
+    )
+
+
+def key_pair(key: Tensor) -> Tensor:
+    """Turn a jax key, typed or two raw uint32, concrete or traced, into its two uint32 words."""
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        name = str(jax.random.key_impl(key))
+        if name != IMPLEMENTATION:
+            raise RuleValueError(
+                f"key is a {name} key; random rules take {IMPLEMENTATION} keys, so that every "
+                f"backend draws the same: jax.random.key(0, impl={IMPLEMENTATION!r})"
+            )
+        key = jax.random.key_data(key)
+    if key.shape != (2,) or not jnp.issubdtype(key.dtype, jnp.integer):
+        raise RuleValueError(
+            f"key is {key.dtype} of shape {key.shape}; expected one key: jax.random.key(0), "
+            "or two uint32"
+        )
+    return key.astype(jnp.uint32)
+
+
+@partial(jax.jit, static_argnames=("shape", "dtype", "sharding"))
+def draw_uniform(
+    words: Tensor, shape: tuple[int, ...], dtype: Any, sharding: NamedSharding | None = None
+) -> Tensor:
+    with jax.threefry_partitionable(True):
+        return jax.random.uniform(wrap(words), shape, dtype, out_sharding=sharding)
+
+
+@partial(jax.jit, static_argnames=("shape", "dtype", "sharding"))
+def draw_normal(
+    words: Tensor, shape: tuple[int, ...], dtype: Any, sharding: NamedSharding | None = None
+) -> Tensor:
+    double = dtype == jnp.float64
+    drawn = jnp.dtype(jnp.float64 if double else jnp.float32)
+    uniform = draw_uniform(words, shape, drawn, sharding)
+    return core.normal_from_uniform(uniform, jnp, double).astype(dtype)
+
+
+def wrap(key: Tensor) -> Tensor:
+    """Make a typed key of two words."""
+    return jax.random.wrap_key_data(key_words(key), impl=IMPLEMENTATION)
+
+
+def key_words(key: Tensor) -> Tensor:
+    """Make a pair of ints an array: NumPy's, which belongs to no trace."""
+    return np.array(key, np.uint32) if is_pair_of_ints(key) else key
+
+
+def is_pair_of_ints(key: Tensor) -> bool:
+    return isinstance(key, tuple)
+
+
+def place_like(draw: Tensor, x: Tensor) -> Tensor:
+    """Move a concrete draw to where x is; under a trace the compiler places it."""
+    if isinstance(x, jax.core.Tracer) or isinstance(draw, jax.core.Tracer):
+        return draw
+    if draw.sharding == x.sharding:
+        return draw
+    return jax.device_put(draw, x.sharding)

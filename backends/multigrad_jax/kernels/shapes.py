@@ -1,0 +1,168 @@
+"""JAX's rows of the shape family, each function named as its op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multigrad.backend import rows_of
+from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
+
+from .elementwise import accumulated
+
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+
+
+def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return jnp.reshape(x, shape)
+
+
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return jnp.reshape(x, like.shape)
+
+
+def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
+    return jnp.squeeze(x, axis)
+
+
+def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
+    return jnp.transpose(x, axes)
+
+
+def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
+    return jnp.swapaxes(x, axis1, axis2)
+
+
+def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
+    return jnp.moveaxis(x, source, destination)
+
+
+def flip(x: Tensor, *, axis: Axis) -> Tensor:
+    return jnp.flip(x, None if x.ndim == 0 else axis)
+
+
+def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
+    return jnp.roll(x, shift, None if x.ndim == 0 else axis)
+
+
+def tril(x: Tensor, *, offset: int) -> Tensor:
+    return jnp.tril(x, offset)
+
+
+def triu(x: Tensor, *, offset: int) -> Tensor:
+    return jnp.triu(x, offset)
+
+
+def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return jnp.broadcast_to(x, shape)
+
+
+def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    item = as_index(index)
+    # NumPy's error for an index out of range, where jax clamps it.
+    np.broadcast_to(False, x.shape)[item]
+    return x[item]
+
+
+def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    return placed(x, as_index(index), like.shape)
+
+
+def placed(x: Tensor, item: tuple[Any, ...], shape: tuple[Any, ...]) -> Tensor:
+    """Return zeros with x where an index without arrays says."""
+    if not all(isinstance(n, int) for n in shape):
+        return jnp.zeros(shape, x.dtype).at[item].set(x)
+    # Zeros around it cost XLA less than a scatter, and less to trace.
+    taken = places(item, shape)
+    x = jnp.broadcast_to(x, np.broadcast_to(False, shape)[item].shape)
+    x = jnp.flip(x.reshape([*map(len, taken)]), [i for i, r in enumerate(taken) if r.step < 0])
+    return jax.lax.pad(x, x.dtype.type(0), [*map(margins, taken, shape)])
+
+
+def places(item: tuple[Any, ...], shape: tuple[int, ...]) -> list[range]:
+    """Return the places that an index takes along each axis."""
+    named = [each for each in item if each is not None]
+    if Ellipsis not in named:
+        named.append(Ellipsis)
+    dots = named.index(Ellipsis)
+    named[dots : dots + 1] = [slice(None)] * (len(shape) - len(named) + 1)
+    rows = zip(named, shape, strict=True)
+    return [range(n)[i] if isinstance(i, slice) else range(n)[i : i + 1 or None] for i, n in rows]
+
+
+def margins(taken: range, length: int) -> tuple[int, int, int]:
+    """Return how many zeros lie before, behind and between places along an axis."""
+    if not taken:
+        return 0, length, 0
+    return min(taken), length - 1 - max(taken), abs(taken.step) - 1
+
+
+def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    return jnp.take(x, positive(x, indices, axis), axis)
+
+
+def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Any:
+    """The indices counted from the front."""
+    length = x.shape[axis]
+    if any(not -length <= i < length for i in indices):
+        raise IndexError(f"indices {indices} for an axis of length {length}")
+    return np.array([i % length for i in indices], np.int32)
+
+
+def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    values = jnp.moveaxis(accumulated(x), axis, 0)
+    shape = (like.shape[axis], *values.shape[1:])
+    full = jnp.zeros(shape, values.dtype).at[positive(like, indices, axis)].add(values)
+    return jnp.moveaxis(full, 0, axis).astype(x.dtype)
+
+
+def half(x: Tensor, *, axis: int, position: int) -> Tensor:
+    if x.shape[axis] % 2:
+        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
+    return jnp.split(x, 2, axis)[position]
+
+
+def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    return jnp.tile(x, repetitions)
+
+
+def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    shape = tile_shape(like.shape, repetitions)
+    return jnp.sum(x.reshape(shape), axis=tuple(range(0, len(shape), 2))).reshape(like.shape)
+
+
+def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
+    return jnp.repeat(x, repeats, axis)
+
+
+def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
+    shape, axis = like.shape, axis % like.ndim
+    return jnp.sum(x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])), axis=axis + 1)
+
+
+def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
+    return jnp.pad(x, as_pairs(widths, x.ndim), constant_values=fill)
+
+
+def concatenate(*arrays: Tensor, axis: int) -> Tensor:
+    return jnp.concatenate(arrays, axis)
+
+
+def stack(*arrays: Tensor, axis: int) -> Tensor:
+    return jnp.stack(arrays, axis)
+
+
+def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    return jax.lax.slice_in_dim(x, start, start + like.shape[axis], axis=axis)
+
+
+def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    return placed(x, along(x, start, x.shape[axis], axis), like.shape)
+
+
+OPS = rows_of(vars())
+NAMES = "swapaxes; moveaxis; flip; roll; tril; triu"

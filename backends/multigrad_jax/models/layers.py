@@ -1,0 +1,323 @@
+"""The layers of a function of jax: which equations of its jaxpr together are one.
+
+A linear layer is a product of data with a weight, and the numbers for each channel that are added
+to it; a batch normalization in inference is what such numbers do to it next. Data is what depends
+on the function's array arguments; all else is weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from multigrad.errors import RuleValueError
+
+from ..walk import bind, jaxprs_of, opened, walk, within
+from .inlined import Inlined, outline
+from .jaxpr import is_float
+from .operations import OWN_DERIVATIVE, find, name_of
+
+SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")
+AFFINE = ("add", "sub", "mul", "div")
+PRODUCTS = ("dot_general", "conv_general_dilated")
+CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2")
+# What the functions of `jax.nn` and the primitives are that are activations.
+ACTIVATIONS = frozenset({
+    "celu", "elu", "gelu", "hard_sigmoid", "hard_swish", "hard_silu", "hard_tanh", "leaky_relu",
+    "log_sigmoid", "logistic", "mish", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus",
+    "squareplus", "swish", "tanh",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an equation begins.
+
+    Attributes:
+        kind: as `multigrad.models.attribution.kinds` names it.
+        equation: the one that begins it.
+        at: the position of the data among its operands.
+        steps: what is done to each channel in the layer, with what holds the numbers.
+        normalizing: the same of a batch normalization that follows.
+        divisor: of a pooling.
+    """
+
+    kind: str
+    equation: Any
+    at: int = 0
+    steps: list[tuple[Any, Any]] = field(default_factory=list)
+    normalizing: list[tuple[Any, Any]] = field(default_factory=list)
+    divisor: float | None = None
+
+
+def flatten(closed: Any) -> Any:
+    """Return a jaxpr of (constants, arguments) without calls inside, but for activations and for
+    what has a derivative of its own.
+    """
+    consts, types = closed.consts, [variable.aval for variable in closed.jaxpr.invars]
+
+    def compute(equation: Any, operands: list[Any]) -> list[Any]:
+        if equation.primitive.name in CALLS and activation_of(equation) is None:
+            held = next(v for v in equation.params.values() if isinstance(v, JAXPRS))
+            return run(*opened(held), operands)
+        with equation.ctx.manager:
+            return bind(equation, operands)
+
+    def run(jaxpr: Any, given: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        return walk(outline(jaxpr, inlined_activations()), given, arguments, compute)
+
+    def whole(given: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        return run(closed.jaxpr, given, arguments)
+
+    return jax.make_jaxpr(whole)(list(consts), [jax.ShapeDtypeStruct(
+        t.shape, t.dtype, weak_type=getattr(t, "weak_type", False)) for t in types])  # fmt: skip
+
+
+JAXPRS = (core.ClosedJaxpr, core.Jaxpr)
+
+
+@functools.cache
+def inlined_activations() -> tuple[Inlined, ...]:
+    """Return the activations of `jax.nn` that jax inlines."""
+    found = [find(getattr(jax.nn, name)) for name in sorted(ACTIVATIONS) if hasattr(jax.nn, name)]
+    return tuple(meant.inlined for meant in found if meant.inlined is not None)
+
+
+def activation_of(equation: Any) -> str | None:
+    """Return the kind of an activation, None for another equation."""
+    name = name_of(equation) or equation.primitive.name
+    if name == "relu" or (name == "max" and any(map(is_zero, equation.invars))):
+        return "relu"
+    return "activation" if name in ACTIVATIONS else None
+
+
+def is_zero(atom: Any) -> bool:
+    return isinstance(atom, core.Literal) and not atom.aval.shape and float(atom.val) == 0.0
+
+
+class Layers:
+    """The layers of a flat jaxpr.
+
+    Attributes:
+        plans: by the position of the equation that begins a layer.
+        taken: the equations that belong to an earlier one's, which hand their data on.
+        data: the variables that depend on the arguments.
+    """
+
+    def __init__(self, jaxpr: Any, inputs: Sequence[Any], *, several: bool) -> None:
+        self.equations = live(jaxpr)
+        self.several = several
+        self.data = set(inputs)
+        for equation in self.equations:
+            if any(self.is_data(atom) for atom in equation.invars):
+                self.data.update(equation.outvars)
+        self.uses = Counter(
+            atom
+            for atoms in (*(equation.invars for equation in self.equations), jaxpr.outvars)
+            for atom in atoms
+            if not isinstance(atom, core.Literal)
+        )
+        self.user = {
+            atom: i
+            for i, equation in enumerate(self.equations)
+            for atom in equation.invars
+            if not isinstance(atom, core.Literal)
+        }
+        self.makers = {out: each for each in self.equations for out in each.outvars}
+        self.taken: set[int] = set()
+        self.plans: dict[int, Plan] = {}
+        for i, equation in enumerate(self.equations):
+            if i not in self.taken and any(map(self.is_data, equation.invars)):
+                plan = self.plan(equation)
+                if plan is not None:
+                    self.plans[i] = plan
+
+    def is_data(self, atom: Any) -> bool:
+        return not isinstance(atom, core.Literal) and atom in self.data
+
+    def plan(self, equation: Any) -> Plan | None:
+        """Return the layer that an equation begins.
+
+        Raises:
+            RuleValueError: its weight is among the arguments, or it lies where it cannot be
+                reached.
+        """
+        name = equation.primitive.name
+        given = [i for i, atom in enumerate(equation.invars) if self.is_data(atom)]
+        if not any(map(is_float, equation.outvars)):
+            return None
+        if name in PRODUCTS:
+            return self._product(equation, given)
+        kind = activation_of(equation)
+        if kind is not None:
+            return Plan(kind, equation, given[0])
+        if name == "add" and len(given) == 2:
+            return Plan("addition", equation)
+        if name in ("reduce_window_sum", "reduce_sum"):
+            return self._pooling(equation)
+        if name == "reduce_window_max":
+            return Plan("max_pooling", equation)
+        held = PRODUCTS if name not in OWN_DERIVATIVE else ()
+        inside = {each.primitive.name for inner in jaxprs_of(equation) for each in within(inner)}
+        if inside.intersection(held):
+            raise RuleValueError(
+                f"a layer lies inside of {name!r}, where rules that read weights do not reach: "
+                "write it without that loop or branch"
+            )
+        return None
+
+    def _product(self, equation: Any, given: list[int]) -> Plan | None:
+        if len(given) == 2:
+            if self.several:
+                raise RuleValueError(
+                    "both sides of a product depend on the arguments, so that none is known to be "
+                    "the weight: close over the weights, "
+                    "xg.override(lambda x: model.apply(params, x), ...)"
+                )
+            return None
+        (at,) = given
+        if equation.primitive.name == "dot_general":
+            plan, axis = Plan("linear", equation, at), channels_of_product(equation, at)
+        else:
+            plan, axis = Plan("convolution", equation, at), channels_of_convolution(equation)
+        if axis is not None:
+            self._follow(plan, axis)
+        return plan
+
+    def _follow(self, plan: Plan, axis: int) -> None:
+        """Find what is done to each channel of a product next."""
+        (variable,) = plan.equation.outvars
+        places: list[tuple[int, Any, Any]] = []
+        while self.uses[variable] == 1 and variable in self.user:
+            i = self.user[variable]
+            equation = self.equations[i]
+            if equation.primitive.name in SHAPING:
+                moved = moved_axis(equation, axis)
+                if moved is None:
+                    break
+                axis = moved
+            elif self._is_of_channels(equation, variable, axis):
+                other = equation.invars[1 - equation.invars.index(variable)]
+                places.append((i, equation, self.numbers_of(other, axis)))
+            else:
+                break
+            (variable,) = equation.outvars
+        if places and places[0][1].primitive.name == "add":
+            i, equation, held = places.pop(0)
+            plan.steps.append((equation, held))
+            self.taken.add(i)
+        if any(equation.primitive.name in ("mul", "div") for _, equation, _ in places):
+            plan.normalizing += [(equation, held) for _, equation, held in places]
+            self.taken.update(i for i, _, _ in places)
+
+    def _is_of_channels(self, equation: Any, variable: Any, axis: int) -> bool:
+        if equation.primitive.name not in AFFINE:
+            return False
+        (out,) = equation.outvars
+        at = equation.invars.index(variable)
+        other = equation.invars[1 - at]
+        if self.is_data(other) or out.aval.shape != variable.aval.shape:
+            return False
+        if equation.primitive.name == "div" and at == 1:
+            return False
+        return self.numbers_of(other, axis) is not None
+
+    def numbers_of(self, atom: Any, axis: int) -> Any:
+        """Return what holds one number for each channel, or one for all, of which an operand is
+        made by repeating; None: its numbers differ along other axes too.
+        """
+        shape = atom.aval.shape
+        if not shape or all(n == 1 for i, n in enumerate(shape) if i != axis):
+            return atom
+        equation = self.makers.get(atom)
+        if equation is None or equation.primitive.name != "broadcast_in_dim":
+            return None
+        (inner,) = equation.invars
+        kept = list(map(int, equation.params["broadcast_dimensions"]))
+        if axis in kept:
+            return self.numbers_of(inner, kept.index(axis))
+        return inner if inner.aval.size == 1 else None
+
+    def _pooling(self, equation: Any) -> Plan | None:
+        """Return the pooling that a sum begins, where it is divided by a number next."""
+        x, (variable,) = equation.invars[0], equation.outvars
+        name = equation.primitive.name
+        if name == "reduce_sum":
+            left = x.aval.ndim - len(equation.params["axes"])
+            if not (left == 2 or (left == 1 and x.aval.ndim > 2)) or not equation.params["axes"]:
+                return None
+            count = math.prod(x.aval.shape[i] for i in equation.params["axes"])
+        else:
+            count = math.prod(equation.params["window_dimensions"])
+        while self.uses[variable] == 1 and variable in self.user:
+            i = self.user[variable]
+            following = self.equations[i]
+            if following.primitive.name in SHAPING:
+                (variable,) = following.outvars
+                continue
+            other = following.invars[-1]
+            if following.primitive.name != "div" or following.invars[0] is not variable:
+                return None
+            if not isinstance(other, core.Literal) or float(other.val) != count:
+                return None
+            self.taken.add(i)
+            kind = "average_pooling" if name == "reduce_window_sum" else "adaptive_average_pooling"
+            return Plan(kind, equation, divisor=float(count))
+        return None
+
+
+def live(jaxpr: Any) -> list[Any]:
+    """Return the equations whose results are used."""
+    used = {atom for atom in jaxpr.outvars if not isinstance(atom, core.Literal)}
+    found: list[Any] = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or used.intersection(equation.outvars):
+            used.update(atom for atom in equation.invars if not isinstance(atom, core.Literal))
+            found.append(equation)
+    return found[::-1]
+
+
+# --- where the channels lie -----------------------------------------------------------------------
+def channels_of_product(equation: Any, at: int) -> int | None:
+    """Return the axis of a product's result that are the columns of its weight, None for several.
+
+    Raises:
+        RuleValueError: each example has a weight of its own.
+    """
+    (contracted, batch) = equation.params["dimension_numbers"]
+    if batch[0]:
+        raise RuleValueError(
+            "a product with an own weight for each part of its input is no linear layer that a "
+            "rule reads: write it as a convolution with groups, or as several layers"
+        )
+    weight = equation.invars[1 - at].aval
+    if weight.ndim - len(contracted[1 - at]) != 1:
+        return None
+    return equation.outvars[0].aval.ndim - 1 if at == 0 else 0
+
+
+def channels_of_convolution(equation: Any) -> int:
+    return equation.params["dimension_numbers"].out_spec[1]
+
+
+def moved_axis(equation: Any, axis: int) -> int | None:
+    """Return where an axis lies after its shape was changed, None where it is mixed with others."""
+    name, params = equation.primitive.name, equation.params
+    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if name == "convert_element_type":
+        return axis
+    if name == "transpose":
+        return tuple(params["permutation"]).index(axis)
+    if name == "broadcast_in_dim":
+        return int(params["broadcast_dimensions"][axis])
+    for i, n in enumerate(after):
+        if n == before[axis] and math.prod(after[:i]) == math.prod(before[:axis]):
+            return i
+    return None

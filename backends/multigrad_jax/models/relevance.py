@@ -1,0 +1,375 @@
+"""A function of jax computed with the rules of a composite on its layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.models.attribution.composites import Composite
+from multigrad.models.attribution.kinds import KINDS, is_layer_rule
+from multigrad.models.handle import named
+from multigrad.models.over import check_fit, over
+
+from ..walk import bind
+from .layers import Layers, Plan, flatten
+
+Tensor = Any
+OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}
+
+
+def reads_layers(rules: Any) -> bool:
+    """Return whether rules are a composite, or read what layers hold."""
+    if isinstance(rules, Composite):
+        return True
+    return any(is_layer_rule(rule) for rule in rules.values())
+
+
+def composite_of(rules: Any) -> Composite:
+    """Return the composite that rules by kinds of layers are.
+
+    Raises:
+        RuleTypeError: a selector is no kind.
+    """
+    if isinstance(rules, Mapping):
+        flat = {
+            part: rule
+            for selector, rule in rules.items()
+            for part in (selector if isinstance(selector, tuple) else (selector,))
+        }
+        odd = next((part for part in flat if part not in KINDS), None)
+        if odd is not None:
+            raise RuleTypeError(
+                f"rules that read layers are chosen by kinds ({', '.join(KINDS)}), not by {odd!r}"
+            )
+        return Composite("override", flat, canonize=True)
+    if rules.names:
+        raise RuleTypeError(
+            f"composite {rules.name!r} chooses layers by name, and a function of jax has none: "
+            "choose by kinds"
+        )
+    return rules
+
+
+def run(
+    composite: Composite,
+    name: str,
+    closed: Any,
+    arguments: Sequence[Tensor],
+    state: Sequence[Tensor],
+) -> list[Tensor]:
+    """Compute a jaxpr, with the rules of a composite on its layers.
+
+    Args:
+        arguments: what is data.
+        state: of objects, weights among it.
+
+    Raises:
+        RuleValueError: it has no layer with a rule.
+    """
+    flat = flatten(closed)
+    first = len(closed.consts)
+    inputs = flat.jaxpr.invars[first : first + len(arguments)]
+    layers = Layers(flat.jaxpr, inputs, several=len(arguments) > 1)
+    chosen = choose(composite, layers)
+    if not any(rule is not None for rule in chosen.values()):
+        kinds = sorted({plan.kind for plan in layers.plans.values()})
+        raise RuleValueError(
+            f"function {name!r} has no layer with a rule in composite {composite.name!r} (its "
+            f"layers: {', '.join(kinds) or 'none'})"
+        )
+    return Relevance(composite, layers, chosen).run(flat, [*closed.consts, *arguments, *state])
+
+
+def choose(composite: Composite, layers: Layers) -> dict[int, Any]:
+    """Return the rule for each layer, by the position of its equation; None is no rule."""
+    plans = layers.plans
+    rows = [(str(i), plan.kind) for i, plan in plans.items()]
+    chosen = dict(zip(plans, composite.choose(rows), strict=True))
+    for i, plan in plans.items():
+        if plan.kind == "addition" and not composite.canonize:
+            chosen[i] = None
+    return chosen
+
+
+class Relevance:
+    """One computation of a function with rules on its layers."""
+
+    def __init__(self, composite: Composite, layers: Layers, chosen: dict[int, Any]) -> None:
+        self.composite = composite
+        self.layers = layers
+        self.chosen = chosen
+        self.values: dict[Any, Tensor] = {}
+
+    def read(self, atom: Any) -> Tensor:
+        return atom.val if isinstance(atom, core.Literal) else self.values[atom]
+
+    def run(self, flat: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
+        """Return the results, in the jaxpr's order."""
+        self.values.update(zip(flat.jaxpr.constvars, flat.consts, strict=True))
+        self.values.update(zip(flat.jaxpr.invars, arguments, strict=True))
+        layers = self.layers
+        later = []
+        for i, equation in enumerate(layers.equations):  # weights first: a layer reads all of its
+            if any(map(layers.is_data, equation.invars)):
+                later.append((i, equation))
+            else:
+                self.write(equation, bind(equation, list(map(self.read, equation.invars))))
+        for i, equation in later:
+            operands = list(map(self.read, equation.invars))
+            if i in layers.taken:
+                at = next(n for n, atom in enumerate(equation.invars) if layers.is_data(atom))
+                self.write(equation, [operands[at]])
+            elif i in layers.plans:
+                self.write(equation, [self.layer(i, layers.plans[i], operands)])
+            else:
+                self.write(equation, bind(equation, operands))
+        return list(map(self.read, flat.jaxpr.outvars))
+
+    def write(self, equation: Any, results: list[Tensor]) -> None:
+        self.values.update(zip(equation.outvars, results, strict=True))
+
+    def layer(self, i: int, plan: Plan, operands: list[Tensor]) -> Tensor:
+        """Return what a layer computes, with its rule's gradient."""
+        rule = self.chosen[i]
+        if plan.kind == "addition":
+            return self.addition(rule, plan, operands)
+        if plan.kind in ("linear", "convolution"):
+            return self.product(rule, plan, operands)
+        if plan.divisor is not None:
+            return self.pooling(rule, plan, operands)
+        x = operands[plan.at]
+        if rule is None:
+            return bind(plan.equation, operands)[0]
+        held = [jax.lax.stop_gradient(x) if n == plan.at else y for n, y in enumerate(operands)]
+        (out,) = bind(plan.equation, held)
+        refuse_weights(rule, plan.kind)
+        return put_over(rule, plan.kind, x, out)
+
+    def addition(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
+        if rule is None:
+            return bind(plan.equation, operands)[0]
+        (out,) = bind(plan.equation, list(map(jax.lax.stop_gradient, operands)))
+        return acting(rule, "addition", {})(*operands, out)
+
+    # --- linear layers and convolutions -----------------------------------------------------------
+    def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
+        """Return a product with all that is done to its channels, each with its rule."""
+        merges = self.composite.canonize and bool(plan.normalizing) and rule is not None
+        normalizing: Any = self.composite.rule("batch_normalization")
+        axis = own_axis(plan)
+        given = list(operands)
+        if rule is not None:
+            given[plan.at] = jax.lax.stop_gradient(operands[plan.at])
+        (out,) = bind(plan.equation, given)
+        for equation, held in plan.steps:
+            out = self.step(equation, held, out, axis)
+        if rule is not None and not merges:
+            out = self.over_product(rule, plan, operands, out)
+        if not plan.normalizing:
+            return out
+        x = out
+        if normalizing is not None and not merges:
+            out = jax.lax.stop_gradient(out)
+        for equation, held in plan.normalizing:
+            out = self.step(equation, held, out, axis)
+        if merges:
+            return self.over_product(rule, plan, operands, out)
+        return out if normalizing is None else put_over(normalizing, plan.kind, x, out)
+
+    def step(self, equation: Any, held: Any, out: Tensor, axis: int) -> Tensor:
+        """Return what is done to each channel, to an array with these on another axis."""
+        at, numbers = self.numbers(equation, held)
+        if numbers.ndim:
+            numbers = numbers.reshape([-1 if n == axis else 1 for n in range(out.ndim)])
+        apply = OPERATORS[equation.primitive.name]
+        return apply(out, numbers) if at == 0 else apply(numbers, out)
+
+    def numbers(self, equation: Any, held: Any) -> tuple[int, Tensor]:
+        """Return the position of the data in an equation, and the numbers that it meets: one for
+        each channel, or one.
+        """
+        at = next(i for i, atom in enumerate(equation.invars) if self.layers.is_data(atom))
+        numbers = jnp.asarray(self.read(held))
+        return at, numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(())
+
+    def over_product(self, rule: Any, plan: Plan, operands: list[Tensor], out: Tensor) -> Tensor:
+        """Return what a layer computed, with the rule's gradient for its input."""
+        scale, shift = self.affine(plan)
+        own = convolution if plan.kind == "convolution" else linear
+        x, weight, attributes, outward, inward = own(plan, operands)
+        columns = weight.shape[0] if plan.kind == "convolution" else weight.shape[1]
+        if scale is not None:
+            kept = scale if plan.kind == "linear" or not scale.ndim else scale.reshape(
+                -1, *(1,) * (weight.ndim - 1)
+            )  # fmt: skip
+            weight = weight * kept
+        bias = None if shift is None else jnp.broadcast_to(shift, (columns,)).astype(weight.dtype)
+        function = acting(rule, plan.kind, attributes)
+        return inward(function(x, weight, bias, outward(out)))
+
+    def affine(self, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
+        """Return the factor and the summand of each channel, None where there is none."""
+        scale, shift = None, None
+        merged = plan.normalizing if self.composite.canonize else []
+        for equation, held in (*plan.steps, *merged):
+            name = equation.primitive.name
+            at, numbers = self.numbers(equation, held)
+            if name == "add":
+                shift = numbers if shift is None else shift + numbers
+            elif name == "sub":
+                if at == 1:
+                    scale = -1.0 if scale is None else -scale
+                    shift = None if shift is None else -shift
+                signed = numbers if at == 1 else -numbers
+                shift = signed if shift is None else shift + signed
+            else:
+                factor = numbers if name == "mul" else 1.0 / numbers
+                scale = factor if scale is None else scale * factor
+                shift = None if shift is None else shift * factor
+        return None if scale is None else jnp.asarray(scale), shift
+
+    def pooling(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
+        """Return an average, with its rule."""
+        (x,) = operands
+        held = x if rule is None else jax.lax.stop_gradient(x)
+        out = bind(plan.equation, [held])[0] / plan.divisor
+        if rule is None:
+            return out
+        params = plan.equation.params
+        if plan.kind == "adaptive_average_pooling":
+            axes = [int(axis) for axis in params["axes"]]
+            others = [axis for axis in range(x.ndim) if axis not in axes]
+            given = x.transpose([*others, *axes])
+            function = acting(rule, plan.kind, {"counts": (1,) * len(axes)})
+            return function(given, out.reshape([*out.shape, *(1,) * len(axes)])).reshape(out.shape)
+        if any(n != 1 for key in ("base_dilation", "window_dilation") for n in params[key]):
+            raise RuleValueError("a dilated pooling has no rule that reads layers")
+        sizes = params["window_dimensions"]
+        axes = [i for i, n in enumerate(sizes) if n != 1 or params["window_strides"][i] != 1]
+        order = [*(i for i in range(x.ndim) if i not in axes), *axes]
+        attributes = {
+            "sizes": tuple(int(sizes[i]) for i in axes),
+            "strides": tuple(int(params["window_strides"][i]) for i in axes),
+            "padding": tuple(tuple(map(int, params["padding"][i])) for i in axes),
+            "counts_padding": True,
+        }
+        moved = out.transpose(order)
+        single = (-1, 1, *(x.shape[i] for i in axes))
+        result = acting(rule, plan.kind, attributes)(
+            x.transpose(order).reshape(single),
+            moved.reshape(-1, 1, *moved.shape[len(order) - len(axes) :]),
+        )
+        return result.reshape(moved.shape).transpose(inverse(order))
+
+
+def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
+    """Return a rule on a kind of layers, as a Function of the layer's tensors and what it computed.
+
+    Raises:
+        RuleTypeError: it has no meaning there.
+    """
+    if is_layer_rule(rule):
+        function = rule.over(kind, **attributes)
+        # A model's weights may be NumPy's arrays.
+        return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
+    return lambda *given: put_over(rule, kind, given[0], given[-1])
+
+
+def put_over(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
+    """Return what a layer computed, with the gradient of a rule that reads no weights.
+
+    Raises:
+        GradientError: the layer changes the shape.
+    """
+    check_fit(named(rule), f"a layer of kind {kind!r}", x.shape, out.shape)
+    return over(rule)(x, out)
+
+
+def refuse_weights(rule: Any, kind: str) -> None:
+    """Refuse a rule that reads weights, for a layer that has none.
+
+    Raises:
+        RuleTypeError: it is one.
+    """
+    if is_layer_rule(rule):
+        raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {kind} has not")
+
+
+def own_axis(plan: Plan) -> int:
+    """Return the axis of the channels in a product's result."""
+    if plan.kind == "convolution":
+        return plan.equation.params["dimension_numbers"].out_spec[1]
+    return plan.equation.outvars[0].aval.ndim - 1 if plan.at == 0 else 0
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    return [list(order).index(i) for i in range(len(order))]
+
+
+def linear(plan: Plan, operands: list[Tensor]) -> Any:
+    """Return a product's data and weight as a linear layer has them, and the ways between the
+    layouts of its result.
+    """
+    (contracted, _) = plan.equation.params["dimension_numbers"]
+    x, weight = operands[plan.at], operands[1 - plan.at]
+    of_x, of_weight = list(contracted[plan.at]), list(contracted[1 - plan.at])
+    rest = [i for i in range(x.ndim) if i not in of_x]
+    columns = [i for i in range(weight.ndim) if i not in of_weight]
+    size = math.prod(x.shape[i] for i in of_x)
+    rows = x.transpose([*rest, *of_x]).reshape([*(x.shape[i] for i in rest), size])
+    shape = [weight.shape[i] for i in columns]
+    matrix = weight.transpose([*of_weight, *columns]).reshape(size, -1)
+    count = len(columns)
+
+    def outward(out: Tensor) -> Tensor:
+        if plan.at == 1:
+            out = jnp.moveaxis(out, range(count), range(-count, 0)) if count else out
+        return out.reshape([*rows.shape[:-1], -1])
+
+    def inward(out: Tensor) -> Tensor:
+        out = out.reshape([*rows.shape[:-1], *shape])
+        if plan.at == 1 and count:
+            out = jnp.moveaxis(out, range(-count, 0), range(count))
+        return out
+
+    return rows, matrix, {}, outward, inward
+
+
+def convolution(plan: Plan, operands: list[Tensor]) -> Any:
+    """Do the same for a convolution.
+
+    Raises:
+        RuleValueError: it is of a form without a rule.
+    """
+    params = plan.equation.params
+    if any(n != 1 for n in params["lhs_dilation"]) or params["batch_group_count"] != 1:
+        raise RuleValueError(
+            "a transposed convolution, or one with groups of examples, has no rule that reads "
+            "layers on jax"
+        )
+    if plan.at != 0:
+        raise RuleValueError("a convolution by the data has no rule that reads layers")
+    numbers = params["dimension_numbers"]
+    attributes = {
+        "strides": tuple(map(int, params["window_strides"])),
+        "padding": tuple(tuple(map(int, each)) for each in params["padding"]),
+        "dilations": tuple(map(int, params["rhs_dilation"])),
+        "groups": int(params["feature_group_count"]),
+    }
+    if any(n < 0 for each in attributes["padding"] for n in each):
+        raise RuleValueError("a convolution with negative padding has no rule that reads layers")
+
+    def outward(out: Tensor) -> Tensor:
+        return out.transpose(numbers.out_spec)
+
+    def inward(out: Tensor) -> Tensor:
+        return out.transpose(inverse(numbers.out_spec))
+
+    x, weight = operands[0].transpose(numbers.lhs_spec), operands[1].transpose(numbers.rhs_spec)
+    return x, weight, attributes, outward, inward

@@ -1,0 +1,81 @@
+"""The walk through a jaxpr, once: who computes one says what a literal is and what each equation
+gives, in numbers of jax's, of NumPy's or of a graph's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jax.extend import core
+
+# The calls that are opened where a function is read, by the param that holds their jaxpr.
+INLINED = {
+    **dict.fromkeys(("jit", "pjit", "remat2", "checkpoint", "custom_lin"), "jaxpr"),
+    **dict.fromkeys(
+        ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"
+    ),
+}
+
+
+def number_of(literal: Any) -> Any:
+    return literal.val
+
+
+def walk(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    arguments: Sequence[Any],
+    compute: Callable[[Any, list[Any]], Sequence[Any]],
+    literal: Callable[[Any], Any] = number_of,
+    *,
+    last: Mapping[int, Sequence[Any]] | None = None,
+) -> list[Any]:
+    """Return what a jaxpr gives.
+
+    Args:
+        compute: the results of an equation, of the values of its operands.
+        literal: the value of a literal.
+        last: the variables that are forgotten after each equation, by its position.
+    """
+    values: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        return literal(atom) if isinstance(atom, core.Literal) else values[atom]
+
+    values.update(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
+    for i, equation in enumerate(jaxpr.eqns):
+        results = compute(equation, [read(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, results, strict=True))
+        for variable in last.get(i, ()) if last else ():
+            values.pop(variable, None)
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of an equation as it is."""
+    primitive = equation.primitive
+    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(results) if primitive.multiple_results else [results]
+
+
+def opened(held: Any) -> tuple[Any, Sequence[Any]]:
+    """Return a jaxpr, closed or not, and its constants."""
+    return (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
+
+
+def jaxprs_of(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs among an equation's params."""
+    for given in equation.params.values():
+        for each in given if isinstance(given, tuple | list) else (given,):
+            if isinstance(each, core.ClosedJaxpr | core.Jaxpr):
+                yield opened(each)[0]
+
+
+def within(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr and of those inside of it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_of(equation):
+            yield from within(inner)

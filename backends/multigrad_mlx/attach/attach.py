@@ -1,0 +1,269 @@
+"""From a lowering to `mx.custom_function`.
+
+MLX keeps a function's arguments and outputs for its backward, whatever that reads, so residuals are
+computed from them there. What it is not told it makes of the forward: `batch` tells it how the pair
+is mapped, and that there is no forward mode.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from multigrad.backend import Emitted, GradientError
+
+from ..compile import frames
+from ..kernels import random
+
+Tensor = Any
+Function = Callable[..., Any]
+
+
+def render(emitted: Emitted) -> str:
+    """Return the source of the custom function, its backward, and of what people call."""
+    f, b, k = emitted.forward, emitted.backward, emitted.keep
+    names = [*emitted.inputs, *emitted.params]
+    given = ", ".join(names)
+    results = f.result if emitted.single else tuple_of(f.results)
+    kept = zip(emitted.computed, k.results, strict=True)
+    keep = k.indented(4) + "".join(f"    {name} = {result}\n" for name, result in kept)
+    keep += "".join(f"    shape_of_{name} = {name}.shape\n" for name in emitted.shapes)
+    unpack = names[0] if len(names) == 1 else tuple_of(names)
+    given_back = [
+        f"nothing({name})" if gradient == "None" else gradient
+        for name, gradient in zip(emitted.inputs, emitted.gradients(b), strict=True)
+    ]
+    given_back += [f"nothing({name})" for name in emitted.params]
+    cotangents = emitted.cotangents[0] if emitted.single else "cotangents"
+    take = "" if emitted.single else f"    {tuple_of(emitted.cotangents)} = cotangents\n"
+    tangent = "tangent_rule" if emitted.tangent else repr(emitted.name)
+    draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    draw += "    key = draw_key() if key is None else key\n" if emitted.draws else ""
+    return f"""\
+def forward({given}):
+{f.indented(4)}    return {results}
+
+
+def backward(primals, {cotangents}, outputs):
+    {unpack} = primals
+{take}{take_outputs(emitted)}{keep}{b.indented(4)}    return {tuple_of(given_back)}
+
+{render_tangent(emitted)}
+native = custom_function(forward)
+native.vjp(backward)
+batch(native, forward, backward, {tangent})
+
+
+def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
+{draw}    return native({given})
+"""
+
+
+def take_outputs(emitted: Emitted) -> str:
+    """Return the line that names the outputs, where backward or what it keeps reads one."""
+    reads = {*emitted.keep.reads, *emitted.backward.reads, *emitted.residuals}
+    if reads.isdisjoint(emitted.outputs):
+        return ""
+    names = emitted.outputs[0] if emitted.single else tuple_of(emitted.outputs)
+    return f"    {names} = outputs\n"
+
+
+def render_tangent(emitted: Emitted) -> str:
+    """Return the source of the tangent map, where one is asked for."""
+    if emitted.tangent is None:
+        return ""
+    names = ", ".join(["tin", *emitted.params])
+    unpack = "tin = primals" if not emitted.params else f"{names} = primals"
+    first = "tangents" if not emitted.params else "tangents[0]"
+    return f"""
+def tangent_rule(primals, tangents):
+    {unpack}
+    tangent = tangent_of({first}, tin)
+{emitted.tangent.indented(4)}    return {emitted.tangent.result}
+
+"""
+
+
+def tuple_of(words: Any) -> str:
+    """Return the source of a tuple."""
+    return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
+
+
+def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
+    """Return the function for people to call."""
+    function = namespace[emitted.identifier]
+    function.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    function.native = namespace["native"]
+    return function
+
+
+def call(native: Any, emitted: Emitted) -> Function:
+    """Return how the hot path calls the function: with all values at hand."""
+    apply = native.native
+
+    def checked(*values: Any) -> Any:
+        frames.check_told(values)
+        return apply(*values)
+
+    return checked
+
+
+def nothing(value: Any) -> Any:
+    """Return the gradient of what gets none: MLX counts one for each array."""
+    if isinstance(value, tuple | list):
+        return tuple(map(nothing, value))
+    return mx.zeros_like(value) if isinstance(value, mx.array) else None
+
+
+# --- other transformations ------------------------------------------------------------------------
+def batch(native: Any, forward: Function, backward: Function, tangent: str | Function) -> None:
+    """Tell MLX how a custom function is mapped, and what its forward mode is."""
+    native.vmap(functools.partial(apply_mapped, forward, backward, tangent))
+    native.jvp(refuse(tangent) if isinstance(tangent, str) else tangent)
+
+
+def refuse(name: str) -> Function:
+    """Return a forward mode that raises."""
+
+    def refused(primals: Any, tangents: Any) -> Any:
+        raise GradientError(
+            f"mx.jvp meets {name!r}, whose gradient has no forward mode: take mx.vjp or mx.grad, "
+            "or for a rule that is linear in grad_out xg.lower(rule, 'mlx', forward_mode=True)"
+        )
+
+    return refused
+
+
+def apply_mapped(
+    forward: Function, backward: Function, tangent: Any, args: Any, axes: Any
+) -> tuple[Any, Any]:
+    """Apply a pair of functions over an axis: the pair is mapped, not the forward's derivative."""
+    args, axes = (args, axes) if isinstance(args, tuple) else ((args,), (axes,))
+    flat, rebuild = flatten(args)
+    flat_axes = flatten(axes, args)[0]
+    arrays = [i for i, value in enumerate(flat) if isinstance(value, mx.array)]
+    own_axes = [flat_axes[i] for i in arrays]
+    single: list[bool] = []
+
+    def whole(given: Any) -> Any:
+        values = list(flat)
+        for i, value in zip(arrays, given, strict=True):
+            values[i] = value
+        return rebuild(values)
+
+    def forward_of(*given: Tensor) -> Any:
+        outputs = forward(*whole(given))
+        single[:] = [isinstance(outputs, mx.array)]
+        return (outputs,) if single[0] else tuple(outputs)
+
+    def mapped(*given: Tensor) -> tuple[Tensor, ...]:
+        return tuple(mx.vmap(forward_of, in_axes=tuple(own_axes), out_axes=0)(*given))
+
+    def backward_of(*given: Tensor) -> Any:
+        primals, rest = whole(given[: len(arrays)]), given[len(arrays) :]
+        count = len(rest) // 2
+        cotangents, outputs = rest[:count], rest[count:]
+        if single[0]:
+            cotangents, outputs = cotangents[0], outputs[0]
+        found = backward(primals if len(primals) > 1 else primals[0], cotangents, outputs)
+        return tuple(value for value in flatten(found)[0] if isinstance(value, mx.array))
+
+    def mapped_back(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
+        given = primals if isinstance(primals, tuple) else (primals,)
+        values = (*given, *cotangents, *outputs)
+        in_axes = (*own_axes, *(0 for _ in (*cotangents, *outputs)))
+        found = mx.vmap(backward_of, in_axes=in_axes, out_axes=0)(*values)
+        return tuple(
+            mx.sum(value, axis=0) if axis is None else mx.moveaxis(value, 0, axis)
+            for value, axis in zip(found, own_axes, strict=True)
+        )
+
+    def mapped_tangent(primals: Any, tangents: Any) -> tuple[Tensor, ...]:
+        single_given = isinstance(primals, mx.array)
+        given, first = ((primals,), tangents) if single_given else (primals, tangents[0])
+
+        def tangent_of(first: Tensor, *given: Tensor) -> Tensor:
+            values = whole(given)
+            alone = len(values) == 1
+            return tangent(values[0], first) if alone else tangent(values, (first,))
+
+        return (mx.vmap(tangent_of, in_axes=(own_axes[0], *own_axes), out_axes=0)(first, *given),)
+
+    native = mx.custom_function(mapped)
+    native.vjp(mapped_back)
+    batch(native, mapped, mapped_back, tangent if isinstance(tangent, str) else mapped_tangent)
+    outputs = native(*(flat[i] for i in arrays))
+    return (outputs[0], 0) if single[0] else (tuple(outputs), (0,) * len(outputs))
+
+
+def flatten(tree: Any, like: Any = None) -> tuple[list[Any], Function]:
+    """Return the leaves of nested tuples (in the structure of `like`), and what rebuilds them."""
+    like = tree if like is None else like
+    if not isinstance(like, tuple | list):
+        return [tree], take_first
+    parts = tree if isinstance(tree, tuple | list) else [tree] * len(like)
+    inner = [flatten(part, each) for part, each in zip(parts, like, strict=True)]
+    counts = [len(leaves) for leaves, _ in inner]
+
+    def rebuild(values: Any) -> Any:
+        rest = iter(values)
+        return tuple(
+            make([next(rest) for _ in range(count)])
+            for count, (_, make) in zip(counts, inner, strict=True)
+        )
+
+    return [leaf for leaves, _ in inner for leaf in leaves], rebuild
+
+
+def take_first(values: Any) -> Any:
+    return values[0]
+
+
+def tangent_of(given: Tensor | None, tin: Tensor) -> Tensor:
+    """Return a tangent: zero where only params have one, which the output does not depend on."""
+    return mx.zeros_like(tin) if given is None else given
+
+
+NAMESPACE = {
+    "batch": batch,
+    "custom_function": mx.custom_function,
+    "draw_key": random.draw_key,
+    "nothing": nothing,
+    "tangent_of": tangent_of,
+}
+
+
+# --- functions that run as they are ---------------------------------------------------------------
+def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
+    """Apply a whole function to arrays; its own gradient flows back to them."""
+    frames.check_told(tensors)
+    pulls: list[Function] = []
+
+    def forward(*given: Tensor) -> tuple[Tensor, ...]:
+        outputs, pull, _ = run(*given)
+        pulls[:] = [pull]
+        return tuple(outputs)
+
+    def pull_back(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
+        given = primals if isinstance(primals, tuple) else (primals,)
+        return fill(pulls[0](*cotangents), given)
+
+    def pull_anew(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
+        given = primals if isinstance(primals, tuple) else (primals,)
+        return fill(run(*given)[1](*cotangents), given)
+
+    native = mx.custom_function(forward)
+    native.vjp(pull_back)
+    batch(native, forward, pull_anew, name)
+    return tuple(native(*tensors))
+
+
+def fill(gradients: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return a gradient for each array."""
+    return tuple(
+        mx.zeros_like(x) if gradient is None else gradient
+        for gradient, x in zip(gradients, given, strict=True)
+    )

@@ -1,0 +1,84 @@
+"""`xg.vjp` on MLX.
+
+`mx.vjp` needs the cotangents before it runs a function, so that a pullback runs it again: in the
+context of its first run, on the keys and the random state of that (recompute.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from multigrad.backend import GradientError
+
+from ..compile.recompute import Region, seeded
+from ..kernels.elementwise import is_floating
+
+Tensor = Any
+Run = Callable[[Sequence[Tensor]], list[Any]]
+
+
+def vjp(
+    run: Run, inputs: Sequence[Tensor]
+) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
+    """Return what a function of arrays gives, and the map from cotangents to one gradient per
+    input.
+    """
+    region, words = Region(), mx.random.state[0].tolist()
+    outputs = region.first(run, inputs)
+    places = [i for i, x in enumerate(inputs) if is_floating(x)]
+
+    def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
+        carrying = [i for i, y in enumerate(outputs) if isinstance(y, mx.array) and is_floating(y)]
+
+        def carried(*given: Tensor) -> list[Tensor]:
+            values = list(inputs)
+            for i, value in zip(places, given, strict=True):
+                values[i] = value
+            results = seeded(region.again, words, run, values)
+            # MLX counts no cotangent for what it was told to stop, and each other node.
+            return [results[i] + 0 for i in carrying]
+
+        given = [as_cotangent(cotangents[i], outputs[i]) for i in carrying]
+        found: list[Tensor | None] = [None] * len(inputs)
+        if carrying and places:
+            _, gradients = mx.vjp(carried, [inputs[i] for i in places], given)
+            for i, gradient in zip(places, gradients, strict=True):
+                found[i] = gradient
+        return found
+
+    return outputs, pullback
+
+
+def as_cotangent(given: Any, output: Tensor) -> Tensor:
+    if given is None:
+        return mx.zeros_like(output)
+    array = given if isinstance(given, mx.array) else mx.array(given, output.dtype)
+    return array.astype(output.dtype)
+
+
+def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
+    """Return the identity, which raises where a derivative of it is taken."""
+
+    @mx.custom_function
+    def once(x: Tensor) -> Tensor:
+        return x
+
+    def refuse(*values: Any) -> Any:
+        raise GradientError(message)
+
+    once.vjp(refuse)
+    once.jvp(refuse)
+    return once
+
+
+def refuse_gradient(message: str) -> Callable[[Any], Any]:
+    """Return the identity on a number, which refuses an array whose derivative is taken."""
+    once = forbid_derivative(message)
+
+    def refuse(number: Any) -> Any:
+        return once(number) if isinstance(number, mx.array) else number
+
+    return refuse

@@ -1,0 +1,1 @@
+"""MLX's dialect: what a call of the library means in ops, while foreign code is captured."""

@@ -1,0 +1,128 @@
+"""MLX's dialect: which function of mlx.core and mlx.nn means which op.
+
+None of them offers a protocol, so that stand-ins reach a rule's copy of itself. Most take what
+NumPy's of the same name take.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from multigrad.backend import dialects
+
+from ..attach import bridge
+from ..importers import custom_function
+from ..kernels import random
+from .types import TYPES
+
+Tensor = Any
+xp = dialects.xp
+
+OPS = """
+    add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power; square; sqrt; rsqrt;
+    reciprocal; maximum; minimum; abs; sign; floor; ceil; floor_divide; remainder; exp; expm1; log;
+    log1p; log2; log10; logaddexp; sin; cos; tan; asin: arcsin; acos: arccos; atan: arctan;
+    atan2: arctan2; sinh; cosh; tanh: tanh nn.tanh; asinh: arcsinh; acosh: arccosh; atanh: arctanh;
+    deg2rad: radians; rad2deg: degrees; erf; erfinv; sigmoid: sigmoid nn.sigmoid; lt: less;
+    le: less_equal; gt: greater; ge: greater_equal; eq: equal; ne: not_equal; and: logical_and;
+    or: logical_or; not: logical_not; isnan; isinf; isfinite; bitwise_and; bitwise_or; bitwise_xor;
+    bitwise_invert; bitwise_left_shift: left_shift; bitwise_right_shift: right_shift;
+    stop_gradient; silu: nn.silu; softplus: nn.softplus; relu: nn.relu; relu6: nn.relu6;
+    selu: nn.selu; mish: nn.mish; log_sigmoid: nn.log_sigmoid; soft_sign: nn.softsign;
+    swapaxes; moveaxis; matmul
+"""
+LIKE_NUMPY = """
+    sum; mean; max; min; any; all; prod; cumsum; cumprod; squeeze; expand_dims; transpose;
+    broadcast_to; concatenate; stack; where; zeros_like; ones_like; tril; triu; roll
+"""
+
+
+def clip(a: Tensor, a_min: Any, a_max: Any) -> Tensor:
+    low = -float("inf") if a_min is None else a_min
+    return xp.clip(a, low, float("inf") if a_max is None else a_max)
+
+
+def std(a: Tensor, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+    return xp.std(a, axis=axis, correction=ddof, keepdims=keepdims)
+
+
+def var(a: Tensor, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+    return xp.var(a, axis=axis, correction=ddof, keepdims=keepdims)
+
+
+def softmax(a: Tensor, axis: Any = None, precise: bool = False) -> Tensor:
+    return xp.softmax(a, axis=axis)
+
+
+def logsumexp(a: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return xp.logsumexp(a, axis=axis, keepdims=keepdims)
+
+
+def reshape(a: Tensor, shape: Any) -> Tensor:
+    return xp.reshape(a, tuple(shape))
+
+
+def norm(a: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+    if ord not in (None, 2, "fro") or isinstance(axis, tuple | list):
+        raise TypeError("mx.linalg.norm with an order other than 2, or over several axes")
+    return xp.sqrt(xp.sum(xp.square(a), axis=axis, keepdims=keepdims))
+
+
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    return xp.leaky_relu(x, slope=negative_slope)
+
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return xp.elu(x, alpha=alpha)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return xp.gelu(x, approximate=False)
+
+
+def nan_to_num(a: Tensor, nan: float = 0, posinf: Any = None, neginf: Any = None) -> Tensor:
+    return xp.nan_to_num(a, nan=float(nan), posinf=posinf, neginf=neginf)
+
+
+def astype(x: Tensor, dtype: Any, stream: Any = None) -> Tensor:
+    return x.astype(dtype)
+
+
+ALIASES: dict[Any, Any] = {
+    **dialects.named(OPS, mx, nn=nn),
+    **dialects.like_numpy(LIKE_NUMPY, mx),
+    mx.clip: clip, mx.std: std, mx.var: var, mx.softmax: softmax, mx.logsumexp: logsumexp,
+    mx.reshape: reshape, mx.linalg.norm: norm, mx.nan_to_num: nan_to_num, nn.elu: elu,
+    nn.leaky_relu: leaky_relu, nn.gelu: gelu,
+}  # fmt: skip
+METHODS = {"std": std, "var": var, "logsumexp": logsumexp}
+DERIVATIVES = (mx.grad, mx.value_and_grad, mx.vjp, mx.jvp)
+DERIVES = "but a rule is the backward pass. Write the derivative out"
+
+
+def generators() -> tuple[random.Generator]:
+    return (random.GENERATOR,)
+
+
+dialects.register_dialect(
+    "mlx",
+    dialects.Dialect(
+        ALIASES,
+        mx.array,
+        bridge.dtype,
+        "cpu",
+        methods=METHODS,
+        protocol=False,
+        mutable=True,
+        one_class=True,
+        refused=dict.fromkeys(DERIVATIVES, DERIVES),
+        shown="mlx.core",
+        keeps=custom_function.is_custom_gradient,
+        interceptions=custom_function.INTERCEPTIONS,
+        generators=generators,
+        types=TYPES,
+    ),
+)

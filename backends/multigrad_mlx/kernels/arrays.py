@@ -1,0 +1,241 @@
+"""MLX's rows of the array family: op to callable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from multigrad.backend import Op, as_numpy_dtype, dtype_name, ops, rows_of
+
+from ..attach import bridge
+from . import convolutions, indices, linalg, ordering, random, shapes
+from .activations import sigmoid
+from .elementwise import accumulated, exp
+from .shapes import axes_of, sum_to
+
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+
+
+def over(x: Tensor, axis: Axis) -> Axis:
+    """The axes to reduce over: none of a scalar, whichever are asked for."""
+    return () if x.ndim == 0 else axis
+
+
+def reduced(reduce: Any, x: Tensor, axis: Axis, keepdims: bool, empty: float) -> Tensor:
+    """A reduction; of no elements its value without MLX, whose kernel was seen not to end."""
+    wide, axis = accumulated(x), over(x, axis)
+    if x.size:
+        return reduce(wide, axis=axis, keepdims=keepdims)
+    return of_nothing(x, axis, keepdims, mx.array(empty, wide.dtype))
+
+
+def of_nothing(x: Tensor, axis: Axis, keepdims: bool, value: Tensor) -> Tensor:
+    """A value in the shape of a reduction."""
+    axes = axes_of(x, axis)
+    lengths = [(1 if i in axes else n) for i, n in enumerate(x.shape) if keepdims or i not in axes]
+    return mx.full(lengths, value)
+
+
+def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return reduced(mx.sum, x, axis, keepdims, 0.0).astype(x.dtype)
+
+
+def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return reduced(mx.mean, x, axis, keepdims, math.nan).astype(x.dtype)
+
+
+def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return mx.max(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return mx.min(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    if not x.size:
+        return of_nothing(x, axis, keepdims, mx.array(False))
+    return mx.any(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    if not x.size:
+        return of_nothing(x, axis, keepdims, mx.array(True))
+    return mx.all(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return reduced(mx.prod, x, axis, keepdims, 1.0).astype(x.dtype)
+
+
+def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    if not x.size:
+        return of_nothing(x, axis, keepdims, mx.array(0, x.dtype))
+    return mx.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    size = mx.abs(wide)
+    if ord == math.inf:
+        result = largest(size, axis, keepdims, 0.0)
+    elif ord == 1:
+        result = reduced(mx.sum, size, axis, keepdims, 0.0)
+    elif ord == 2:
+        result = mx.sqrt(reduced(mx.sum, wide * wide, axis, keepdims, 0.0))
+    else:
+        result = reduced(mx.sum, size**ord, axis, keepdims, 0.0) ** (1 / ord)
+    return result.astype(x.dtype)
+
+
+def largest(x: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
+    """The largest along axes, which may have no elements: then the least."""
+    if all(x.shape[i] for i in axes_of(x, axis)):
+        return mx.max(x, axis=axis, keepdims=keepdims)
+    return reduced(mx.sum, x, axis, keepdims, 0.0) + least
+
+
+def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    top = largest(wide, axis, True, -math.inf)
+    shift = mx.where(mx.isinf(top) | mx.isnan(top), 0.0, top)
+    total = mx.log(reduced(mx.sum, exp(wide - shift), axis, True, 0.0)) + shift
+    return (total if keepdims else mx.squeeze(total, axes_of(x, axis))).astype(x.dtype)
+
+
+def softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    raised = exp(wide - largest(wide, axis, True, -math.inf))
+    return (raised / reduced(mx.sum, raised, axis, True, 0.0)).astype(x.dtype)
+
+
+def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    shifted = wide - largest(wide, axis, True, -math.inf)
+    total = mx.log(reduced(mx.sum, exp(shifted), axis, True, 0.0))
+    return (shifted - total).astype(x.dtype)
+
+
+def glu(x: Tensor, *, axis: int) -> Tensor:
+    a, b = mx.split(accumulated(x), 2, axis)
+    return (a * sigmoid(b)).astype(x.dtype)
+
+
+def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+    return wide_var(x, axis, keepdims, correction).astype(x.dtype)
+
+
+def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+    return mx.sqrt(wide_var(x, axis, keepdims, correction)).astype(x.dtype)
+
+
+def wide_var(x: Tensor, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+    """The squares of deviations: MLX subtracts the mean's square in one of its kernels."""
+    wide = accumulated(x)
+    number = math.prod(x.shape[i] for i in axes_of(x, axis))
+    center = reduced(mx.sum, wide, axis, True, 0.0) / number
+    squares = reduced(mx.sum, mx.square(wide - center), axis, keepdims, 0.0)
+    return squares / mx.maximum(mx.array(number - correction, wide.dtype), 0.0)
+
+
+# --- draws -------------------------------------------------------------------------------------
+def uniform_wide(key: Any, x: Tensor) -> Tensor:
+    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
+    return random.uniform_like(key, accumulated(x))
+
+
+def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
+    p = p.astype(x.dtype) if isinstance(p, mx.array) else mx.array(p, x.dtype)
+    return (random.uniform_like(key, x) < p).astype(x.dtype)
+
+
+def rademacher_like(key: Any, x: Tensor) -> Tensor:
+    return 2 * (random.uniform_like(key, x) < 0.5).astype(x.dtype) - 1
+
+
+def exponential_like(key: Any, x: Tensor) -> Tensor:
+    return (-mx.log1p(-uniform_wide(key, x))).astype(x.dtype)
+
+
+def gumbel_like(key: Any, x: Tensor) -> Tensor:
+    uniform = uniform_wide(key, x)
+    positive = mx.maximum(uniform, mx.finfo(uniform.dtype).smallest_normal)
+    return (-mx.log(-mx.log(positive))).astype(x.dtype)
+
+
+# --- products ----------------------------------------------------------------------------------
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return mx.matmul(accumulated(a), accumulated(b)).astype(a.dtype)
+
+
+def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(accumulated(cotangent), like, b)
+    columns = mx.swapaxes(accumulated(b if b.ndim > 1 else b[:, None]), -1, -2)
+    result = mx.matmul(product, columns)
+    result = result if like.ndim > 1 else result[..., 0, :]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(accumulated(cotangent), a, like)
+    rows = mx.swapaxes(accumulated(a if a.ndim > 1 else a[None]), -1, -2)
+    result = mx.matmul(rows, product)
+    result = result if like.ndim > 1 else result[..., 0]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Give the product of a and b back the axes that a vector among them took away."""
+    product = product[..., None] if b.ndim == 1 else product
+    return product[..., None, :] if a.ndim == 1 else product
+
+
+def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
+    return mx.einsum(subscripts, *map(accumulated, arrays)).astype(arrays[0].dtype)
+
+
+def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
+    """A constant of the program."""
+    return bridge.from_numpy(value.as_numpy(as_numpy_dtype(dtype_name(dtype))))
+
+
+# --- shards: MLX's arrays are whole ------------------------------------------------------------
+def all_dim(x: Tensor, *, axis: int, names: Any) -> int:
+    return x.shape[axis]
+
+
+def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
+    return key
+
+
+def to_shard(x: Tensor) -> Tensor:
+    return x
+
+
+def from_shard(x: Tensor, like: Tensor) -> Tensor:
+    return x
+
+
+def all_sum(x: Tensor, of: Tensor, *, names: Any) -> Tensor:
+    return x
+
+
+def all_max(x: Tensor, of: Tensor, *, names: Any) -> Tensor:
+    return x
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    ops.FOLD_IN: random.fold_in,
+    ops.UNIFORM_LIKE: random.uniform_like,
+    ops.NORMAL_LIKE: random.normal_like,
+    **ordering.OPS,
+    **convolutions.OPS,
+    **indices.OPS,
+    **linalg.OPS,
+    **shapes.OPS,
+}

@@ -1,0 +1,30 @@
+"""MLX's rows: op to callable. An op with a symbol that is left out is written infix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from multigrad.backend import Op, compositions, ops
+
+from ..attach import bridge
+from . import activations, arrays, elementwise, error_functions
+
+OWN: dict[Op, Callable[..., Any]] = {
+    **elementwise.OPS, **error_functions.OPS, **activations.OPS, **arrays.OPS,
+}  # fmt: skip
+OPS = {**compositions(OWN, elementwise.widened), **OWN}
+
+NO_KERNEL = "mlx 0.32 has no such kernel"
+UNSUPPORTED: dict[Op, str | dict[str, str]] = dict.fromkeys(
+    (
+        ops.NDTRI,
+        ops.LGAMMA,
+        ops.DIGAMMA,
+        ops.POLYGAMMA,
+        ops.I0E,
+        ops.I1E,
+    ),
+    NO_KERNEL,
+)
+UNSUPPORTED[ops.CAST] = dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), bridge.NO_FLOAT8)

@@ -1,0 +1,20 @@
+"""Paddle's rows: op to callable. An op with a symbol that is left out is written infix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from multigrad.backend import Op, compositions
+
+from ..distributed import collectives
+from . import activations, arrays, elementwise, special
+from .widening import widened
+
+__all__ = ["OPS", "UNSUPPORTED"]
+
+OWN: dict[Op, Callable[..., Any]] = {
+    **elementwise.OPS, **special.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
+}  # fmt: skip
+OPS = {**compositions(OWN, widened), **OWN}
+UNSUPPORTED: dict[Op, Any] = {}

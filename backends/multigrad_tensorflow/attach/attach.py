@@ -1,0 +1,302 @@
+"""From a lowering to `tf.custom_gradient`.
+
+The params are closed over: `tf.custom_gradient` would make tensors of them, and takes no keywords
+in graphs. TensorFlow forgets a custom gradient in two places, where the forward's own derivative
+would be taken in silence: `ForwardAccumulator` in eager code, and a tape around
+`tf.vectorized_map`. `custom_gradient` and `run_forward` stand against both.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow.python.eager.forwardprop_util import pack_tangents
+from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
+
+from multigrad.errors import GradientError
+from multigrad.functions.calls.variables import pull_delivering
+from multigrad.graph.ir.types import is_float
+
+if TYPE_CHECKING:
+    from multigrad.backend import Emitted
+
+Tensor: TypeAlias = Any
+
+
+def render_file(emitted: Emitted) -> str:
+    """Return the same for a file without multigrad, where a key comes as people have it."""
+    name = emitted.identifier
+    own = f"\n\n# AutoGraph has nothing to convert.\n{name} = do_not_convert({name})\n"
+    return render(emitted, "    else:\n        key = read_key(key)\n") + own
+
+
+def render(emitted: Emitted, read_key: str = "") -> str:
+    """Return the source of a function of the tensors and the params."""
+    f, b, name = emitted.forward, emitted.backward, emitted.identifier
+    inputs, outputs = ", ".join(emitted.inputs), ", ".join(emitted.outputs)
+    draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    draw += "".join(
+        f"    {each} = {each} if type({each}) is float else hold({each})\n"
+        for each in emitted.params
+        if each != "key"
+    )
+    if emitted.draws:
+        draw += f"    if key is None:\n        key = draw_key()\n{read_key}"
+    returned = outputs if emitted.single else f"({outputs})"
+    backward = f"""\
+        def backward({", ".join(emitted.cotangents)}):
+{b.indented(12)}            return {", ".join(emitted.gradients(b))}
+"""
+    shapes = "".join(f"        shape_of_{each} = {each}.shape\n" for each in emitted.shapes)
+    body = (
+        f"        {outputs} = {_run(emitted)}\n{_keep(emitted, 8)}{shapes}\n{backward}\n        "
+        f"return {returned}, backward\n"
+    )
+    result, rest = f"function({', '.join(f'localize({each})' for each in emitted.inputs)})", ""
+    held = [each for each in emitted.outputs if each in (*emitted.residuals, *emitted.keep.reads)]
+    if emitted.keeps_output and held:
+        # Backward takes what it keeps of an output from the result, whose derivative is this very
+        # function's.
+        again = emitted.keep.reads.intersection(emitted.outputs)
+        own = ", ".join((*held, *(emitted.computed if again else ())))
+        body = f"        nonlocal {own}\n{body}"
+        rest = f"    {outputs} = {result}\n{_keep(emitted, 4) if again else ''}"
+        result = returned
+    return f"""\
+def forward({", ".join((*emitted.inputs, *emitted.forward_params))}):
+{f.indented(4)}    return {f.result}
+
+
+def {name}({inputs}{emitted.signature}):
+{draw}
+    @custom_gradient
+    def function({inputs}):
+{body}
+{rest}    return {_stopped(result, emitted)}
+"""
+
+
+def _run(emitted: Emitted) -> str:
+    """Return the call that runs forward."""
+    inputs = ", ".join(emitted.inputs)
+    params = "".join(f"{each}, " for each in emitted.forward_params)
+    given = f", params=({params.strip()})" if params else ""
+    if emitted.linear:
+        return f"run_forward(forward, {inputs}{given})"
+    return f"run_forward_in_reverse_mode(forward, {inputs}, {emitted.name!r}{given})"
+
+
+def _keep(emitted: Emitted, spaces: int) -> str:
+    """Return the lines that compute what is kept."""
+    pairs = zip(emitted.computed, emitted.keep.results, strict=True)
+    lines = "".join(f"{' ' * spaces}{name} = {result}\n" for name, result in pairs)
+    return emitted.keep.indented(spaces) + lines
+
+
+def _stopped(result: str, emitted: Emitted) -> str:
+    """Return the expression of the result, in which what carries no gradient is stopped."""
+    types = emitted.output_types
+    stopped = tuple(i for i in emitted.undifferentiable if is_float(types[i]))
+    return f"stop({result}, {stopped})" if stopped else result
+
+
+def localize(tin: Tensor) -> Tensor:
+    """Read a variable, and bring a tensor into the graph of its branch, else TensorFlow (2.21)
+    fails.
+    """
+    if not isinstance(tin, tf.Tensor):
+        tin = tf.convert_to_tensor(tin)
+    if tf.executing_eagerly() or getattr(tin, "graph", None) is tf.compat.v1.get_default_graph():
+        return tin
+    return tf.identity(tin)
+
+
+def hold(number: Any) -> Any:
+    """Read a variable: backward takes what stood there at forward, whatever is assigned since."""
+    return tf.convert_to_tensor(number) if isinstance(number, tf.Variable) else number
+
+
+def stop(outputs: Any, positions: Sequence[int]) -> Any:
+    """Let no gradient pass through some of the outputs."""
+    if not isinstance(outputs, tuple):
+        return tf.stop_gradient(outputs)
+    return tuple(tf.stop_gradient(y) if i in positions else y for i, y in enumerate(outputs))
+
+
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `tf.custom_gradient(function)`, which a ForwardAccumulator asks as well.
+
+    What an accumulator knows the tangent of already it takes from there: so the outputs have none,
+    while what backward keeps has its own.
+    """
+
+    def call(*inputs: Tensor) -> Any:
+        forgets = pack_tangents(inputs).tangents
+        PENDING.function = without_tangents(function) if forgets else function
+        return call_pending(*inputs)
+
+    return call
+
+
+# Decorated once: to decorate a function anew takes 25 us a call, of 170.
+PENDING = threading.local()
+
+
+@tf.custom_gradient
+def call_pending(*inputs: Tensor) -> Any:
+    """Call the function that is waiting on this thread."""
+    function = PENDING.function
+    del PENDING.function
+    return function(*inputs)
+
+
+def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function and its gradient whose outputs have no tangents."""
+
+    def stopped(*inputs: Tensor) -> Any:
+        outputs, backward = function(*inputs)
+        return tf.nest.map_structure(tf.stop_gradient, outputs), backward
+
+    return stopped
+
+
+def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[Any] = ()) -> Any:
+    """Run forward so that its own derivative is never taken for that of the rule.
+
+    Raises:
+        GradientError: a ForwardAccumulator asks for a tangent in a graph.
+    """
+    if not tf.executing_eagerly():
+        if pack_tangents(inputs).tangents:
+            raise GradientError(
+                "tf.autodiff.ForwardAccumulator (TensorFlow 2.21) ignores custom gradients where "
+                "it is inside of a tf.function: put it around the tf.function, or use a "
+                "GradientTape"
+            )
+        if is_vectorized():
+            return refuse_gradient(forward(*inputs, *params), inputs)
+    return forward(*inputs, *params)
+
+
+def run_forward_in_reverse_mode(
+    forward: Callable[..., Any], *inputs_and_name: Any, params: Sequence[Any] = ()
+) -> Any:
+    """Run forward under a rule that has no forward mode.
+
+    Raises:
+        GradientError: a ForwardAccumulator asks for a tangent.
+    """
+    *inputs, name = inputs_and_name
+    if pack_tangents(inputs).tangents:
+        raise GradientError(
+            f"{name}: tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out, "
+            "which this one is not; use a GradientTape"
+        )
+    return run_forward(forward, *inputs, params=params)
+
+
+def refuse_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
+    """Return the outputs, with a path along which a gradient of them would go, and be refused."""
+    if "PreventGradient" not in pfor._pfor_converter_registry:
+        pfor.RegisterPFor("PreventGradient")(convert_prevent_gradient)
+    floats = [x for x in inputs if x.dtype.is_floating]
+
+    def guard(output: Tensor) -> Tensor:
+        if not output.dtype.is_floating:
+            return output
+        for x in floats:
+            refused = tf.reduce_sum(tf.raw_ops.PreventGradient(input=x, message=VECTORIZED))
+            never = tf.zeros_like(output) + tf.cast(refused, output.dtype)
+            output = tf.where(tf.ones_like(output, tf.bool), output, never)
+        return output
+
+    return tf.nest.map_structure(guard, outputs)
+
+
+def is_vectorized() -> bool:
+    """Return whether the body of a `tf.vectorized_map` is being traced."""
+    caller = sys._getframe()
+    while caller is not None:
+        if caller.f_code is control_flow_ops._pfor_impl.__code__:
+            return True
+        caller = caller.f_back
+    return False
+
+
+VECTORIZED = (
+    "tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
+    "not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
+)
+
+
+def convert_prevent_gradient(converted: Any) -> Any:
+    """Vectorize the op that refuses a gradient."""
+    stacked = converted.inputs[0]
+    message = converted.op.get_attr("message").decode()
+    output = tf.raw_ops.PreventGradient(input=stacked.t, message=message)
+    return pfor.wrap(output, stacked.is_stacked)
+
+
+NAMESPACE = {
+    "custom_gradient": custom_gradient,
+    "hold": hold,
+    "localize": localize,
+    "run_forward": run_forward,
+    "run_forward_in_reverse_mode": run_forward_in_reverse_mode,
+    "stop": stop,
+}
+
+
+def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
+    """Return the function."""
+    native = namespace[emitted.identifier]
+    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    # AutoGraph has nothing to convert in straight-line code, and cannot find its source.
+    return tf.autograph.experimental.do_not_convert(native)
+
+
+def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return how the hot path calls the function: without the wrapper, whose work AutoGraph alone
+    needs.
+    """
+    return native.__wrapped__
+
+
+def attach_function(
+    run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str
+) -> tuple[Tensor, ...]:
+    """Apply a whole function that runs as it is: it gives its outputs, and what maps their
+    cotangents to gradients.
+
+    A variable that it reads besides its arguments gets the gradient that its own gradient function
+    delivers, or none.
+    """
+    marked: tuple[int, ...] = ()
+
+    @custom_gradient
+    def function(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Any]]:
+        pull: Any = None
+
+        def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
+            nonlocal pull, marked
+            outputs, pull, marked = run(*inputs)
+            return outputs
+
+        outputs = run_forward(forward, *inputs)
+
+        def backward(*cotangents: Any, variables: Sequence[Any] | None = None) -> Any:
+            given = [
+                tf.zeros_like(output) if cotangent is None else cotangent
+                for cotangent, output in zip(cotangents, outputs, strict=True)
+            ]
+            pulled, of_variables = pull_delivering(pull, given, variables or ())
+            return pulled if variables is None else (pulled, of_variables)
+
+        return outputs, backward
+
+    outputs = function(*map(localize, tensors))
+    return stop(outputs, marked) if marked else outputs

@@ -1,0 +1,1 @@
+"""TensorFlow's compilers: what they trace, what guards it, and what runs again."""

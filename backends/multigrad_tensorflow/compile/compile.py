@@ -1,0 +1,421 @@
+"""tf.function: a call-time guard in every traced graph, and `xg.jit`.
+
+A tf.function's cache cannot be keyed from outside, so each graph that depends on the rule in force
+outside of it, or on what a name means, captures a check: at every call it compares these with what
+its trace read, and raises.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.core import config as autograph
+from tensorflow.python.autograph.core.converter import ConversionOptions
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+from tensorflow.python.saved_model import save_context
+
+from multigrad.backend import compilers
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.errors import StaleTraceError, TraceError
+from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.rules.in_force.activation import Activation
+from multigrad.trace.scope.moving import Moving, NumberRead
+from multigrad.trace.scope.reads import Lookup
+
+from ..kernels import random
+from .regions import enter_use, find_again, follow_in_region, number_in_region
+
+Tensor = Any
+# The token of a `use`, the graph in which it was entered (None: eagerly), and the rules before
+# it.
+Entry = tuple[str, Any, ActiveRules]
+ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
+    "multigrad_tensorflow_entries", default=()
+)
+GUARD = "multigrad_rule_in_force"
+# They trace functions of their own into files in which a captured check would be an input.
+EXPORTERS = ("keras.src.export.litert", "keras.src.export.onnx", "tensorflow.lite.python")
+
+# AutoGraph would convert what it is called from a tf.function, the capture of rules included.
+OURS = ("multigrad", "multigrad_tensorflow")
+autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CONVERSION_RULES)
+
+
+def on_enter(token: str) -> Callable[[], None]:
+    """Note in which graph a `use` was entered: inside its own graph it is part of the trace."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    reset = ENTRIES.set((*ENTRIES.get(), (token, graph, CURRENT.get())))
+    leave_use = enter_use()
+
+    def leave() -> None:
+        leave_use()
+        ENTRIES.reset(reset)
+
+    return leave
+
+
+def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
+    """Capture the check in the function being traced, and in those around it, as far as the rule
+    comes from outside.
+
+    Raises:
+        StaleTraceError: the rule was put in force before TensorFlow was imported.
+    """
+    if tf.executing_eagerly() or save_context.in_save_context():
+        return
+    entries = ENTRIES.get()
+    if (entries[-1][0] if entries else "") != CURRENT.get().token:
+        raise StaleTraceError(
+            "a tf.function is traced under a rule that was put in force before TensorFlow was "
+            "imported: import tensorflow before `with xg.use(...)`"
+        )
+    inside: list[Any] = []
+    for graph, check in find_checks():
+        inside.append(graph)
+        active = outside_of(inside, entries)
+        if getattr(active, scope) is getattr(CURRENT.get(), scope) and check is not None:
+            check.words.setdefault(scope, active.word(scope))
+
+
+def on_depend(holder: Any) -> None:
+    """Capture the check that what a layer holds still acts, or a name still means the same,
+    whatever rule is in force.
+    """
+    if not tf.executing_eagerly() and not save_context.in_save_context():
+        for _, check in find_checks():
+            if check is not None:
+                check.traced.add(holder)
+
+
+def is_tracing() -> bool:
+    """Return whether a graph is being made."""
+    return not tf.executing_eagerly()
+
+
+def follow(moving: Moving) -> Tensor | None:
+    """Return a tensor of the graph being made that has the number at each call; None in eager code,
+    and in a graph that is written to a file, which holds the number that it has then.
+    """
+    if tf.executing_eagerly() or save_context.in_save_context() or is_exporting():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    if not isinstance(graph, FuncGraph):
+        raise TraceError(f"a graph of TensorFlow 1 cannot follow {moving.where()}; pass a number")
+    with tf.init_scope():
+        now = tf.constant(moving.value, tf.float64)
+    read_now = functools.partial(number_of, moving)
+
+    def make() -> Tensor:
+        refuse_backward(graph, moving.where())
+        return graph.capture_call_time_value(
+            read_now, tf.TensorSpec([], tf.float64), key=(GUARD, moving.serial), default_value=now
+        )
+
+    return follow_in_region(moving, make)
+
+
+def number_of(moving: Moving) -> Tensor:
+    """Return the number at a call, where that is made in another graph a tensor of that."""
+    tensor = follow(moving)
+    return tf.constant(number_in_region(moving), tf.float64) if tensor is None else tensor
+
+
+def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
+    """Return the active rules around graphs that are being traced one inside of the other."""
+    for _, where, before in entries:
+        if any(where is graph for graph in graphs):
+            return before
+    return CURRENT.get()
+
+
+def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
+    """Yield the functions being traced, inner ones first, with their check; None: its function has
+    one for it.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, FuncGraph):
+        # Branches and loop bodies are called by their function only, and XLA knows no captures of
+        # theirs.
+        if isinstance(graph, ControlFlowFuncGraph):
+            yield graph, None
+        elif is_backward(graph):  # a call to it gives no value to a capture: gradients were None
+            if find_again() is None:
+                refuse_backward(graph, "a rule or a name")
+            yield graph, None  # the graph of the first run has the check
+        else:
+            if not hasattr(graph, GUARD):
+                if not isinstance(graph.outer_graph, FuncGraph) and is_exporting():
+                    return
+                setattr(graph, GUARD, FrameSpec(graph.name))
+                # One key for all graphs: a graph that calls another one then keeps its own check.
+                check, nothing = getattr(graph, GUARD), make_nothing()
+                graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
+            yield graph, getattr(graph, GUARD)
+        graph = graph.outer_graph
+
+
+def is_backward(graph: Any) -> bool:
+    """Return whether a graph is that of the gradients of a function, taken outside of it."""
+    return graph.name.startswith("__backward_")
+
+
+def refuse_backward(graph: Any, what: str) -> None:
+    """Refuse to read what may change in the graph of a function's gradients.
+
+    Raises:
+        TraceError: it is one.
+    """
+    if is_backward(graph):
+        raise TraceError(
+            f"a gradient function reads {what} while the gradients of a tf.function are traced "
+            "outside of it, where TensorFlow (2.21) can follow no change: take the gradient inside "
+            "of the tf.function"
+        )
+
+
+def is_exporting() -> bool:
+    """Return whether the outermost graph is traced to be written, and never called."""
+    active = sys._getframe(1)
+    while active is not None:
+        if active.f_globals.get("__name__", "").startswith(EXPORTERS):
+            return True
+        active = active.f_back
+    return False
+
+
+@functools.cache
+def make_nothing() -> Tensor:
+    """Return a tensor without elements, the value of the captured check."""
+    with tf.init_scope():
+        return tf.zeros([0], tf.int32)
+
+
+class FrameSpec(tf.TensorSpec):
+    """The type of a captured value; TensorFlow casts to it at each call, and that is when it
+    checks.
+
+    A call from another graph that is being traced casts too: a function may have been traced under
+    another rule.
+    """
+
+    def __init__(self, name: str) -> None:
+        # Of integers, which a function on DTensors takes from anywhere.
+        super().__init__([0], tf.int32)
+        # The rule in force outside of the graph, by scope; a scope that nothing in it depends on is
+        # left out.
+        self.words: dict[str, str] = {}
+        self.function = name
+        # What layers held in the graph, and what names meant; each says when another has taken its
+        # place.
+        self.traced: set[Any] = set()
+
+    def most_specific_common_supertype(self, others: Any) -> Any:
+        """Return this spec where all were made under one rule: `reduce_retracing` asks."""
+        return self if all(other.meaning() == self.meaning() for other in others) else None
+
+    def meaning(self) -> Any:
+        """Return what the graph depends on."""
+        return self.words, {each for each in self.traced if isinstance(each, Lookup)}
+
+    def cast(self, value: Any, casting_context: Any) -> Any:
+        """Return the value.
+
+        Raises:
+            StaleTraceError: another rule is in force than when the function was traced.
+            TraceError: it is called in a graph that is written to a file that can hold no check.
+        """
+        active = CURRENT.get()
+        for scope, word in self.words.items():
+            if active.word(scope) != word and not save_context.in_save_context():
+                raise StaleTraceError(
+                    f"tf.function {self.function!r} was traced under {describe(word)}, now "
+                    f"{describe(active.word(scope))} is in force. Compile with xg.jit(fn), which "
+                    "retraces, or put `with xg.use(...)` inside the function. In Keras, call "
+                    "model.make_train_function(force=True) before fit, or give the rule to the "
+                    "layer"
+                )
+        for each in self.traced:
+            if each.superseded:
+                raise StaleTraceError(f"tf.function {self.function!r} {explain(each)}")
+        if not tf.executing_eagerly() and is_exporting():
+            raise TraceError(
+                f"a model that is exported without gradients calls tf.function {self.function!r}, "
+                "whose check of the rule in force would be an input of the file: call the "
+                "function without tf.function, or export a SavedModel"
+            )
+        if value is make_nothing():
+            return value
+        return super().cast(value, casting_context)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def to_tensors(self, value: Tensor) -> list[Tensor]:
+        """Return the value, which TensorFlow has just cast; by default it would be cast, so
+        checked, once more.
+        """
+        return [value]
+
+
+def describe(token: str) -> str:
+    """Return the active rules' token as words."""
+    return f"the rule {token!r}" if token else "no rule"
+
+
+def explain(holder: Any) -> str:
+    """Return why a trace is stale in which something acts that another has taken the place of."""
+    if isinstance(holder, NumberRead):
+        return (
+            f"holds {holder.number!r} for {holder.moving.where()}, where it stands at "
+            f"{holder.moving.value!r}: compile with xg.jit(fn)"
+        )
+    advice = "trace it anew. In Keras, call model.make_train_function(force=True) before fit"
+    if isinstance(holder, Lookup):
+        return (
+            f"was traced before the rule {holder.name!r} was redefined: compile with xg.jit(fn), "
+            f"which retraces, or {advice}"
+        )
+    return f"was traced before a layer in it was given another rule, function or backend: {advice}"
+
+
+# --- xg.jit ---------------------------------------------------------------------------------------
+
+
+def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Return tf.function(fn), keyed by the rule in force, whose numbers are run-time arguments."""
+    keyed = compilers.key_runs(fn, "tensorflow", functools.partial(_Compiled, fn, options))
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        on_read(None)  # in a graph around this one, what is hidden here is constant
+        on_read(None, None, "params")
+        return keyed(*args, **kwargs)
+
+    return call
+
+
+class _Compiled(compilers.Run):
+    """tf.function of the function under one rule."""
+
+    def __init__(
+        self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
+    ) -> None:
+        options = dict(options)
+        converted = _convert(fn) if options.pop("autograph", True) else fn
+        super().__init__(converted, rules, moving, word)
+        self.applied = (0, 0)  # by the last trace
+        if options.get("input_signature") is not None:
+            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.hidden(rules)]
+            options["input_signature"] = (specs, tuple(options["input_signature"]), {})
+
+        def run(hidden: Any, args: Any, kwargs: Any) -> Any:
+            hidden = list(hidden)
+            numbers = [hidden.pop() for _ in moving][::-1]
+            parts = _from_tensors(compilers.hide(rules), hidden)
+            result, self.applied = self.trace(parts, numbers, args, kwargs)
+            return result, tf.constant(self.applied) if any(self.applied) else None
+
+        self.run = tf.function(run, autograph=False, **options)
+
+    def in_force(self, active: ActiveRules) -> AbstractContextManager[None]:
+        return _in_force(active)
+
+    def hidden(self, rules: Any) -> list[Tensor]:
+        """Return what is hidden now, as a flat list."""
+        numbers = map(_as_number, self.numbers(load_backend("tensorflow")))
+        return [*_as_tensors(compilers.hide(rules)), *numbers]
+
+    def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
+        hidden = self.hidden(rules)
+        with _in_force(ActiveRules(token="xg.jit")):
+            result, applied = self.run(hidden, args, kwargs)
+        if applied is None:
+            return result, (0, 0)
+        # In a graph around this one the number is not known, but there the last trace is this
+        # call's.
+        first, second = applied.numpy().tolist() if tf.executing_eagerly() else self.applied
+        return result, (first, second)
+
+
+def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Let AutoGraph see the user's function, and nothing of ours around it."""
+    status = ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED, ConversionOptions(recursive=True))
+    return tf.__internal__.autograph.tf_convert(fn, status)
+
+
+def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
+    """Return what is hidden as a flat list: each rule's numbers, then the key and the count."""
+    tensors = []
+    for rule in hidden:
+        tensors += map(_as_number, rule.values)
+        if rule.key is not None:
+            tensors += [random.key_words(rule.key), tf.cast(rule.count, tf.uint32)]
+    return tensors
+
+
+def _as_number(value: Any) -> Tensor:
+    """Return a number as a tensor, which `tf.constant` makes faster than a conversion; a tensor as
+    it is.
+    """
+    if isinstance(value, float):
+        return tf.constant(value, tf.float64)
+    return tf.convert_to_tensor(value)
+
+
+def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
+    """Return what was hidden in the same places, with the tensors of a trace."""
+    found = []
+    for rule in hidden:
+        values = tuple(tensors.pop(0) for _ in rule.values)
+        key, count = (None, None) if rule.key is None else (tensors.pop(0), tensors.pop(0))
+        found.append(compilers.Hidden(values, key, count))
+    return found[0], found[1]
+
+
+@contextmanager
+def _in_force(active: ActiveRules) -> Iterator[None]:
+    leave = on_enter(active.token)
+    reset = CURRENT.set(active)
+    try:
+        yield
+    finally:
+        CURRENT.reset(reset)
+        leave()
+
+
+def forget_traces(variables: Iterable[Any]) -> None:
+    """Let each `tf.function` that was traced with one of these variables forget its traces.
+
+    Nothing in a graph tells of rules to come, so that what was traced before them is looked for: by
+    the variables that it reads.
+    """
+    names = {each._unique_id for each in variables if isinstance(each, tf.Variable)}
+    if not names:
+        return
+    for each in gc.get_objects():
+        if type(each) is not Function:
+            continue
+        with each._lock:
+            for cache in caches_of(each):
+                if any(reads(concrete.graph, names) for concrete in cache.values()):
+                    cache.clear()
+
+
+def caches_of(function: Function) -> list[Any]:
+    """Return what holds a function's traces."""
+    options = (function._variable_creation_config, function._no_variable_creation_config)
+    return [each.function_cache for each in options if each is not None]
+
+
+def reads(graph: Any, names: set[str]) -> bool:
+    """Return whether a graph reads one of some variables."""
+    return any(getattr(each, "_unique_id", None) in names for each in graph.variables)

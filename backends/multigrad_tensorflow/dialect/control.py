@@ -1,0 +1,112 @@
+"""TensorFlow's dialect, loops and branches that are functions; see `table.py`.
+
+A loop goes on as TensorFlow runs one eagerly: by Python's own, on numbers that are known; what
+values end is a loop of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from multigrad.capture.control import control
+from multigrad.capture.meanings.parts import rank
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+def while_loop(
+    cond: Handler, body: Handler, loop_vars: Any, shape_invariants: Any = None,
+    parallel_iterations: Any = None, back_prop: bool = True, swap_memory: bool = False,
+    maximum_iterations: Any = None, same_structure: bool = True,
+) -> Any:  # fmt: skip
+    """The loop unrolled, or recorded where values end it.
+
+    Raises:
+        TypeError: it lets no gradient through, or a turn changes what it carries.
+    """
+    if not back_prop:
+        raise TypeError("a loop with back_prop=False; use tf.stop_gradient on what it returns")
+    most = None if maximum_iterations is None else int(maximum_iterations)
+    was_packed = False
+
+    def step(*values: Any) -> Any:
+        nonlocal was_packed
+        found = body(*values)
+        if len(values) == 1 and not isinstance(found, list | tuple):
+            was_packed = not same_structure
+            found = (found,)
+        tf.nest.assert_same_structure([*values], [*found])
+        return found
+
+    with tf.init_scope():
+        result = control.turns(loop_vars, cond, step, most)
+    return result[0] if was_packed else result
+
+
+def old_while_loop(
+    cond: Handler, body: Handler, loop_vars: Any, shape_invariants: Any, parallel_iterations: Any,
+    back_prop: bool, swap_memory: bool, maximum_iterations: Any, same_structure: bool,
+) -> Any:  # fmt: skip
+    """That of `tf.compat.v1`, which gives a single variable back as it is."""
+    return while_loop(
+        cond, body, loop_vars, back_prop=back_prop, maximum_iterations=maximum_iterations,
+        same_structure=same_structure,
+    )  # fmt: skip
+
+
+def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
+    """Both ways and a choice, where no fact decides."""
+    if not is_tensor(pred):
+        return true_fn() if pred else false_fn()
+    check_without_axes(pred)
+    taken = xp.not_equal(pred, 0)
+    return control.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
+
+
+def old_cond(
+    pred: Any, true_fn: Handler, false_fn: Handler, strict: bool, fn1: Any, fn2: Any
+) -> Any:
+    """That of `tf.compat.v1`, which takes a single result out of its list."""
+    result = cond(pred, true_fn or fn1, false_fn or fn2)
+    is_single = isinstance(result, list | tuple) and len(result) == 1 and not strict
+    return result[0] if is_single else result
+
+
+def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
+    """All ways and a choice, where no fact decides; the last one of an index that has none."""
+    functions = branch_fns
+    if not isinstance(branch_fns, Mapping) and not callable(branch_fns[0]):
+        functions = dict(branch_fns)
+    if isinstance(functions, Mapping):
+        functions = [functions[i] for i in sorted(functions)]
+        if sorted(dict(branch_fns)) != [*range(len(functions))]:
+            raise TypeError("branch_fns whose keys are not 0, 1, 2 and so on")
+    ways = [*functions, *([] if default is None else [default])]
+    if not is_tensor(branch_index):
+        at = int(branch_index)
+        return ways[at if 0 <= at < len(ways) else -1]()
+    check_without_axes(branch_index)
+    if len(ways) == 1:
+        return ways[0]()
+    return control.branch(control.guards_of(branch_index, len(ways)), ways)
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.type.kind == "tensor"
+
+
+def check_without_axes(value: Value) -> None:
+    if rank(value):
+        raise TypeError("a branch by a tensor with axes; use tf.where(condition, x, y)")
+
+
+ALIASES: dict[Any, Handler] = {
+    tf.while_loop: while_loop, tf.cond: cond, tf.switch_case: switch_case,
+    tf.compat.v1.while_loop: old_while_loop, tf.compat.v1.cond: old_cond,
+}  # fmt: skip

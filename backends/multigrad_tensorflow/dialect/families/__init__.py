@@ -1,0 +1,1 @@
+"""The names of TensorFlow's dialect, by family."""

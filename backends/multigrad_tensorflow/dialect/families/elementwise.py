@@ -1,0 +1,246 @@
+"""TensorFlow's dialect, elementwise functions and activations; see `table.py`.
+
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py`
+fills in its defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import tensorflow as tf
+
+from multigrad.capture.meanings.slopes import first_of, is_differentiated
+from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.graph.ir.types import WHOLE, is_float
+from multigrad.trace.trace import NeedsConcrete, Value, cast
+from multigrad.trace.trace import constant as number
+from multigrad.trace.xp import all as xp
+
+from .shapes import TENSORFLOW
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+def identity(x: Tensor, *ignored: Any) -> Tensor:
+    return xp.stack(x, 0) if isinstance(x, list | tuple) else x
+
+
+def identity_n(x: Any, *ignored: Any) -> Any:
+    if isinstance(x, Value):
+        raise TypeError("a tensor in the place of a list of tensors")
+    return x
+
+
+def cast_to(x: Any, dtype: Any) -> Any:
+    """A number stays weak, but a float one that becomes an integer is truncated."""
+    dtype = tf.as_dtype(dtype) if isinstance(dtype, str) else dtype
+    if isinstance(x, int | float):
+        trace = dtype.trace if isinstance(dtype, SymbolicDType) else None
+        return x if trace is None else trace.value(number(x))  # with all its digits
+    if not isinstance(x, Value):
+        raise NeedsConcrete("dtype")  # of a constant tensor: TensorFlow's own does it
+    if x.node.type.kind == "scalar":
+        cuts = is_float(x.node.type) and getattr(dtype, "is_integer", False)
+        return xp.trunc(x) if cuts else x
+    return cast(x, dtype)
+
+
+def convert(value: Any, dtype: Any, *ignored: Any) -> Any:
+    """A tensor as it is, a list of tensors as one; a number stays weak, though a dtype is named."""
+    if isinstance(value, list | tuple) and any(isinstance(item, Value) for item in value):
+        value = xp.stack(value, 0)
+    return value if dtype is None else cast_to(value, dtype)
+
+
+def constant(value: Any, dtype: Any, shape: Any) -> Any:
+    if shape is None:
+        return convert(value, dtype)
+    if isinstance(value, Value):
+        raise TypeError("a constant of a given shape made of a symbolic value; use tf.fill")
+    raise NeedsConcrete("dtype")
+
+
+def add_n(inputs: Sequence[Tensor], *ignored: Any) -> Tensor:
+    return reduce(xp.add, inputs)
+
+
+def divide_no_nan(x: Any, y: Any) -> Tensor:
+    """0 where y is 0, in gradients too."""
+    is_zero = xp.equal(y, 0)
+    return xp.where(is_zero, 0.0, xp.divide(x, xp.where(is_zero, 1.0, y)))
+
+
+def multiply_no_nan(x: Any, y: Any) -> Tensor:
+    """0 where y is 0, whatever x is; the gradient of y stays x there."""
+    is_lost = xp.logical_and(xp.equal(y, 0), xp.logical_not(xp.isfinite(x)))
+    return xp.where(is_lost, 0.0, xp.multiply(x, y))
+
+
+def reciprocal_no_nan(x: Tensor) -> Tensor:
+    return divide_no_nan(1.0, x)
+
+
+def xdivy(x: Any, y: Any) -> Tensor:
+    is_zero = xp.equal(x, 0)
+    return xp.where(is_zero, 0.0, xp.divide(x, xp.where(is_zero, 1.0, y)))
+
+
+def xlog1py(x: Any, y: Any) -> Tensor:
+    """At x = 0 its slopes are 0 in TensorFlow."""
+    value = xp.xlog1py(x, y)
+    if not is_differentiated(x, y):
+        return value
+    is_zero = xp.logical_and(xp.equal(x, 0), xp.isfinite(y))
+    return xp.where(is_zero, 0.0, value)
+
+
+def maximum(x: Any, y: Any) -> Tensor:
+    """The larger; of equal ones x gets the whole gradient, as TensorFlow gives it."""
+    return first_of(xp.maximum, xp.less, x, y, missing=y)
+
+
+def minimum(x: Any, y: Any) -> Tensor:
+    """The smaller, likewise."""
+    return first_of(xp.minimum, xp.greater, x, y, missing=y)
+
+
+def selu(features: Tensor) -> Tensor:
+    """At 0 its slope is that from above."""
+    value = xp.selu(features)
+    if not is_differentiated(features):
+        return value
+    return xp.where(xp.equal(features, 0), features * SELU, value)
+
+
+SELU = 1.0507009873554805  # Klambauer et al. 2017, arXiv:1706.02515, eq. 2
+
+
+def floordiv(x: Any, y: Any) -> Tensor:
+    """Of floats, TensorFlow floors the quotient, infinite ones too; `//` in a rule is Python's."""
+    if any(isinstance(v, Value) and is_float(v.node.type) for v in (x, y)):
+        return xp.floor(xp.divide(x, y))
+    return xp.floor_divide(x, y)
+
+
+def truncatediv(x: Any, y: Any) -> Tensor:
+    return xp.trunc(xp.divide(x, y))
+
+
+def squared_difference(x: Any, y: Any) -> Tensor:
+    return xp.square(xp.subtract(x, y))
+
+
+def erfcinv(x: Tensor) -> Tensor:
+    return xp.multiply(xp.ndtri(xp.multiply(x, 0.5)), -math.sqrt(0.5))
+
+
+def polygamma(a: Any, x: Tensor) -> Tensor:
+    if isinstance(a, Value) or int(a) != a:
+        raise TypeError("polygamma of a static integer order only")
+    return xp.polygamma(int(a), x)
+
+
+def polyval(coeffs: Any, x: Tensor) -> Tensor:
+    """Horner's scheme, the highest power first."""
+    if not isinstance(coeffs, list):
+        raise TypeError(f"polyval takes a list of coefficients, not a {type(coeffs).__name__}")
+    if not coeffs:
+        return xp.zeros_like(x)
+    total = coeffs[0]
+    for each in coeffs[1:]:
+        total = xp.add(each, xp.multiply(total, x))
+    return total
+
+
+def where(condition: Tensor, x: Any, y: Any) -> Tensor:
+    if x is None or y is None:
+        raise TypeError("where without x and y gives indices; use tf.where(condition, x, y)")
+    return xp.where(condition, x, y)
+
+
+def clip_by_value(t: Tensor, clip_value_min: Any, clip_value_max: Any) -> Tensor:
+    """TensorFlow gives the lower end where the ends are exchanged, `clip` the upper."""
+    ends = (clip_value_min, clip_value_max)
+    if all(isinstance(end, int | float) for end in ends) and clip_value_min <= clip_value_max:
+        return xp.clip(t, *ends)
+    return xp.maximum(xp.minimum(t, clip_value_max), clip_value_min)
+
+
+def is_tensor(x: Any) -> bool:
+    return x.node.type.kind == "tensor"
+
+
+def as_number(value: Any) -> Any:
+    """Return a static number of TensorFlow's as Python's; a symbolic one as it is."""
+    return value if isinstance(value, Value | int | float) else float(value)
+
+
+def leaky_relu(features: Tensor, alpha: Any) -> Tensor:
+    slope = as_number(alpha)
+    if isinstance(slope, Value):
+        return xp.where(features > 0, features, slope * features)
+    return xp.leaky_relu(features, slope)
+
+
+def silu(features: Tensor, beta: Any) -> Tensor:
+    """x sigmoid(beta x); also known as swish."""
+    if isinstance(beta, int | float) and beta == 1:
+        return xp.silu(features)
+    return xp.multiply(features, xp.sigmoid(xp.multiply(beta, features)))
+
+
+def dropout(x: Tensor, rate: Any, noise_shape: Any, seed: Any) -> Tensor:
+    """TensorFlow's scales the whole by 1 / (1 - rate) and keeps what it does not drop."""
+    if noise_shape is not None or seed is not None:
+        raise TypeError("dropout with noise_shape or seed; draws follow xg.use(..., key=...)")
+    scale = 1.0 / (1.0 - as_number(rate))
+    return xp.where(xp.rand_like(x) >= rate, x * scale, 0.0)
+
+
+def sigmoid_cross_entropy(labels: Any, logits: Any) -> Tensor:
+    """max(z, 0) - z labels + log(1 + exp(-|z|)), z being the logits."""
+    tail = xp.log1p(xp.exp(-xp.abs(logits)))
+    return xp.relu(logits) - xp.multiply(logits, labels) + tail
+
+
+def saturate_cast(value: Tensor, dtype: Any) -> Tensor:
+    """To integers every cast of ours saturates; to a narrower float dtype it is not captured."""
+    if not tf.as_dtype(dtype).is_integer:
+        raise TypeError("saturate_cast to a float dtype; use tf.cast")
+    if isinstance(value, Value) and value.node.type.dtype in WHOLE:
+        value = xp.clip(value, *_range_within(value.node.type.dtype, tf.as_dtype(dtype)))
+    return cast_to(value, dtype)
+
+
+def _range_within(own: str, dtype: Any) -> tuple[int, int]:
+    """Return the least and the largest number that both dtypes have."""
+    source = tf.as_dtype(own)
+    return max(source.min, dtype.min), min(source.max, dtype.max)
+
+
+NAMED = TENSORFLOW.called({xp: "zeros_like; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"})
+ALIASES: dict[Any, Handler] = {
+    tf.add_n: add_n, tf.math.accumulate_n: add_n, tf.cast: cast_to,
+    tf.clip_by_value: clip_by_value, tf.constant: constant, tf.convert_to_tensor: convert,
+    tf.math.conj: identity, tf.math.divide_no_nan: divide_no_nan, tf.math.erfcinv: erfcinv,
+    tf.math.floordiv: floordiv, tf.identity: identity, tf.identity_n: identity_n,
+    tf.is_tensor: is_tensor, tf.math.multiply_no_nan: multiply_no_nan,
+    tf.math.polygamma: polygamma, tf.math.polyval: polyval, tf.math.real: identity,
+    tf.math.reciprocal_no_nan: reciprocal_no_nan, tf.saturate_cast: saturate_cast,
+    tf.math.squared_difference: squared_difference, tf.truncatediv: truncatediv, tf.where: where,
+    tf.math.xdivy: xdivy, tf.math.xlog1py: xlog1py, tf.maximum: maximum, tf.minimum: minimum,
+    tf.nn.selu: selu, tf.raw_ops.Maximum: maximum, tf.raw_ops.Minimum: minimum,
+    tf.raw_ops.Selu: selu, tf.raw_ops.Xlog1py: xlog1py,
+    tf.nn.dropout: dropout,
+    tf.nn.leaky_relu: leaky_relu,
+    tf.nn.sigmoid_cross_entropy_with_logits: sigmoid_cross_entropy, tf.nn.silu: silu,
+    tf.raw_ops.DivNoNan: divide_no_nan, tf.raw_ops.FloorDiv: floordiv,
+    tf.raw_ops.Identity: identity, tf.raw_ops.LeakyRelu: leaky_relu,
+    tf.raw_ops.MulNoNan: multiply_no_nan, tf.raw_ops.SelectV2: where,
+    tf.raw_ops.SquaredDifference: squared_difference, tf.raw_ops.Xdivy: xdivy,
+}  # fmt: skip

@@ -1,0 +1,110 @@
+"""TensorFlow's dialect, functions that give or take integer places; see `table.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.capture.meanings import extremes, index_tensors, places
+from multigrad.capture.meanings.networks import losses
+from multigrad.graph.ir.types import T
+from multigrad.trace.trace import Value, cast
+from multigrad.trace.xp import all as xp
+
+from .shapes import static
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+def argmax(input: Tensor, axis: Any, output_type: Any) -> Tensor:
+    return cast(places.argmax(input, index(static(axis or 0))), output_type)
+
+
+def argmin(input: Tensor, axis: Any, output_type: Any) -> Tensor:
+    return cast(places.argmin(input, index(static(axis or 0))), output_type)
+
+
+def argsort(values: Tensor, axis: Any, direction: str, stable: bool) -> Tensor:
+    return places.argsort(values, index(static(axis)), direction == "DESCENDING")
+
+
+def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> extremes.Extremes:
+    return extremes.topk(input, index(static(k)))
+
+
+def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Tensor:
+    batch = index(static(batch_dims))
+    over = batch if axis is None else index(static(axis))
+    if batch == 0:
+        if not isinstance(indices, Value):
+            indices = np.asarray(static(indices))
+            indices = places.as_places(params, indices) if indices.ndim > 1 else indices
+        return xp.take(places.as_tensor(params, indices), indices, over)
+    if over != batch or batch < 0:
+        raise TypeError("gather with batch_dims along another axis than the next one")
+    params = places.as_tensor(params, indices)
+    at = places.as_places(params, indices)
+    if at.ndim not in (batch, batch + 1):
+        raise TypeError("gather with batch_dims and several axes of indices")
+    single = at.ndim == batch
+    at = xp.expand_dims(at, batch) if single else at
+    for _ in range(params.ndim - at.ndim):
+        at = xp.expand_dims(at, -1)
+    taken = places.take_along_dim(params, at, batch)
+    return xp.squeeze(taken, batch) if single else taken
+
+
+def gather_nd(params: Tensor, indices: Any, batch_dims: Any, *ignored: Any) -> Tensor:
+    if index(static(batch_dims)):
+        raise TypeError("gather_nd with batch_dims")
+    params = places.as_tensor(params, indices)
+    return index_tensors.taken(params, places.columns(params, indices))
+
+
+def one_hot(
+    indices: Tensor, depth: Any, on_value: Any, off_value: Any, axis: Any, dtype: Any
+) -> Tensor:
+    hot = xp.one_hot(indices, index(static(depth)), -1 if axis is None else index(static(axis)))
+    if on_value is None and off_value is None:
+        return cast(hot, T if dtype is None else dtype)
+    return xp.where(hot, 1 if on_value is None else on_value, 0 if off_value is None else off_value)
+
+
+def scatter_nd(indices: Any, updates: Tensor, shape: Any, *ignored: Any) -> Tensor:
+    lengths = tuple(index(n) for n in static(shape))
+    updates = places.as_tensor(updates, indices)
+    zeros = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
+    return index_tensors.added(zeros, places.columns(updates, indices), updates)
+
+
+def scatter_nd_add(tensor: Tensor, indices: Any, updates: Any, *ignored: Any) -> Tensor:
+    x = places.as_tensor(tensor, updates if isinstance(updates, Value) else indices)
+    return index_tensors.added(x, places.columns(x, indices), updates)
+
+
+def scatter_nd_update(tensor: Tensor, indices: Any, updates: Any, *ignored: Any) -> Tensor:
+    x = places.as_tensor(tensor, updates if isinstance(updates, Value) else indices)
+    return index_tensors.put(x, places.columns(x, indices), updates)
+
+
+def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
+    return places.segment_sum(data, segment_ids, index(static(num_segments)))
+
+
+def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
+    logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
+    return losses.of_class(logs, places.as_places(logs, labels), -1)
+
+
+ALIASES: dict[Any, Handler] = {
+    tf.argmax: argmax, tf.argmin: argmin, tf.argsort: argsort, tf.gather: gather,
+    tf.gather_nd: gather_nd, tf.math.top_k: top_k, tf.one_hot: one_hot, tf.scatter_nd: scatter_nd,
+    tf.tensor_scatter_nd_add: scatter_nd_add, tf.tensor_scatter_nd_update: scatter_nd_update,
+    tf.math.unsorted_segment_sum: segment_sum,
+    tf.nn.sparse_softmax_cross_entropy_with_logits: sparse_cross_entropy,
+}  # fmt: skip

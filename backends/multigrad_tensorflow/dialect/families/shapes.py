@@ -1,0 +1,242 @@
+"""TensorFlow's dialect, shapes, what is made from a shape, and draws; see `table.py`.
+
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py`
+fills in its defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.capture.code.binding import Library
+from multigrad.capture.meanings import arrays, creation
+from multigrad.capture.symbols.symbols import SymbolicDType, SymbolicShape
+from multigrad.trace.axes import known_shape
+from multigrad.trace.trace import NeedsConcrete, Value
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class Shape(SymbolicShape):
+    """What `tf.shape(x)` gives: for TensorFlow's own functions a tensor, which fixes the shape."""
+
+    __slots__ = ()
+
+    def _known(self) -> tuple[int, ...]:
+        known = known_shape(self.value)
+        return super()._known() if known is None else known
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return np.asarray(self._known(), np.int32)
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
+        return tf.constant(self._known(), dtype or tf.int32)
+
+
+def shape(input: Any, out_type: Any) -> Any:
+    return Shape(input)
+
+
+def size(input: Any, out_type: Any) -> Any:
+    return len(input) if isinstance(input, SymbolicShape) else xp.size(input)
+
+
+def rank(input: Tensor) -> int:
+    return input.ndim
+
+
+# What is a part of an op: TensorFlow takes it as a tensor or an array, too.
+STATIC = "axes axis multiples repeats shift"
+
+
+def static(given: Any) -> Any:
+    """Return integers as Python's: TensorFlow takes them as a tensor or an array, too."""
+    if isinstance(given, tf.Tensor | tf.TensorShape):
+        return given.numpy().tolist() if isinstance(given, tf.Tensor) else given.as_list()
+    return given.tolist() if isinstance(given, np.ndarray | np.integer) else given
+
+
+TENSORFLOW = Library(tf, values={**dict.fromkeys(STATIC.split(), static), "keepdims": bool})
+
+
+def reshape(tensor: Tensor, shape: Any) -> Tensor:
+    lengths = static(shape)
+    return arrays.reshape(tensor, *(lengths if isinstance(lengths, list | tuple) else [lengths]))
+
+
+def broadcast_to(input: Tensor, shape: Any) -> Tensor:
+    lengths = static(shape)
+    return arrays.expand(input, *(lengths if isinstance(lengths, list | tuple) else [lengths]))
+
+
+def squeeze(input: Tensor, axis: Any) -> Tensor:
+    return xp.squeeze(input, None if axis == [] else axis)
+
+
+def transpose(a: Tensor, perm: Any) -> Tensor:
+    return xp.permute_dims(a, static(perm))
+
+
+def stack(values: Sequence[Any], axis: int) -> Any:
+    """Numbers, as the lengths of a shape, stay a list."""
+    if all(isinstance(v, int) or is_length(v) for v in values):
+        return list(values)
+    return xp.stack(values, axis)
+
+
+def is_length(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.type.kind == "scalar"
+
+
+def unstack(value: Tensor, num: Any, axis: int) -> list[Tensor]:
+    count = index(xp.dim(value, axis) if num is None else num)
+    return [xp.take(value, i, axis) for i in range(count)]
+
+
+def split(value: Tensor, num_or_size_splits: Any, axis: Any, num: Any) -> list[Tensor]:
+    """Parts of one length, or of those given, of which one may be -1."""
+    sizes = static(num_or_size_splits)
+    if not isinstance(sizes, list | tuple):
+        whole = index(xp.dim(value, axis))
+        if whole % sizes:
+            raise TypeError(f"split of {whole} elements into {sizes} parts, which do not fit")
+        sizes = [whole // sizes] * sizes
+    elif -1 in sizes:
+        rest = index(xp.dim(value, axis)) - sum(n for n in sizes if n != -1)
+        sizes = [rest if n == -1 else n for n in sizes]
+    ends = np.cumsum(sizes).tolist()
+    return [arrays.cut(value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
+
+
+def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
+    starts, lengths = static(begin), static(size)
+    return xp.getitem(
+        input_,
+        tuple(
+            slice(start, None if n == -1 else start + n)
+            for start, n in zip(starts, lengths, strict=True)
+        ),
+    )
+
+
+def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
+    """A band around the diagonal of the last two axes; a negative width keeps that side whole."""
+    lower, upper = index(static(num_lower)), index(static(num_upper))
+    band = input if lower < 0 else xp.triu(input, -lower)
+    return band if upper < 0 else xp.tril(band, upper)
+
+
+def trace(x: Tensor) -> Tensor:
+    return xp.sum(band_part(x, 0, 0), (-2, -1))
+
+
+def crelu(features: Tensor, axis: int) -> Tensor:
+    return xp.concatenate([xp.relu(features), xp.relu(-features)], axis)
+
+
+def bias_add(value: Tensor, bias: Any, data_format: Any) -> Tensor:
+    if str(data_format).startswith("NC") and data_format != "N...C":
+        raise TypeError(f"bias_add in data format {data_format!r}; add a bias of the right shape")
+    return value + bias
+
+
+# --- made from a shape -------------------------------------------------------------------------
+def zeros(shape: Any, dtype: Any) -> Tensor:
+    return made(creation.zeros, tf.zeros, shape, dtype)
+
+
+def ones(shape: Any, dtype: Any) -> Tensor:
+    return made(creation.ones, tf.ones, shape, dtype)
+
+
+def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Tensor:
+    """Make a tensor like the one whose shape is given; where lengths are known, by TensorFlow."""
+    if isinstance(shape, SymbolicShape):
+        return make(shape.value, dtype)
+    return function(lengths_of(shape), known_dtype(dtype))
+
+
+def known_dtype(dtype: Any) -> Any:
+    """Return a dtype for a constant tensor, which TensorFlow lets meet its own dtype only."""
+    if isinstance(dtype, SymbolicDType):
+        raise NeedsConcrete("dtype")
+    return dtype
+
+
+def fill(dims: Any, value: Any) -> Tensor:
+    if isinstance(dims, SymbolicShape):
+        return xp.full_like(dims.value, value)
+    lengths = lengths_of(dims)
+    return xp.broadcast_to(value, lengths) if isinstance(value, Value) else tf.fill(lengths, value)
+
+
+def lengths_of(shape: Any) -> Any:
+    """Return a shape of numbers, for which the lengths among them are fixed."""
+    given = static(shape)
+    return tuple(map(index, given)) if isinstance(given, list | tuple) else index(given)
+
+
+def range_of(start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
+    """Numbers in a row, a constant: symbolic lengths are fixed."""
+    return tf.range(*(creation.length(n) for n in (start, limit, delta)), dtype=known_dtype(dtype))
+
+
+def eye(num_rows: Any, num_columns: Any, batch_shape: Any, dtype: Any) -> Any:
+    columns = None if num_columns is None else creation.length(num_columns)
+    return tf.eye(creation.length(num_rows), columns, batch_shape, known_dtype(dtype))
+
+
+def linspace(start: Any, stop: Any, num: Any, axis: int) -> Any:
+    if isinstance(start, Value) or isinstance(stop, Value):
+        raise TypeError("linspace from or to a tensor; of numbers it is known")
+    return tf.linspace(start, stop, creation.length(num), axis=axis)
+
+
+def normal(shape: Any, mean: Any, stddev: Any, dtype: Any, seed: Any) -> Tensor:
+    draw = xp.randn_like(drawn_like(shape, seed))
+    return draw if (mean, stddev) == (0.0, 1.0) else mean + stddev * draw
+
+
+def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Tensor:
+    if not isinstance(dtype, SymbolicDType) and tf.as_dtype(dtype).is_integer:
+        raise TypeError("a uniform draw of integers; floor a draw of floats")
+    draw = xp.rand_like(drawn_like(shape, seed))
+    high = 1 if maxval is None else maxval
+    return draw if (minval, high) == (0, 1) else minval + (high - minval) * draw
+
+
+def drawn_like(shape: Any, seed: Any) -> Tensor:
+    """Return the tensor of which a draw takes shape and dtype."""
+    if seed is not None:
+        raise TypeError("a draw with a seed; draws follow the key of xg.use(..., key=...)")
+    if not isinstance(shape, SymbolicShape):
+        raise TypeError("a draw of another shape than a tensor's; use tf.shape(grad_out)")
+    return shape.value
+
+
+# These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
+TAKES_SHAPES = (broadcast_to, fill, normal, ones, reshape, size, uniform, zeros)
+NAMED = TENSORFLOW.called(
+    {
+        xp: """
+            matrix_transpose: linalg.matrix_transpose linalg.adjoint;
+            flip: reverse; roll; tile; repeat; concatenate: concat; expand_dims
+            """
+    }
+)
+ALIASES: dict[Any, Handler] = {
+    tf.shape: shape, tf.size: size, tf.rank: rank, tf.reshape: reshape,
+    tf.broadcast_to: broadcast_to, tf.squeeze: squeeze,
+    tf.transpose: transpose, tf.stack: stack, tf.unstack: unstack,
+    tf.split: split, tf.slice: slice_of, tf.linalg.band_part: band_part,
+    tf.linalg.trace: trace, tf.nn.crelu: crelu, tf.nn.bias_add: bias_add, tf.zeros: zeros,
+    tf.ones: ones, tf.fill: fill, tf.range: range_of, tf.eye: eye, tf.linspace: linspace,
+    tf.random.normal: normal, tf.random.uniform: uniform,
+}  # fmt: skip

@@ -1,0 +1,196 @@
+"""TensorFlow's dialect: which function of `tf` means which op.
+
+TensorFlow has no protocol for symbolic values, so a rule gets stand-ins for its modules and
+functions; what these do not reach comes through TensorFlow's own dispatcher, in `dispatch.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
+from tensorflow.python.util import nest
+
+from multigrad.capture.code.names import AliasesAndMore, named
+from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.symbols.symbols import SymbolicShape
+
+from ..importers import custom_gradient
+from ..kernels import ops
+from . import (
+    attributes,
+    control,
+    dispatch,
+    replicas,
+    tape,
+)
+from .dispatch import is_symbolic
+from .families import (
+    arrays,
+    convolutions,
+    elementwise,
+    linalg,
+    parts,
+    places,
+    quantization,
+    shapes,
+)
+from .families.shapes import TENSORFLOW
+from .types import TYPES
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+TAKES_SHAPES = frozenset(arrays.TAKES_SHAPES + shapes.TAKES_SHAPES)
+
+
+def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
+    """Return a handler that gets a shape as numbers, which fixes it, unless it takes shapes."""
+    if takes_shapes:
+        return handler
+
+    @functools.wraps(handler)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(map(is_shape, (*args, *kwargs.values()))):
+            args = tuple(np.asarray(v) if is_shape(v) else v for v in args)
+            kwargs = {word: np.asarray(v) if is_shape(v) else v for word, v in kwargs.items()}
+            if not any(map(is_symbolic, (*args, *kwargs.values()))):
+                return function(*args, **kwargs)
+        return handler(*args, **kwargs)
+
+    return call
+
+
+def is_shape(value: Any) -> bool:
+    return isinstance(value, SymbolicShape)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+def get_shape(x: Tensor) -> Any:
+    return x.shape
+
+
+def set_shape(x: Tensor, shape: Any) -> None:
+    """It tells TensorFlow's graph what it cannot know; a rule works on every shape."""
+
+
+def as_dtype(type_value: Any) -> Any:
+    return type_value
+
+
+def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
+    """`tf.function` and its like in a rule: the Python function itself."""
+    return undecorated if func is None else func
+
+
+HANDLERS: dict[Any, Handler] = {
+    **named(ops.NAMES, tf, raw=tf.raw_ops),
+    **elementwise.ALIASES,
+    **arrays.ALIASES,
+    **places.ALIASES,
+    **quantization.ALIASES,
+    **shapes.ALIASES,
+    **convolutions.ALIASES,
+    **parts.ALIASES,
+    **linalg.ALIASES,
+    **control.ALIASES,
+    tf.as_dtype: as_dtype,
+    tf.gradients: tape.gradients,
+}
+# TensorFlow Probability takes the private module's, of which tf.nest's are some.
+STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
+ALIASES: dict[Any, Handler] = {
+    **{
+        function: accept(function, TENSORFLOW.bound(function, each), each in TAKES_SHAPES)
+        for function, each in HANDLERS.items()
+    },
+    **{
+        function: accept(function, handler, False)
+        for family in (arrays, elementwise, linalg, parts, shapes)
+        for function, handler in family.NAMED.items()
+    },
+    tf.einsum: arrays.einsum,
+    **parts.SPREAD,
+}
+
+BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
+LOOPS = "which runs a function in a loop of TensorFlow's. Write it with functions of whole tensors"
+PYTHON = "which hides what it computes. Call the function itself"
+DIFFERENTIATES = "but a rule is the backward pass. Write the derivative out"
+SEEDED = (
+    "but the draws of a rule follow the key of xg.use(..., key=...). "
+    "Use tf.random.normal(tf.shape(grad_out))"
+)
+CHECKS = "which looks at the values of a tensor. Check them outside of the rule"
+ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
+REFUSED: dict[Any, str] = {
+    tf.case: BRANCHES,
+    **dict.fromkeys((tf.foldl, tf.foldr, tf.map_fn, tf.scan, tf.vectorized_map), LOOPS),
+    **dict.fromkeys((tf.numpy_function, tf.py_function), PYTHON),
+    tf.hessians: DIFFERENTIATES,
+    **dict.fromkeys(
+        (
+            tf.random.stateless_normal,
+            tf.random.stateless_truncated_normal,
+            tf.random.stateless_uniform,
+        ),
+        SEEDED,
+    ),
+    **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
+    **replicas.REFUSED,
+    tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
+}
+
+PAIRED = type(tf.custom_gradient(identity))
+# Ops whose kernels hold numbers and series in float32, in float64 too.
+SINGLE = 2.0**-23
+SINGLE_INSIDE = (
+    "celu", "digamma", "elu", "erf", "erfc", "gelu", "hard_sigmoid", "hard_silu", "i0e", "i1e",
+    "leaky_relu", "lgamma", "log_ndtr", "ndtr", "ndtri", "polygamma", "selu",
+)  # fmt: skip
+
+DIALECT = Dialect(
+    AliasesAndMore(ALIASES, parts.of_keras),
+    tf.Tensor,
+    tf.as_dtype,
+    "/device:CPU:0",
+    classes=(EagerTensor, SymbolicTensor),
+    methods={"get_shape": get_shape, "set_shape": set_shape},
+    # These also act where no symbol is among the arguments: a shape, a dtype, a function.
+    hidden={
+        tf.zeros: ALIASES[tf.zeros],
+        tf.ones: ALIASES[tf.ones],
+        tf.function: undecorated,
+        tf.recompute_grad: undecorated,
+        tf.GradientTape: tape.Tape,
+        **replicas.HIDDEN,
+    },
+    mutable=False,
+    protocol=False,
+    refused=REFUSED,
+    at_once=tf.init_scope,
+    shape_class=tf.TensorShape,
+    shown="tf",
+    types=TYPES,
+    # Its erfinv is off by up to 82,137 ulp of float32 (2.21).
+    habits=Habits(
+        inexact={**dict.fromkeys(SINGLE_INSIDE, SINGLE), "erfinv": 82_137 * SINGLE}, whole="int32"
+    ),
+    wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
+    paired=(PAIRED,),
+    refusals=attributes.REFUSALS,
+    own_gradients={PAIRED: custom_gradient.with_own_gradient},
+    interceptions=custom_gradient.INTERCEPTIONS,
+    trees=frozenset(STRUCTURES),
+    passes=tape.watching,
+)
+register_dialect("tensorflow", DIALECT)
+dispatch.register(ALIASES)

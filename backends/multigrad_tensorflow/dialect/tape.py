@@ -1,0 +1,155 @@
+"""TensorFlow's dialect, gradients that code takes itself: `tf.GradientTape`, `tf.gradients`; see
+`table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import tensorflow as tf
+from tensorflow.python.eager.record import VariableWatcher
+
+from multigrad.capture.symbols.gradients import rename, take_gradients, tell_apart
+from multigrad.graph.ir.graph import Node, walk
+from multigrad.graph.support.trees import optree
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+NONE = tf.UnconnectedGradients.NONE
+ELSEWHERE = ". Pass it as an argument of the function"
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[], str]]:
+    """Give what says which trainable variables code has read."""
+    with VariableWatcher() as watcher:
+        yield lambda: ", ".join(
+            f"the tf.Variable {each.name!r}" for each in watcher.watched_variables()
+        )
+
+
+class Tape:
+    """Stands in for `tf.GradientTape`: while it records, a watched symbol goes by another name, on
+    which all that is computed from it meanwhile depends.
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self._watched: list[tuple[Value, Node, Node]] = []  # with its node before, and meanwhile
+        self._records = False
+
+    def __enter__(self) -> Self:
+        self._go_on()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pause()
+
+    def _go_on(self) -> None:
+        self._records = True
+        for value, _, meanwhile in self._watched:
+            value.node = meanwhile
+
+    def _pause(self) -> None:
+        self._records = False
+        for value, before, _ in reversed(self._watched):
+            value.node = before
+
+    def watch(self, tensor: Any) -> None:
+        for value in optree.tree_leaves(tensor):
+            if not isinstance(value, Value):
+                raise TypeError(f"it watches a tensor that is no value of a graph{ELSEWHERE}")
+            elif all(value is not known for known, _, _ in self._watched):
+                if value.trace.kind == "rule":
+                    raise value.trace.error(
+                        "uses tf.GradientTape, but a rule is the backward pass"
+                        f"{value.trace.words.advise('write the derivative out')}"
+                    )
+                self._watched.append((value, value.node, rename(value.node)))
+                if self._records:
+                    value.node = self._watched[-1][2]
+
+    def gradient(
+        self, target: Any, sources: Any, output_gradients: Any = None,
+        unconnected_gradients: Any = NONE,
+    ) -> Any:  # fmt: skip
+        outputs = [leaf for leaf in optree.tree_leaves(target) if isinstance(leaf, Value)]
+        given, structure = optree.tree_flatten(sources)
+        found = self._found(outputs, given, heads_of(outputs, output_gradients))
+        return optree.tree_unflatten(structure, connected(given, found, unconnected_gradients))
+
+    def _found(
+        self, outputs: list[Value], sources: list[Any], heads: list[Any]
+    ) -> list[Value | None]:
+        """Return the gradients of what was watched, or computed from it; None of all else."""
+        nodes = {id(value): meanwhile for value, _, meanwhile in self._watched}
+        meanwhile = set(nodes.values())
+        targets: list[Any] = []
+        for source in sources:
+            if not isinstance(source, Value):
+                raise TypeError(f"it takes a gradient of a {type(source).__name__}{ELSEWHERE}")
+            if id(source) not in nodes:
+                tell_apart(source.trace)
+            node = nodes.get(id(source), source.node)
+            is_recorded = not meanwhile.isdisjoint(walk((node,)))
+            targets.append(source.trace.value(node) if is_recorded else None)
+        recorded = [target for target in targets if target is not None]
+        if not outputs or not recorded:
+            return [None] * len(targets)
+        gradients = iter(take_gradients(outputs, heads, recorded))
+        return [None if target is None else next(gradients) for target in targets]
+
+    @contextmanager
+    def stop_recording(self) -> Iterator[None]:
+        self._pause()
+        yield
+        self._go_on()
+
+    def reset(self) -> None:
+        self._pause()
+        self._watched.clear()
+        self._records = True
+
+    def watched_variables(self) -> tuple[Any, ...]:
+        return ()
+
+    def jacobian(self, *args: Any, **options: Any) -> Any:
+        raise TypeError("it takes a Jacobian of a tape. Take the gradient of each output")
+
+    batch_jacobian = jacobian
+
+
+def heads_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
+    """Return the cotangents of some outputs; None stands for ones."""
+    if cotangents is None:
+        return [None] * len(outputs)
+    return optree.tree_leaves(cotangents, none_is_leaf=True)
+
+
+def connected(sources: list[Any], found: list[Value | None], unconnected: Any) -> list[Any]:
+    """Return gradients with what stands for that of a source which nothing depends on."""
+    if tf.UnconnectedGradients(unconnected) is NONE:
+        return list(found)
+    return [
+        xp.zeros_like(source) if each is None else each
+        for source, each in zip(sources, found, strict=True)
+    ]
+
+
+def gradients(
+    ys: Any, xs: Any, grad_ys: Any = None, gate_gradients: bool = False,
+    aggregation_method: Any = None, stop_gradients: Any = None, unconnected_gradients: Any = NONE,
+) -> Any:  # fmt: skip
+    """Of whatever the outputs were computed from, in compiled code."""
+    outputs, sources = optree.tree_leaves(ys), optree.tree_leaves(xs)
+    symbols = all(isinstance(each, Value) for each in (*sources, *outputs))
+    if stop_gradients is not None or not symbols:
+        raise TypeError("with stop_gradients, or of a tensor that it got from elsewhere")
+    trace = sources[0].trace
+    if trace.kind == "rule":
+        raise TypeError("but a rule is the backward pass")
+    tell_apart(trace)
+    found = take_gradients(outputs, heads_of(outputs, grad_ys), sources)
+    return connected(sources, found, unconnected_gradients)

@@ -1,0 +1,166 @@
+"""TensorFlow's rows of the ops over shards: the replicas of a `tf.distribute` strategy.
+
+Replicas have numbers and no axes. They meet by `ReplicaContext.all_reduce`, which every strategy
+has, in eager code and in graphs; it knows sums and means alone. A DTensor is one whole array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from multigrad.backend import rows_of
+from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
+from multigrad.graph import random as core
+
+from ..kernels.arrays import dim
+from .dtensors import is_dtensor
+
+Tensor: TypeAlias = Any
+Names: TypeAlias = tuple[str, ...] | None
+FEW_BITS = (tf.float16, tf.bfloat16)
+# Set where code runs for a proof: on one replica, whose others would be waited for.
+ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+def replicas(names: Names, of: Tensor) -> Any:
+    """Return the replica context; None: there is one shard.
+
+    Raises:
+        GradientError: this code runs in no replica.
+        RuleValueError: an axis is named, which replicas have not.
+    """
+    if names is not None:
+        raise RuleValueError(
+            f"there is no mesh axis {', '.join(map(repr, names))} in TensorFlow: the replicas of "
+            "tf.distribute have numbers, and no axes. over='global' means all of them"
+        )
+    if ALONE.get() or is_dtensor(of):
+        return None
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        raise GradientError(
+            "a reduction over all shards is taken in each replica, and this code runs across them, "
+            f"in {placement()}: call it inside of the function that strategy.run(...) runs"
+        )
+    if not tf.distribute.has_strategy():
+        raise GradientError(
+            "a reduction over all shards needs replicas, and this code runs in none: call it "
+            "inside of strategy.run(...) of a tf.distribute strategy, or leave over= away. A "
+            "DTensor in a tf.function is one whole array: leave over= away there too"
+        )
+    return context
+
+
+def placement() -> str:
+    """Say which strategy's cross-replica context this is."""
+    name = type(tf.distribute.get_strategy()).__name__
+    return f"the cross-replica context of {name} (its scope(), a merge_call, an update)"
+
+
+def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
+    context = replicas(names, of)
+    return x if context is None else exchange(partial(context.all_reduce, "SUM"), x, of)
+
+
+def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
+    context = replicas(names, of)
+
+    def largest(x: Tensor) -> Tensor:
+        return tf.reduce_max(gather(context, x), 0)
+
+    return x if context is None else exchange(largest, x, of)
+
+
+def exchange(reduce: Callable[[Tensor], Tensor], x: Any, of: Tensor) -> Tensor:
+    """Return what replicas make of x together; 16-bit floats go as float32: they are rounded once,
+    and not all collectives take bfloat16.
+    """
+    x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x, of.dtype)
+    if x.dtype in FEW_BITS:
+        return tf.cast(reduce(tf.cast(x, tf.float32)), x.dtype)
+    return reduce(x)
+
+
+def gather(context: Any, x: Tensor) -> Tensor:
+    """Return what each replica has, stacked: the sum of stacks in which each has its own row.
+
+    Not `all_gather` (TensorFlow 2.21), which traces a function at each eager call: 100 ms.
+    """
+    numbers = tf.reshape(tf.range(context.num_replicas_in_sync), [-1] + [1] * len(x.shape))
+    is_own = numbers == context.replica_id_in_sync_group
+    return context.all_reduce("SUM", tf.where(is_own, x, tf.zeros([], x.dtype)))
+
+
+def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:
+    """A Python int in eager code; in a graph a float64, which meets numbers of both kinds."""
+    context = replicas(names, x)
+    if context is None:
+        return dim(x, axis=axis)
+    length = context.all_reduce("SUM", tf.cast(tf.shape(x)[axis], tf.float64))
+    return int(length) if tf.executing_eagerly() else length
+
+
+def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
+    """Place a key by what the replicas before this one have, which may be less than it has."""
+    contexts = {axis: replicas(n or None, like) for axis, n in enumerate(split) if n is not None}
+    starts: list[Any] = [0] * len(like.shape)
+    whole = [tf.shape(like, tf.int64)[i] if n is None else n for i, n in enumerate(like.shape)]
+    for axis, context in contexts.items():
+        if context is not None:
+            starts[axis], whole[axis] = place_of(context, whole[axis])
+    return core.place(key, starts, whole) if any(contexts.values()) else key
+
+
+def place_of(context: Any, length: Any) -> tuple[Any, Any]:
+    """Return how many elements of an axis the replicas before this one have, and all of them; ints
+    in eager code. Replicas that are not known to have as many tell each other.
+    """
+    number = context.replica_id_in_sync_group
+    if not tf.executing_eagerly() and isinstance(length, int) and is_alike(context, length):
+        return tf.cast(number, tf.int64) * length, context.num_replicas_in_sync * length
+    lengths = gather(context, tf.cast(length, tf.int64))
+    start, whole = tf.reduce_sum(lengths[:number]), tf.reduce_sum(lengths)
+    return (int(start), int(whole)) if tf.executing_eagerly() else (start, whole)
+
+
+def is_alike(context: Any, length: int) -> bool:
+    """Return whether all replicas have this length, as can be asked while tracing; in a function of
+    its own within a replica it cannot, and lengths that are known there are taken to be alike.
+    """
+    try:
+        return context.merge_call(are_alike, args=(length,))
+    except RuntimeError:  # traced within
+        return True
+
+
+@tf.autograph.experimental.do_not_convert
+def are_alike(strategy: Any, lengths: Any) -> bool:
+    is_one_worker = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
+    return is_one_worker and len({*strategy.experimental_local_results(lengths)}) == 1
+
+
+def to_shard(x: Tensor) -> Tensor:
+    """Return x, which a replica has alone.
+
+    Raises:
+        UnsupportedOp: it is a DTensor, whose shards TensorFlow shows to no op.
+    """
+    if is_dtensor(x):
+        layout = tf.experimental.dtensor.fetch_layout(x)
+        raise UnsupportedOp(
+            f"over='shard' of a DTensor of layout {layout.sharding_specs}: TensorFlow runs every "
+            "op on the whole array. Run on tf.distribute's replicas, or leave over= away"
+        )
+    return x
+
+
+def from_shard(x: Tensor, like: Tensor) -> Tensor:
+    return x
+
+
+OPS = rows_of(globals())

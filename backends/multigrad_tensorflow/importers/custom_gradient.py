@@ -1,0 +1,284 @@
+"""`tf.custom_gradient` functions, unchanged, as recipes of a Function for every framework.
+
+TensorFlow hands the gradient function one cotangent for each tensor of the outputs, and takes a
+flat list of gradients. A function that reads a `tf.Variable` runs as it is, on TensorFlow: its
+gradient function gets `variables`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, ClassVar, TypeAlias
+
+import optree
+import tensorflow as tf
+from tensorflow.python.eager.record import VariableWatcher
+
+from multigrad.capture.code.interception import Interception, comes_to_us
+from multigrad.capture.code.signature import name_of
+from multigrad.capture.copies.capture import run_written_in
+from multigrad.errors import GradientError
+from multigrad.functions.calls.arguments import read_parameters, signature_of
+from multigrad.functions.calls.failures import kind_name
+from multigrad.functions.calls.recipe import Recorded
+from multigrad.functions.calls.variables import asked_variables, deliver
+from multigrad.functions.function import Function
+from multigrad.functions.recipes.itself import outputs_of
+from multigrad.functions.recipes.record import CodeRecipe
+from multigrad.trace.trace import Trace, Value
+
+from ..compile.regions import FIRST
+
+Tensor: TypeAlias = Any
+VARIABLES = "variables"
+
+
+def make_nothing() -> Any:
+    """Decorated once, to know the class of what the decorator makes."""
+
+
+DECORATED = type(tf.custom_gradient(make_nothing))
+PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
+
+
+@dataclass(slots=True)
+class Recording:
+    """One run on symbolic values: of which function, on which arguments."""
+
+    function: Callable[..., Any]
+    given: Any
+
+
+RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVar(
+    "multigrad_tensorflow_recording", default=()
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorflowRecipe(CodeRecipe):
+    """A function that returns its outputs and, in TensorFlow's form, their gradient function."""
+
+    makes_arrays_of_numbers: ClassVar[bool] = True
+    function: Callable[..., Any]
+    name: str
+    native: bool | None = None
+    original: Any = None
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The function's own signature."""
+        return signature_of(self.function)
+
+    def dialect(self) -> str:
+        """Return the library that it is written in."""
+        return "tensorflow"
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function,)
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the decorated function, where it runs as it is on its own framework."""
+        return self.original(*args, **kwargs)
+
+    def bound_to(self, instance: Any) -> TensorflowRecipe:
+        """Return the recipe of this as a method of an object, which is no argument of it."""
+        return import_function(self.original.__get__(instance, type(instance)))
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        # Its functions are prepared here, and what they refer to: perhaps the decorated function
+        # itself.
+        recording = Recording(self.function, (args, kwargs))
+        given: Any = args
+        if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(given)):
+            raise trace.error(
+                "gets tensors by keyword, with respect to which tf.custom_gradient has the true "
+                "derivative. Pass them by position"
+            )
+        reset = RECORDING.set((*RECORDING.get(), recording))
+        try:
+            result = run_written_in("tensorflow", self.function, trace, *args, **kwargs)
+        finally:
+            RECORDING.reset(reset)
+        outputs, grad = split_result(self.name, result)
+
+        def pull(upstream: Any) -> Any:  # which may apply it again
+            reset = RECORDING.set((*RECORDING.get(), recording))
+            try:
+                return grad(*spread(outputs, upstream))
+            finally:
+                RECORDING.reset(reset)
+
+        return Recorded(outputs, pull)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        with VariableWatcher() as watcher:
+            outputs, grad = split_result(self.name, self.function(*args, **kwargs))
+        if watcher.watched_variables() and not takes_variables(grad):
+            names = ", ".join(repr(variable.name) for variable in watcher.watched_variables())
+            raise TypeError(
+                f"function {self.name!r} reads a tf.Variable ({names}), so its gradient function "
+                "must take the keyword argument 'variables' and return (gradients, gradients of "
+                "the variables)"
+            )
+
+        def pull(upstream: Any) -> Any:
+            variables, cotangents = asked_variables(), spread(outputs, upstream)
+            if not variables:
+                return grad(*cotangents)
+            gradients, of_variables = grad(*cotangents, variables=variables)
+            deliver(of_variables)
+            return gradients
+
+        return Recorded(outputs, pull)
+
+
+def import_function(f: Any) -> TensorflowRecipe:
+    """Return the recipe of a decorated function, or of a decorated method of an object.
+
+    Raises:
+        TypeError: it is none, or `tf.recompute_grad` has made it.
+    """
+    if not isinstance(f, DECORATED):
+        given = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
+        advice = ""
+        if hasattr(f, "python_function"):
+            advice = "; give the function inside of tf.function"
+        elif callable(f):
+            advice = (
+                "; a function that returns (outputs, grad) without the decorator is for "
+                "xg.custom_gradient"
+            )
+        raise TypeError(
+            f"expected a function decorated with tf.custom_gradient, got {given}{advice}"
+        )
+    function = f._f
+    if getattr(function, "__code__", None) is FIRST:
+        raise TypeError(
+            f"{name_of(f)!r} is made by tf.recompute_grad, which has the true derivative and only "
+            "saves memory; give the function inside of it, f.__wrapped__, to xg.function"
+        )
+    if getattr(function, "__code__", None) is PASS_THROUGH:
+        function = pass_through(f.__wrapped__)
+    return TensorflowRecipe(function, name_of(f), original=f)
+
+
+@dataclass(frozen=True, slots=True)
+class OfItself:
+    """Stands in for a decorated function inside of itself."""
+
+    function: Any
+    recording: Recording
+
+    def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs there, which computes what the function does."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = compute(*args, **kwargs)
+            name = name_of(self.function)
+            return outputs_of(name, found, (args, kwargs), self.recording.given)
+
+        return call
+
+
+def with_own_gradient(f: Any) -> Function | OfItself | None:
+    """Return what stands in for a decorated function where another is captured."""
+    for recording in reversed(RECORDING.get()):
+        if is_same(f._f, recording.function):
+            return OfItself(f, recording)
+    try:
+        return find_imported(f)
+    except TypeError:  # of tf.recompute_grad, whose gradient is the true one
+        return None
+
+
+def is_same(a: Any, b: Any, depth: int = 4) -> bool:
+    """Return whether two values are one, or functions made anew of the same code and values, as by
+    a decorator that decorates at every call.
+    """
+    a, b = getattr(a, "__func__", a), getattr(b, "__func__", b)
+    if a is b or type(a) is not type(b) or not depth:
+        return a is b
+    if isinstance(a, FunctionType):
+        cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (a, b)]
+        return a.__code__ is b.__code__ and is_same(cells[0], cells[1], depth - 1)
+    if isinstance(a, list | tuple):
+        pairs = zip(a, b, strict=False)
+        return len(a) == len(b) and all(is_same(x, y, depth - 1) for x, y in pairs)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(is_same(a[k], b[k], depth - 1) for k in a)
+    return isinstance(a, bool | int | float | str) and a == b
+
+
+@functools.lru_cache(maxsize=256)
+def find_imported(f: Any) -> Function:
+    """Return the Function of a decorated function, made once."""
+    return Function(import_function(f))
+
+
+def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a decorated function; on symbolic values, as a Function with its own gradient."""
+    if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
+        return CALL(self, *args, **kwargs)
+    own = with_own_gradient(self)
+    if isinstance(own, OfItself):
+        own = own.around(lambda *args, **kwargs: self._f(*args, **kwargs)[0])
+    return self._f(*args, **kwargs)[0] if own is None else own(*args, **kwargs)
+
+
+CALL: Any = vars(DECORATED)["__call__"]
+INTERCEPTIONS = (Interception(DECORATED, "__call__", call_decorated),)
+
+
+def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what `tf.grad_pass_through` decorates: a forward with the gradient of an identity."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        def grad(*cotangents: Any, variables: Any = ()) -> Any:
+            return (cotangents, [None] * len(variables)) if variables else cotangents
+
+        return forward(*args, **kwargs), grad
+
+    return function
+
+
+def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return what a decorated function gave, checked.
+
+    Raises:
+        GradientError: it is not a pair of outputs and a function.
+    """
+    if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
+        given = "None" if result is None else f"a {kind_name(result)}"
+        raise GradientError(
+            f"function {name!r} returned {given}; expected (outputs, grad_fn), as "
+            "tf.custom_gradient does"
+        )
+    return result[0], result[1]
+
+
+def spread(outputs: Any, upstream: Any) -> list[Any]:
+    """Return one cotangent for each leaf of the outputs, as TensorFlow hands them over; zero for
+    what is no tensor.
+    """
+    pairs = zip(
+        optree.tree_leaves(outputs, none_is_leaf=True),
+        optree.tree_leaves(upstream, none_is_leaf=True),
+        strict=True,
+    )
+    return [
+        0.0 if cotangent is None and output is not None else cotangent
+        for output, cotangent in pairs
+    ]
+
+
+def takes_variables(grad: Callable[..., Any]) -> bool:
+    """Return whether a gradient function can be called with `variables=`."""
+    rows = read_parameters(grad)
+    if rows is None:
+        return True
+    return VARIABLES in rows or any(row.kind is row.VAR_KEYWORD for row in rows.values())

@@ -1,0 +1,377 @@
+"""TensorFlow's rows of the elementwise family: op to callable."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.backend import rows_of
+from multigrad.graph import ops, random
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.elementwise.selection import LARGEST
+from multigrad.graph.ops.elementwise.special import MILLS_FROM, inverse_mills
+
+from . import bits
+from .random import NAMESPACE
+
+Tensor = Any
+ROOT_HALF = math.sqrt(0.5)
+TINY = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
+INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """16-bit floats in float32, so that a reduction rounds once."""
+    return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
+
+
+def as_tensor(value: Any, dtype: Any) -> Tensor:
+    """A number in a dtype; `tf.cast` would round it to float32 first."""
+    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
+
+
+def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute 16-bit floats in float32 and round once; numbers become tensors."""
+
+    @functools.wraps(function)
+    def call(*values: Any, **attrs: Any) -> Tensor:
+        dtype = next(value.dtype for value in values if tf.is_tensor(value))
+        wide = tf.float32 if dtype.size == 2 else dtype
+        tensors = (tf.cast(as_tensor(v, dtype), wide) for v in values)
+        return tf.cast(function(*tensors, **attrs), dtype)
+
+    return call
+
+
+def fitted(a: Any, b: Any) -> Any:
+    """A number that comes first in the dtype of what follows; a graph takes int32 or float32."""
+    return tf.constant(a, b.dtype) if isinstance(a, bool | int | float) and tf.is_tensor(b) else a
+
+
+def equal(a: Tensor, b: Tensor) -> Tensor:
+    return tf.equal(fitted(a, b), b)
+
+
+def not_equal(a: Tensor, b: Tensor) -> Tensor:
+    return tf.not_equal(fitted(a, b), b)
+
+
+def power(a: Any, b: Any) -> Tensor:
+    result = tf.pow(fitted(a, b), b)
+    if isinstance(b, int | float) and b == 2:
+        return result
+    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between
+    # them.
+    return tf.where(tf.math.is_nan(result), result + result, result)
+
+
+def maximum(a: Any, b: Any) -> Tensor:
+    return tf.maximum(fitted(a, b), b)
+
+
+def minimum(a: Any, b: Any) -> Tensor:
+    return tf.minimum(fitted(a, b), b)
+
+
+def clip(x: Any, min: Any, max: Any) -> Tensor:
+    if not tf.is_tensor(x) and not tf.is_tensor(min):
+        x = tf.constant(x, max.dtype)
+    # tf.clip_by_value checks that min <= max; ours gives max there
+    return tf.minimum(tf.maximum(fitted(x, min), min), max)
+
+
+def where(condition: Tensor, a: Any, b: Any) -> Tensor:
+    return tf.where(condition, fitted(a, b), b)
+
+
+def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if x.dtype == tf.float64 and tf.as_dtype(dtype).name.startswith("float8"):
+        x = tf.cast(x, tf.float32)  # rounded twice, as everywhere
+    if not (x.dtype.is_floating and tf.as_dtype(dtype).is_integer):
+        return tf.cast(x, dtype)
+    # What is out of range is left to the processor otherwise.
+    wide = tf.cast(x, tf.float64)
+    whole = tf.where(tf.math.is_nan(wide), tf.zeros_like(wide), wide)
+    kind = tf.as_dtype(dtype)
+    low, high = (-LARGEST, LARGEST) if kind == tf.int64 else (float(kind.min), float(kind.max))
+    return tf.cast(clip(whole, low, high), dtype)
+
+
+def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
+    kind = tf.as_dtype(x.dtype if dtype is None else dtype)
+    if not tf.is_tensor(value):
+        with np.errstate(over="ignore"):  # what is too large for the dtype is inf
+            value = kind.as_numpy_dtype(value)
+    return tf.broadcast_to(as_tensor(value, kind), tf.shape(x))
+
+
+def erf(x: Tensor) -> Tensor:
+    # tensorflow 2.21: the float64 kernel gives NaN where the square of x overflows; erf(6) rounds
+    # to 1.
+    return tf.math.erf(clip(x, -6.0, 6.0) if x.dtype == tf.float64 else x)
+
+
+def trunc(x: Tensor) -> Tensor:
+    return tf.where(x < 0, tf.math.ceil(x), tf.floor(x))
+
+
+def frac(x: Tensor) -> Tensor:
+    return x - trunc(x)
+
+
+def signbit(x: Tensor) -> Tensor:
+    return tf.bitcast(x, INTEGERS[x.dtype.size]) < 0
+
+
+@widened
+def copysign(a: Tensor, b: Tensor) -> Tensor:
+    return tf.where(signbit(b), -tf.abs(a), tf.abs(a))
+
+
+@widened
+def cbrt(x: Tensor) -> Tensor:
+    size = tf.abs(x)
+    root = tf.pow(size, 1 / 3)
+    refined = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
+    return copysign(tf.where((size > 0) & (size < math.inf), refined, size), x)
+
+
+@widened
+def hypot(a: Tensor, b: Tensor) -> Tensor:
+    large, small = tf.maximum(tf.abs(a), tf.abs(b)), tf.minimum(tf.abs(a), tf.abs(b))
+    ratio = tf.where(large > 0, small / large, tf.zeros_like(large))
+    length = large * tf.sqrt(1.0 + ratio * ratio)
+    infinite = tf.math.is_inf(a) | tf.math.is_inf(b)
+    return tf.where(infinite, tf.constant(math.inf, large.dtype), length)
+
+
+@widened
+def fmod(a: Tensor, b: Tensor) -> Tensor:
+    return tf.raw_ops.Mod(x=a, y=b)
+
+
+@widened
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    return of_integers(tf.math.floormod, a, b) if b.dtype.is_integer else tf.math.floormod(a, b)
+
+
+def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """A quotient or a remainder of integers: 0 where TensorFlow raises, at b = 0."""
+    none, zero = b == 0, tf.zeros([], b.dtype)
+    return tf.where(none, zero, function(a, tf.where(none, tf.ones([], b.dtype), b)))
+
+
+@widened
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    """As NumPy and Python: a / b may round up to the next integer, a - fmod(a, b) does not."""
+    if b.dtype.is_integer:
+        return of_integers(tf.math.floordiv, a, b)
+    rest = tf.raw_ops.Mod(x=a, y=b)
+    ratio = (a - rest) / b
+    ratio = tf.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)
+    whole = tf.floor(ratio)
+    whole = tf.where(ratio - whole > 0.5, whole + 1.0, whole)
+    return tf.where(b == 0, a / b, whole)
+
+
+@widened
+def fmax(a: Tensor, b: Tensor) -> Tensor:
+    larger = tf.where(tf.math.is_nan(b), a, tf.maximum(a, b))
+    return tf.where(tf.math.is_nan(a), b, larger)
+
+
+@widened
+def fmin(a: Tensor, b: Tensor) -> Tensor:
+    smaller = tf.where(tf.math.is_nan(b), a, tf.minimum(a, b))
+    return tf.where(tf.math.is_nan(a), b, smaller)
+
+
+@widened
+def atan2(a: Tensor, b: Tensor) -> Tensor:
+    # tensorflow 2.21: pi / 4 for a subnormal number over zero.
+    a, b = (tf.where(tf.abs(x) < TINY[x.dtype], 0.0 * x, x) for x in (a, b))
+    return tf.atan2(a, b)
+
+
+@widened
+def exp2(x: Tensor) -> Tensor:
+    return tf.pow(tf.constant(2.0, x.dtype), x)
+
+
+@widened
+def log2(x: Tensor) -> Tensor:
+    return tf.math.log(x) * (1 / math.log(2))
+
+
+@widened
+def log10(x: Tensor) -> Tensor:
+    return tf.math.log(x) * (1 / math.log(10))
+
+
+@widened
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    apart = tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
+    return tf.where(a == b, a + math.log(2), apart)
+
+
+@widened
+def xlogy(a: Tensor, b: Tensor) -> Tensor:
+    # tf.math.xlogy(0, NaN) is 0.
+    return tf.where(tf.math.is_nan(b), b, tf.math.xlogy(a, b))
+
+
+@widened
+def xlog1py(a: Tensor, b: Tensor) -> Tensor:
+    return tf.where(tf.math.is_nan(b), b, tf.math.xlog1py(a, b))
+
+
+@widened
+def sinc(x: Tensor) -> Tensor:
+    angle = math.pi * tf.where(x == 0, tf.ones_like(x), x)
+    return tf.where(x == 0, tf.ones_like(x), tf.sin(angle) / angle)
+
+
+@widened
+def deg2rad(x: Tensor) -> Tensor:
+    return x * (math.pi / 180)
+
+
+@widened
+def rad2deg(x: Tensor) -> Tensor:
+    return x * (180 / math.pi)
+
+
+def erfinv(x: Tensor) -> Tensor:
+    # tensorflow 2.21: tf.math.erfinv is ndtri of (x + 1) / 2, and is off by 6e6 eps near zero.
+    wide = tf.cast(x, tf.float64)
+    inside = random.erfinv(clip(wide, -1.0 + 2.0**-53, 1.0 - 2.0**-53), NAMESPACE, True)
+    # Constants: a derivative of the branch that is not taken would be NaN.
+    inf, nan = tf.constant(math.inf, wide.dtype), tf.constant(math.nan, wide.dtype)
+    outside = tf.where(wide == 1.0, inf, tf.where(wide == -1.0, -inf, nan))
+    return tf.cast(tf.where(tf.abs(wide) < 1.0, inside, outside), x.dtype)
+
+
+@widened
+def ndtr(x: Tensor) -> Tensor:
+    return 0.5 * tf.math.erfc(-ROOT_HALF * x)
+
+
+@widened
+def ndtri(x: Tensor) -> Tensor:
+    return tf.math.ndtri(x)
+
+
+@widened
+def log_ndtr(x: Tensor) -> Tensor:
+    middle = tf.math.log(0.5 * tf.math.erfc(-ROOT_HALF * clip(x, -MILLS_FROM, 1.0)))
+    right = tf.math.log1p(-0.5 * tf.math.erfc(ROOT_HALF * tf.maximum(x, 1.0)))
+    mills = inverse_mills(tf.maximum(-x, MILLS_FROM))
+    left = -0.5 * x * x - tf.math.log(mills * math.sqrt(2 * math.pi))
+    return tf.where(x < -MILLS_FROM, left, tf.where(x > 1.0, right, middle))
+
+
+@widened
+def lgamma(x: Tensor) -> Tensor:
+    return tf.math.lgamma(x)
+
+
+@widened
+def digamma(x: Tensor) -> Tensor:
+    """Reflected here: the float64 kernel (tensorflow 2.21) loses every digit near its poles."""
+    below = x < 0
+    right = tf.math.digamma(tf.where(below, 1.0 - x, x))
+    is_pole = below & (x == tf.floor(x))
+    apart = tf.where(below & ~is_pole, x - tf.round(x), tf.constant(0.5, x.dtype))
+    left = right - math.pi / tf.tan(math.pi * apart)
+    values = tf.where(is_pole, tf.constant(math.nan, x.dtype), tf.where(below, left, right))
+    return tf.where(x == 0, -1.0 / tf.where(x == 0, x, tf.ones_like(x)), values)
+
+
+@widened
+def polygamma(x: Tensor, *, n: int) -> Tensor:
+    sign = (-1.0) ** (n + 1)
+    inside = (x > 0) & (x < math.inf)
+    safe = tf.where(inside, x, tf.ones_like(x))
+    values = sign * math.factorial(n) * tf.math.zeta((n + 1.0) * tf.ones_like(x), safe)
+    zeros = tf.zeros_like(x)
+    outside = tf.where(x > 0, zeros, tf.constant(math.nan, x.dtype))
+    outside = tf.where(x == 0, tf.constant(sign * math.inf, x.dtype), outside)
+    return tf.where(inside, values, outside)
+
+
+def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
+    above = x.dtype.max if posinf is None else tf.constant(posinf, x.dtype)
+    below = x.dtype.min if neginf is None else tf.constant(neginf, x.dtype)
+    finite = tf.where(x == math.inf, above, tf.where(x == -math.inf, below, x))
+    return tf.where(tf.math.is_nan(x), tf.constant(nan, x.dtype), finite)
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    **bits.OPS,
+    ops.EQ: equal,
+    ops.NE: not_equal,
+    ops.POW: power,
+    ops.ABS: tf.abs,
+    ops.SIGN: tf.sign,
+    ops.SQUARE: tf.square,
+    ops.SQRT: tf.sqrt,
+    ops.RSQRT: tf.math.rsqrt,
+    ops.RECIPROCAL: tf.math.reciprocal,
+    ops.FLOOR: tf.floor,
+    ops.CEIL: tf.math.ceil,
+    ops.ROUND: tf.round,
+    ops.EXP: tf.exp,
+    ops.EXPM1: tf.math.expm1,
+    ops.LOG: tf.math.log,
+    ops.LOG1P: tf.math.log1p,
+    ops.SIN: tf.sin,
+    ops.COS: tf.cos,
+    ops.ATAN: tf.atan,
+    ops.TANH: tf.tanh,
+    ops.TAN: tf.tan,
+    ops.ASIN: tf.asin,
+    ops.ACOS: tf.acos,
+    ops.SINH: tf.sinh,
+    ops.COSH: tf.cosh,
+    ops.ASINH: tf.asinh,
+    ops.ACOSH: tf.acosh,
+    ops.ATANH: tf.atanh,
+    ops.ERFC: tf.math.erfc,
+    ops.I0E: widened(tf.math.special.bessel_i0e),
+    ops.I1E: widened(tf.math.special.bessel_i1e),
+    ops.ISNAN: tf.math.is_nan,
+    ops.ISINF: tf.math.is_inf,
+    ops.ISFINITE: tf.math.is_finite,
+    ops.STOP_GRADIENT: tf.stop_gradient,
+}
+NAMES = """
+    add: add raw.Add raw.AddV2; sub: subtract raw.Sub; mul: multiply scalar_mul raw.Mul;
+    div: divide realdiv truediv raw.Div raw.RealDiv; neg: negative raw.Neg; pow: pow raw.Pow;
+    square: square raw.Square; sqrt: sqrt raw.Sqrt; rsqrt: math.rsqrt raw.Rsqrt;
+    reciprocal: math.reciprocal raw.Reciprocal; maximum: maximum raw.Maximum;
+    minimum: minimum raw.Minimum; abs: abs raw.Abs; sign: sign raw.Sign; floor: floor raw.Floor;
+    ceil: math.ceil raw.Ceil; round: math.rint round raw.Rint raw.Round;
+    remainder: math.floormod raw.FloorMod; fmod: truncatemod; atan2: atan2 raw.Atan2;
+    exp: exp raw.Exp; expm1: math.expm1 raw.Expm1; log: math.log raw.Log;
+    log1p: math.log1p raw.Log1p; xlogy: math.xlogy raw.Xlogy; xlog1py: math.xlog1py raw.Xlog1py;
+    sin: sin raw.Sin; cos: cos raw.Cos; tan: tan raw.Tan; asin: asin raw.Asin; acos: acos raw.Acos;
+    atan: atan raw.Atan; sinh: sinh raw.Sinh; cosh: cosh raw.Cosh; tanh: tanh raw.Tanh;
+    asinh: asinh raw.Asinh; acosh: acosh raw.Acosh; atanh: atanh raw.Atanh; erf: math.erf raw.Erf;
+    erfc: math.erfc raw.Erfc; erfinv: math.erfinv raw.Erfinv; ndtri: math.ndtri raw.Ndtri;
+    lgamma: math.lgamma raw.Lgamma; i0e: math.bessel_i0e math.special.bessel_i0e raw.BesselI0e;
+    i1e: math.bessel_i1e math.special.bessel_i1e raw.BesselI1e;
+    nextafter: math.nextafter raw.NextAfter; digamma: math.digamma raw.Digamma; lt: less raw.Less;
+    le: less_equal raw.LessEqual; gt: greater raw.Greater; ge: greater_equal raw.GreaterEqual;
+    eq: equal; ne: not_equal; and: logical_and raw.LogicalAnd; or: logical_or raw.LogicalOr;
+    xor: math.logical_xor; not: logical_not raw.LogicalNot; isnan: math.is_nan raw.IsNan;
+    isinf: math.is_inf raw.IsInf; isfinite: math.is_finite raw.IsFinite;
+    bitwise_and: bitwise.bitwise_and; bitwise_or: bitwise.bitwise_or;
+    bitwise_xor: bitwise.bitwise_xor; bitwise_invert: bitwise.invert;
+    bitwise_left_shift: bitwise.left_shift; bitwise_right_shift: bitwise.right_shift; stop_gradient
+"""

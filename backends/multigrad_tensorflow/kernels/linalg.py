@@ -1,0 +1,146 @@
+"""TensorFlow's rows of linear algebra, each function named as its op; see
+`multigrad/graph/ops/arrays/linalg.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.backend import rows_of
+
+from .elementwise import accumulated, widened
+
+Tensor = Any
+
+
+@widened
+def cholesky(x: Tensor) -> Tensor:
+    # Where there is no factor, its kernel leaves the upper half as the memory was (2.21).
+    return tf.linalg.band_part(tf.linalg.cholesky(x), -1, 0)
+
+
+@widened
+def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
+    if unit:
+        a = tf.linalg.set_diag(a, tf.ones_like(tf.linalg.diag_part(a)))
+    return tf.linalg.triangular_solve(a, b, lower=lower, adjoint=transposed)
+
+
+@widened
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    if a.shape[:-2] != b.shape[:-2] or a.shape.rank is None:
+        batch = tf.broadcast_dynamic_shape(tf.shape(a)[:-2], tf.shape(b)[:-2])
+        a, b = (tf.broadcast_to(m, tf.concat([batch, tf.shape(m)[-2:]], 0)) for m in (a, b))
+    return tf.linalg.solve(a, b)
+
+
+@widened
+def inv(x: Tensor) -> Tensor:
+    return tf.linalg.inv(x)
+
+
+@widened
+def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
+    eps = float(np.finfo(x.dtype.as_numpy_dtype).eps)
+    rows = tf.cast(tf.reduce_max(tf.shape(x)[-2:]), x.dtype)
+    return tf.linalg.pinv(x, tf.maximum(rtol, epsilons * eps * rows))
+
+
+@widened
+def det(x: Tensor) -> Tensor:
+    return tf.linalg.det(x)
+
+
+@widened
+def logabsdet(x: Tensor) -> Tensor:
+    return tf.linalg.slogdet(x).log_abs_determinant
+
+
+@widened
+def signdet(x: Tensor) -> Tensor:
+    return tf.linalg.slogdet(x).sign
+
+
+# --- factors --------------------------------------------------------------------------------------
+def factored(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the packed LU factors and the pivots.
+
+    Its own kernel (2.21) takes square matrices that have an inverse, outside of XLA.
+    """
+    shape, static = tf.shape(x), x.shape
+    batch, count = shape[:-2], tf.minimum(shape[-2], shape[-1])
+    rows, columns = tf.range(shape[-2]), tf.range(shape[-1])
+
+    def step(i: Tensor, x: Tensor, pivots: Tensor) -> tuple[Tensor, ...]:
+        candidates = tf.where(rows >= i, tf.abs(x[..., i]), -1)
+        best = tf.argmax(candidates, -1, output_type=tf.int32)
+        x = exchanged(x, i, tf.reshape(best, tf.concat([batch, [1, 1]], 0)), rows[:, None])
+        top, pivot = x[..., i, None, :], x[..., i, i, None]
+        lower = x[..., i] / tf.where(pivot == 0, tf.ones_like(pivot), pivot)
+        lower = tf.where(rows > i, lower, x[..., i])
+        column = tf.expand_dims(lower, -1)
+        rest = x - column * top
+        x = tf.where((rows[:, None] > i) & (columns > i), rest, x)
+        x = tf.where(columns == i, column, x)
+        return i + 1, x, tf.where(tf.range(count) == i, tf.expand_dims(best, -1), pivots)
+
+    pivots = tf.zeros(tf.concat([batch, [count]], 0), tf.int32)
+    state = (0, x, pivots)
+    _, packed, pivots = tf.while_loop(
+        lambda i, *_: i < count,
+        step,
+        state,
+        shape_invariants=(tf.TensorShape([]), static, pivots.shape),
+    )
+    return packed, pivots
+
+
+def exchanged(x: Tensor, i: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+    """Return x with row i and another one, of each matrix, exchanged."""
+    lower = tf.reduce_sum(tf.where(rows == other, x, tf.zeros_like(x)), -2, keepdims=True)
+    return tf.where(rows == i, lower, tf.where(rows == other, x[..., i, None, :], x))
+
+
+@widened
+def lu(x: Tensor) -> Tensor:
+    return factored(x)[0]
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    return tf.cast(factored(accumulated(x))[1], tf.int64)
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    rows = tf.range(tf.shape(like, tf.int64)[-2])
+    shape = tf.concat([tf.shape(indices)[:-1], tf.shape(rows)], 0)
+
+    def step(i: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        moved = exchanged(places[..., None], i, indices[..., i, None, None], rows[:, None])
+        return i + 1, moved[..., 0]
+
+    places = tf.broadcast_to(rows, shape)
+    count = tf.shape(indices, tf.int64)[-1]
+    return tf.while_loop(lambda i, _: i < count, step, (tf.constant(0, tf.int64), places))[1]
+
+
+@widened
+def svd(x: Tensor) -> Tensor:
+    s, u, v = tf.linalg.svd(x)
+    return tf.concat((s[..., None, :], u, v), -2)
+
+
+@widened
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    w, v = tf.linalg.eigh(x if lower else tf.linalg.matrix_transpose(x))
+    return tf.concat((w[..., None, :], v), -2)
+
+
+@widened
+def qr(x: Tensor) -> Tensor:
+    return tf.linalg.qr(x)[0]
+
+
+OPS = rows_of(vars())

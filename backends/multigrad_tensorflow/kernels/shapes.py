@@ -1,0 +1,192 @@
+"""TensorFlow's rows of the shape family, each function named as its op.
+
+Ranks must be known while tracing; lengths need not be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.backend import rows_of
+from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, tile_shape
+
+from .elementwise import accumulated
+from .ordering import length_of
+
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+
+
+def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return tf.reshape(x, shape)
+
+
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return tf.ensure_shape(tf.reshape(x, tf.shape(like)), like.shape)
+
+
+def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
+    return tf.squeeze(x, axis)
+
+
+def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
+    return tf.transpose(x, None if axes is None else [range(x.shape.rank)[i] for i in axes])
+
+
+def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
+    order = list(range(x.shape.rank))
+    order[axis1], order[axis2] = order[axis2], order[axis1]
+    return tf.transpose(x, order)
+
+
+def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
+    rank = range(x.shape.rank)
+    sources = [rank[i] for i in (source if isinstance(source, tuple) else (source,))]
+    places = [rank[i] for i in (destination if isinstance(destination, tuple) else (destination,))]
+    order = [i for i in rank if i not in sources]
+    for place, axis in sorted(zip(places, sources, strict=True)):
+        order.insert(place, axis)
+    return tf.transpose(x, order)
+
+
+def flip(x: Tensor, *, axis: Axis) -> Tensor:
+    if x.shape.rank == 0:
+        return tf.identity(x)
+    given = range(x.shape.rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return tf.reverse(x, list(given))
+
+
+def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
+    if axis is None or x.shape.rank == 0:
+        total = sum(shift) if isinstance(shift, tuple) else shift
+        return tf.reshape(tf.roll(tf.reshape(x, [-1]), total, 0), tf.shape(x))
+    return tf.roll(x, shift, axis)
+
+
+def below(x: Tensor, offset: int) -> Tensor:
+    """The mask of the elements on and below a diagonal."""
+    rows, columns = tf.range(length_of(x, -2)), tf.range(length_of(x))
+    return columns - rows[:, None] <= offset
+
+
+def tril(x: Tensor, *, offset: int) -> Tensor:
+    return tf.where(below(x, offset), x, tf.zeros([], x.dtype))
+
+
+def triu(x: Tensor, *, offset: int) -> Tensor:
+    return tf.where(below(x, offset - 1), tf.zeros([], x.dtype), x)
+
+
+def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return tf.broadcast_to(x, shape)
+
+
+def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    return x[as_index(index)]
+
+
+def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    if x.dtype == tf.bool:  # of which there are no sums
+        return tf.cast(setitem(tf.cast(x, tf.int32), like, index=index), tf.bool)
+    places = tf.reshape(tf.range(tf.size(like)), tf.shape(like))[as_index(index)]
+    values = tf.reshape(accumulated(x), [-1])
+    full = tf.math.unsorted_segment_sum(values, tf.reshape(places, [-1]), tf.size(like))
+    return tf.cast(tf.reshape(full, tf.shape(like)), x.dtype)
+
+
+def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
+    """The indices counted from the front."""
+    length = length_of(x, axis)
+    if isinstance(length, int) and any(not -length <= i < length for i in indices):
+        raise IndexError(f"indices {indices} for an axis of length {length}")
+    at = tf.constant(indices, tf.int32, [len(indices)])
+    return tf.where(at < 0, at + length, at)
+
+
+def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    return tf.gather(x, positive(x, indices, axis), axis=axis)
+
+
+def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    values = moveaxis(accumulated(x), source=axis, destination=0)
+    full = tf.math.unsorted_segment_sum(
+        values, positive(like, indices, axis), length_of(like, axis)
+    )
+    return tf.cast(moveaxis(full, source=0, destination=axis), x.dtype)
+
+
+def half(x: Tensor, *, axis: int, position: int) -> Tensor:
+    length = length_of(x, axis)
+    if isinstance(length, int) and length % 2:
+        raise ValueError(f"axis {axis} of length {length} has no halves")
+    return tf.split(x, 2, axis)[position]
+
+
+def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    missing = x.shape.rank - len(repetitions)
+    if missing < 0:
+        x = tf.reshape(x, tf.concat([[1] * -missing, tf.shape(x)], 0))
+    return tf.tile(x, (*(1,) * missing, *repetitions))
+
+
+def lengths(x: Tensor) -> list[Any]:
+    return [length_of(x, i) for i in range(x.shape.rank)]
+
+
+def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    shape = tile_shape(lengths(like), repetitions)
+    total = tf.reduce_sum(tf.reshape(accumulated(x), shape), range(0, len(shape), 2))
+    return tf.cast(tf.reshape(total, tf.shape(like)), x.dtype)
+
+
+def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
+    axis = range(x.shape.rank)[axis]
+    copies = [1] * (x.shape.rank + 1)
+    copies[axis + 1] = repeats
+    shape = lengths(x)
+    shape[axis] = shape[axis] * repeats
+    return tf.reshape(tf.tile(tf.expand_dims(x, axis + 1), copies), shape)
+
+
+def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
+    axis, shape = range(like.shape.rank)[axis], lengths(like)
+    apart = tf.reshape(accumulated(x), [*shape[: axis + 1], repeats, *shape[axis + 1 :]])
+    return tf.cast(tf.reduce_sum(apart, axis + 1), x.dtype)
+
+
+def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
+    pairs = as_pairs(widths, x.shape.rank)
+    padded = tf.pad(x, pairs)
+    if fill == 0:
+        return padded
+    # tf.vectorized_map drops pad's constant_values and fills with 0 (2.21).
+    inside = tf.pad(tf.ones_like(x, tf.bool), pairs)
+    with np.errstate(over="ignore"):  # what is too large for the dtype is inf
+        border = x.dtype.as_numpy_dtype(fill)  # tf.constant takes no float for an integer or a bool
+    return tf.where(inside, padded, tf.constant(border, x.dtype))
+
+
+def concatenate(*arrays: Tensor, axis: int) -> Tensor:
+    return tf.concat(arrays, axis)
+
+
+def stack(*arrays: Tensor, axis: int) -> Tensor:
+    return tf.stack(arrays, axis)
+
+
+def part(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
+    begin, size = [0] * x.shape.rank, [-1] * x.shape.rank
+    begin[axis], size[axis] = start, length_of(like, axis)
+    return tf.slice(x, begin, size)
+
+
+def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
+    sides = [[0, 0] for _ in range(x.shape.rank)]
+    sides[axis] = [start, length_of(like, axis) - start - length_of(x, axis)]
+    return tf.ensure_shape(tf.pad(x, sides), like.shape)
+
+
+OPS = rows_of(vars())

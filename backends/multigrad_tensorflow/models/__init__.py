@@ -1,0 +1,1 @@
+"""Rules on models and functions of TensorFlow that exist."""

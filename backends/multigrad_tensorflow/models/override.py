@@ -1,0 +1,371 @@
+"""`xg.override` for functions of TensorFlow: each op that a call makes is seen as it is made.
+
+TensorFlow's own callbacks of ops, which its debugger is made of, say so on their thread: in eager
+code, in graphs and in those of loops and branches. A `tf.function` that is called is traced anew
+for the rules, in a copy: what it was traced for before knows none of them, and what it is traced
+for here is no one else's. A graph that cannot be traced anew is refused where it holds an operation
+that is meant.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import CellType
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager import context, execute
+from tensorflow.python.eager.polymorphic_function import concrete_function, polymorphic_function
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
+
+from multigrad.capture.code.interception import Interception
+from multigrad.errors import RuleValueError
+from multigrad.functions.custom_gradient import name_of
+from multigrad.functions.function import Function
+from multigrad.graph.support.threads import make_lock
+from multigrad.models.over import check_fit, over
+
+from ..compile.regions import FIRST, may_be_recomputed, on_call
+from .operations import Meant, find, is_operation, refuse_unmet
+
+__all__ = ["is_operation", "override"]
+
+Tensor = Any
+
+
+class _Thread(threading.local):
+    """What acts on a thread.
+
+    Attributes:
+        acting: the overrides whose functions run, from the outside in.
+        is_busy: whether a rule is being put on an op, whose own ops are none of the function's.
+        latest: what was put last in the place of an op's result: its gradient is recorded already.
+    """
+
+    def __init__(self) -> None:
+        self.acting: list[Acting] = []
+        self.is_busy = False
+        self.latest: Tensor = None
+
+
+THREAD = _Thread()
+# By graph: the ops with a rule on them.
+_changed: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+class Acting:
+    """The rules of one `override`, and the copies of functions that were traced for them."""
+
+    def __init__(self, name: str, rows: Sequence[tuple[Meant, Any]]) -> None:
+        self.name = name
+        self.rows = tuple(rows)
+        self.by_type = {meant.name: (meant, rule) for meant, rule in rows if meant.cell is None}
+        self.by_cell = {
+            id(meant.cell): (meant, rule) for meant, rule in rows if meant.cell is not None
+        }
+        self.met: set[Meant] = set()
+        self.names: set[str] = set()
+        self.copies: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Let the rules act on what this thread computes."""
+        with ExitStack() as stack:
+            for interception in INTERCEPTIONS:
+                stack.enter_context(interception)
+            for meant, _ in self.by_cell.values():
+                stack.enter_context(target(cast("CellType", meant.cell)))
+            if not THREAD.acting:
+                add_op_callback(on_op)
+                stack.callback(remove_op_callback, on_op)
+            THREAD.acting.append(self)
+            stack.callback(THREAD.acting.pop)
+            yield
+            THREAD.latest = None
+
+    def check(self) -> None:
+        """Check that the function called what each selector means.
+
+        Raises:
+            RuleValueError: it did not.
+        """
+        for meant, _ in self.rows:
+            if meant not in self.met:
+                refuse_unmet(self.name, meant, self.names)
+
+    def copy_of(self, function: Any) -> Any:
+        """Return the copy of a `tf.function` that is traced for the rules."""
+        known = self.copies.get(function)
+        if known is None:
+            known = self.copies[function] = function._clone(None)
+        return known
+
+
+# --- an op ----------------------------------------------------------------------------------------
+def on_op(
+    op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+) -> Any:
+    """Put the rule that is meant on an op that was just made, if any."""
+    if THREAD.is_busy:
+        return None
+    type_ = op_type.decode() if isinstance(op_type, bytes) else op_type
+    for acting in reversed(THREAD.acting):
+        acting.names.add(type_)
+        row = acting.by_type.get(type_)
+        if row is None or len(outputs) != 1 or not has_input(inputs, outputs[0]):
+            continue
+        acting.met.add(row[0])
+        refuse_recomputed(acting, type_)
+        with busy():
+            again = partial(make_again, graph, type_, attrs, outputs[0].dtype)
+            result = on_result(row, inputs, outputs[0], again)
+        THREAD.latest = result
+        if graph is not None:
+            _changed.setdefault(graph, set()).add(op_name)
+            return [result]
+        outputs[0] = result  # from this very list TensorFlow takes what eager code sees
+        return None
+    return None
+
+
+def on_result(
+    row: tuple[Meant, Function], inputs: Any, output: Tensor, again: Callable[..., Tensor]
+) -> Tensor:
+    """Return the result of an op, whose gradient is the rule's."""
+    meant, rule = row
+    at = input_of(meant, inputs, output)
+    check_fit(rule.name, f"operation {meant.name!r}", inputs[at].shape, output.shape)
+    if len([x for x in inputs if is_float(x)]) == 1:
+        return rule(inputs[at], tf.stop_gradient(output))
+    held = [tf.stop_gradient(x) if i == at else x for i, x in enumerate(inputs)]
+    return rule(inputs[at], again(held))
+
+
+def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tensor]) -> Tensor:
+    """Return the result of another op like one, of other inputs."""
+    if graph is not None:
+        pairs = dict(zip(attrs[::2], attrs[1::2], strict=True))
+        made = graph._create_op_internal(type_, inputs, [dtype], attrs=pairs)
+        _changed.setdefault(graph, set()).add(made.name)
+        return made.outputs[0]
+    results = execute.quick_execute(type_, 1, inputs, attrs, context.context())
+    if execute.must_record_gradient():
+        execute.record_gradient(type_, inputs, attrs, results)
+    return results[0]
+
+
+def refuse_recomputed(acting: Acting, operation: str) -> None:
+    """Refuse an operation that will run again in backward, where no override acts any more.
+
+    Raises:
+        RuleValueError: it is called within `tf.recompute_grad`.
+    """
+    caller = sys._getframe() if may_be_recomputed() else None
+    while caller is not None and caller.f_code is not CALL:
+        if caller.f_code is FIRST:
+            raise RuleValueError(
+                f"function {acting.name!r} calls operation {operation!r} within tf.recompute_grad, "
+                "which runs it again in backward, where the rule would not act. Write "
+                "tf.recompute_grad(xg.override(f, rules)) of the function inside"
+            )
+        caller = caller.f_back
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Let what is computed meanwhile be none of the function's ops."""
+    THREAD.is_busy = True
+    try:
+        yield
+    finally:
+        THREAD.is_busy = False
+
+
+def is_float(x: Any) -> bool:
+    return isinstance(x, tf.Tensor) and x.dtype.is_floating
+
+
+def has_input(inputs: Sequence[Any], output: Any) -> bool:
+    """Return whether a gradient can flow through an op: from floats to a float."""
+    return is_float(output) and any(map(is_float, inputs))
+
+
+def input_of(meant: Meant, inputs: Sequence[Any], output: Tensor) -> int:
+    """Return the position of the input that a rule acts on: the one of the result's shape.
+
+    Raises:
+        RuleValueError: there are several.
+    """
+    floats = [i for i, x in enumerate(inputs) if is_float(x) and not is_constant(x)]
+    shape = output.shape.as_list() if output.shape.rank is not None else None
+    fitting = [i for i in floats if inputs[i].shape.rank is None or
+               inputs[i].shape.as_list() == shape] or floats  # fmt: skip
+    if len(fitting) > 1:
+        raise RuleValueError(
+            f"operation {meant.name!r} has {len(fitting)} inputs of shape {output.shape}; a rule "
+            "acts on one: select an operation of one tensor"
+        )
+    return fitting[0] if fitting else next(i for i, x in enumerate(inputs) if is_float(x))
+
+
+def is_constant(x: Tensor) -> bool:
+    return not isinstance(x, tf.__internal__.EagerTensor) and x.op.type == "Const"
+
+
+def record_gradient(op_type: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
+    """Record an op's own gradient, unless a rule took its place."""
+    if THREAD.latest is None or not outputs or outputs[0] is not THREAD.latest:
+        _record_gradient(op_type, inputs, attrs, outputs)
+
+
+_record_gradient = execute.record_gradient
+
+
+# --- functions that make several ops --------------------------------------------------------------
+_lock = make_lock()
+_targets: dict[int, list[Any]] = {}  # by a cell's id: what it held, how often it was replaced
+
+
+@contextmanager
+def target(cell: CellType) -> Iterator[None]:
+    """Let calls of a public function of TensorFlow come to us."""
+    with _lock:
+        row = _targets.setdefault(id(cell), [cell.cell_contents, 0])
+        row[1] += 1
+        cell.cell_contents = _replacement(cell, row[0])
+    try:
+        yield
+    finally:
+        with _lock:
+            row[1] -= 1
+            if not row[1]:
+                cell.cell_contents = row[0]
+                del _targets[id(cell)]
+
+
+def _replacement(cell: CellType, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = [acting for acting in reversed(THREAD.acting) if id(cell) in acting.by_cell]
+        if THREAD.is_busy or not found:
+            return function(*args, **kwargs)
+        return _call(found[0], cell, function, args, kwargs)
+
+    return call
+
+
+def _call(
+    acting: Acting, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Tensor:
+    """Call a function that makes several ops, with the rule on it."""
+    meant, rule = acting.by_cell[id(cell)]
+    given = [*args, *kwargs.values()]
+    at = next((i for i, x in enumerate(given) if isinstance(x, tf.Tensor | tf.Variable)), None)
+    if at is None or not given[at].dtype.is_floating:
+        return function(*args, **kwargs)
+    acting.met.add(meant)
+    refuse_recomputed(acting, meant.name)
+    with busy():
+        tin = tf.convert_to_tensor(given[at])
+        given[at] = tf.stop_gradient(tin)
+        held = dict(zip(kwargs, given[len(args) :], strict=True))
+        output = function(*given[: len(args)], **held)
+        check_fit(rule.name, f"operation {meant.name!r}", tin.shape, output.shape)
+        return rule(tin, output)
+
+
+# --- functions that are graphs --------------------------------------------------------------------
+def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a `tf.function`: where rules act, its copy for them."""
+    acting = THREAD.acting[-1] if THREAD.acting and not THREAD.is_busy else None
+    return _call_function(self if acting is None else acting.copy_of(self), *args, **kwargs)
+
+
+def call_graph(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a graph, which was traced for these rules or has none of the ops that are meant.
+
+    Raises:
+        RuleValueError: it was traced before.
+    """
+    for acting in THREAD.acting if not THREAD.is_busy else ():
+        type_ = unchanged(self.graph, acting)
+        if type_ is not None:
+            raise RuleValueError(
+                f"function {acting.name!r} calls the graph {self.name.decode()!r}, where operation "
+                f"{type_!r} was traced before: call the tf.function or the Python function that "
+                "it was made from"
+            )
+    return _call_graph(self, *args, **kwargs)
+
+
+_call_function = polymorphic_function.Function.__call__
+_call_graph = concrete_function.ConcreteFunction._call_flat
+INTERCEPTIONS = (
+    Interception(polymorphic_function.Function, "__call__", call_function),
+    Interception(concrete_function.ConcreteFunction, "_call_flat", call_graph),
+    Interception(cast("type", execute), "record_gradient", record_gradient),
+)
+
+
+def unchanged(graph: Any, acting: Acting) -> str | None:
+    """Return an op that is meant and has no rule on it, in a graph or in those inside of it."""
+    changed = _changed.get(graph, ())
+    for op in graph.get_operations():
+        acting.names.add(op.type)
+        is_meant = op.type in acting.by_type and op.name not in changed
+        if is_meant and has_input(op.inputs, op.outputs[0]):
+            return op.type
+    for inner in graph._functions.values():
+        own = getattr(inner, "graph", None)
+        if isinstance(own, FuncGraph):
+            found = unchanged(own, acting)
+            if found is not None:
+                return found
+    return None
+
+
+# --- the function itself --------------------------------------------------------------------------
+def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable[..., Any]:
+    """Return a function with rules on the operations that it calls."""
+    rows = [
+        (find(part), rule)
+        for selector, rule in rules.items()
+        for part in (selector if isinstance(selector, tuple) else (selector,))
+    ]
+    known: dict[tuple[Any, ...], Acting] = {}
+
+    def overridden(*args: Any, **kwargs: Any) -> Any:
+        with on_call():
+            return run(*args, **kwargs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        found = tuple(over(rule) for _, rule in rows)  # a name means what it means now
+        acting = known.get(found)
+        if acting is None:
+            known.clear()
+            pairs = [(meant, rule) for (meant, _), rule in zip(rows, found, strict=True)]
+            acting = known[found] = Acting(name_of(function), pairs)
+        called = function
+        status = ag_ctx.control_status_ctx()
+        if status.status is ag_ctx.Status.ENABLED:  # as AutoGraph would do where it is called
+            called = tf.__internal__.autograph.tf_convert(function, status)
+        return call_within(acting, called, args, kwargs)
+
+    return overridden
+
+
+def call_within(acting: Acting, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function with rules on what it calls."""
+    with acting.on():
+        outputs = function(*args, **kwargs)
+    acting.check()
+    return outputs
+
+
+CALL = call_within.__code__

@@ -1,0 +1,96 @@
+"""A whole function that runs as it is, with the user's own code for its backward.
+
+It runs once, with gradients on, so that what its backward reads keeps its derivative; under a
+torch.func transform, whose tensors die with it, backward runs it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd import Function
+
+from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
+from .attach import tracing_state, transforms_active, warn_of_trace
+
+Tensor: TypeAlias = torch.Tensor
+Run = Callable[..., tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]], tuple[int, ...]]]
+
+
+def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
+    """Apply a function whose backward is the user's own code on tensors.
+
+    Args:
+        run: `run(*tensors) -> (outputs, pull, positions of outputs without a gradient)`; pull is
+            called as `pull(*cotangents, ctx=ctx)`.
+        tensors: its inputs.
+        name: what it is called in messages and profiles.
+    """
+    layouts = [layout_of(x) if is_distributed(x) else None for x in tensors]
+    if any(layouts):
+        refuse_odd(name, tensors)
+    is_traced = tracing_state() is not None
+    if is_traced:
+        warn_of_trace(f"{name} for the gradient")
+    if is_traced or transforms_active():  # whether a gradient is asked for is not known yet
+        return _apply_again(run, tensors, name)
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+        with torch.no_grad():  # what the function closes over gets no gradient
+            # An output may be an input itself, which asks for a gradient: a result does not.
+            return tuple(y.detach() if y.requires_grad else y for y in run(*tensors)[0])
+    return _apply_once(run, tensors, name, layouts)
+
+
+def _apply_once(
+    run: Run, tensors: tuple[Tensor, ...], name: str, layouts: Sequence[Layout | None]
+) -> tuple[Tensor, ...]:
+    """Run it now; backward calls what it returned."""
+    with torch.enable_grad():
+        outputs, pull, undifferentiable = run(*tensors)
+
+    class NativeFunction(Function):
+        @staticmethod
+        def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
+            ctx.save_for_backward(*given)  # so that torch sees where one was changed meanwhile
+            nonlocal outputs
+            detached = tuple(output.detach() for output in outputs)
+            ctx.mark_non_differentiable(*(detached[i] for i in undifferentiable))
+            outputs = ()  # else their own graph would live as long as this one
+            return detached
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+            _ = ctx.saved_tensors
+            gradients = pull(*cotangents, ctx=ctx)
+            return tuple(lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True))
+
+    NativeFunction.__name__ = name
+    return NativeFunction.apply(*tensors)
+
+
+def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
+    """Run it under a transform; backward runs it again on what was saved, and so at every order."""
+    marked: tuple[int, ...] = ()
+
+    class NativeFunction(Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*given: Tensor) -> tuple[Tensor, ...]:
+            nonlocal marked
+            outputs, _, marked = run(*given)
+            return tuple(output.clone() for output in outputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+            return run(*ctx.saved_tensors)[1](*cotangents, ctx=ctx)
+
+    NativeFunction.__name__ = name
+    outputs = NativeFunction.apply(*tensors)
+    return tuple(y.detach() if i in marked else y for i, y in enumerate(outputs))

@@ -1,0 +1,273 @@
+"""How an emitted `torch.autograd.Function` is called: its numbers prepared, unless transformed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch.autograd import Function, forward_ad
+
+from multigrad.backend.emitted import find_like
+
+from ..distributed.tensors import is_distributed, run_bare, run_distributed
+
+if TYPE_CHECKING:
+    from multigrad.backend import Emitted
+
+Tensor: TypeAlias = torch.Tensor
+transforms_active = torch._C._are_functorch_transforms_active
+# The dispatch modes that are entered: one may record a graph, differentiated later.
+count_modes = torch._C._len_torch_dispatch_stack
+# torch.jit.trace does not know constants in a tuple, nor ONNX the fast kernels.
+tracing_state = torch._C._get_tracing_state
+# `torch.autograd.grad(is_grads_batched=True)` maps by an older vmap, no functorch transform.
+BATCHED = torch._C._parse_dispatch_key("VmapMode")
+# Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
+KINDS = frozenset({Tensor, torch.nn.Parameter})
+
+
+def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
+    """Return the public class; its docstring says what it is."""
+    native = namespace[emitted.identifier]
+    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    native.eager = namespace.get(f"{emitted.identifier}_eager", native)
+    # What people see of it is the name of its node among the gradients.
+    native.eager._backward_cls.__name__ = native._backward_cls.__name__
+    native.prepare = namespace.get(f"{emitted.identifier}_prepare")
+    native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
+    # Of what runs on DTensors.
+    native.emitted = emitted
+    native.elementwise = None
+    native.subject = emitted.name
+    native.tensors = len(emitted.inputs)
+    native.whole = None
+    # Dynamo (torch 2.13) would take the forward's own derivative of it under torch.func transforms.
+    torch._dynamo.allow_in_graph(native)
+    return native
+
+
+def as_number(value: Any) -> Any:
+    """Leave a prepared number as it is."""
+    return value
+
+
+NAMESPACE = {
+    "as_number": as_number,
+    "BATCHED": BATCHED,
+    "Function": Function,
+    "KINDS": KINDS,
+    "Tensor": torch.Tensor,
+    "count_modes": count_modes,
+    "is_included": torch._C._dispatch_tls_is_dispatch_key_included,
+    "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
+    "is_grad_enabled": torch.is_grad_enabled,
+    "transforms_active": transforms_active,
+    "unpack_dual": forward_ad.unpack_dual,
+}
+
+
+def saying_what_is_kept(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs inside of transforms, which says so where torch.jit.trace keeps the rule."""
+    name = native.__doc__.partition(",")[0]
+
+    def run(tin: Tensor, *values: Any) -> Tensor:
+        if tracing_state() is not None:
+            warn_of_trace(f"{name} for the gradient")
+        return transformed(tin, *values)
+
+    return run
+
+
+def warn_of_trace(kept: str) -> None:
+    """Say what torch.jit.trace keeps; what the exporter of ONNX traces has no gradient."""
+    if not torch.onnx.is_in_onnx_export():
+        warnings.warn(
+            f"torch.jit.trace keeps {kept}, whatever is in force where the trace runs. Trace once "
+            f"for each rule, or use torch.compile, which follows `use`",
+            torch.jit.TracerWarning,
+            stacklevel=2,
+        )
+
+
+def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return how a class is called: the C entry, unless a transform or torch.jit reads along."""
+    eager, transformed = entries(native)
+    if emitted.is_rule:
+        transformed = saying_what_is_kept(native, transformed)
+    count, run = len(emitted.inputs), eager
+    if native.prepare is not None:
+        like, of = native.constants.like, native.constants.of
+
+        def run(*args: Any) -> Any:
+            return eager(*args[:count], of(args[like], args[count:]))
+
+    def apply_one(x: Tensor, *values: Any) -> Any:
+        anywhere = type(x) not in KINDS or transforms_active() or count_modes()
+        anywhere = anywhere or tracing_state() is not None
+        return (transformed if anywhere else eager)(x, *values)
+
+    def apply_prepared(x: Tensor, *values: Any) -> Any:
+        if type(x) not in KINDS or transforms_active() or count_modes():
+            return transformed(x, *values)
+        if tracing_state() is not None:
+            return transformed(x, *values)
+        return eager(x, of(x, values))
+
+    def apply_several(*args: Any) -> Any:
+        anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
+        anywhere = anywhere or count_modes() or tracing_state() is not None
+        return (transformed if anywhere else run)(*args)
+
+    if count > 1:
+        return apply_several
+    return apply_one if native.prepare is None else apply_prepared
+
+
+def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
+    """Return the same for a rule's fixed params, and for tensors of the kind and dtype of x."""
+    eager, transformed = entries(native)
+    transformed = saying_what_is_kept(native, transformed)
+    prepare = native.prepare
+    # Whether for a processor, and what is prepared: in one tuple, which threads see whole.
+    state: tuple[bool | None, Any] = (None, None)
+    if type(x) not in KINDS:
+        return partial(_apply_values, transformed, values)
+
+    def apply(tin: Tensor) -> Tensor:
+        if transforms_active() or count_modes() or tracing_state() is not None:
+            return transformed(tin, *values)
+        return eager(tin, *values)
+
+    def apply_prepared(tin: Tensor) -> Tensor:
+        nonlocal state
+        if transforms_active() or count_modes() or tracing_state() is not None:
+            return transformed(tin, *values)
+        on_cpu, prepared = state
+        if tin.is_cpu is not on_cpu:
+            state = tin.is_cpu, prepare(wrapping(tin), *values)
+            prepared = state[1]
+        return eager(tin, prepared)
+
+    return apply if prepare is None else apply_prepared
+
+
+def _apply_values(apply: Callable[..., Tensor], values: tuple[Any, ...], tin: Tensor) -> Tensor:
+    return apply(tin, *values)
+
+
+class Constants:
+    """What a Function's numbers were prepared to at the call before.
+
+    `known` is the numbers, whether 0.0 is among them, the dtype and the place they were prepared
+    for, and what they gave: one tuple, so that threads see all of it or none. Numbers are made
+    tensors at their first call too: torch rounds some ops with a number otherwise, and equal calls
+    give equal bits. `wraps` makes them, by dtype, for processors.
+    """
+
+    __slots__ = ("known", "like", "literals", "prepare", "wraps")
+
+    def __init__(self, prepare: Callable[..., Any], emitted: Emitted) -> None:
+        self.like = find_like(emitted.input_types) or 0
+        self.prepare = prepare
+        self.literals = frozenset(prepare.__code__.co_consts)
+        self.known: tuple[Any, ...] = (None, False, None, None, None)
+        self.wraps: dict[torch.dtype, Callable[[Any], Any]] = {}
+
+    def of(self, like: Tensor, values: tuple[Any, ...]) -> Any:
+        """Return the constants of numbers, for tensors like this one."""
+        for value in values:
+            if type(value) is not float:  # tensors may change in place
+                return self.prepare(as_number, *values)
+        numbers, has_zero, dtype, on_cpu, prepared = self.known
+        if (
+            values == numbers
+            and like.dtype is dtype
+            and like.is_cpu is on_cpu
+            and not (has_zero and repr(values) != repr(numbers))  # -0.0 equals 0.0
+        ):
+            return prepared
+        dtype, on_cpu = like.dtype, like.is_cpu
+        wrap = self.wraps.get(dtype) if on_cpu else as_number
+        if wrap is None:
+            wrap = self.wraps[dtype] = wrapping(like, self.literals)
+        prepared = self.prepare(wrap, *values)
+        self.known = values, 0.0 in values, dtype, on_cpu, prepared
+        return prepared
+
+
+# In 16 bits torch computes with a number in float32; a tensor of the dtype would be rounded first.
+CONSTANT_DTYPES = (torch.float32, torch.float64)
+CPU = torch.device("cpu")
+BIG = 1e38  # far from where float32 ends
+
+
+def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
+    """Return what makes a prepared number the operand of ops on tensors like x.
+
+    `literals` are numbers that come again: their tensors are kept.
+    """
+    if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
+        return as_number
+    dtype, kept = x.dtype, {}
+
+    def as_tensor(value: Any) -> Any:
+        """Return a prepared number as a tensor without dimensions."""
+        if isinstance(value, Tensor):
+            return value
+        key = value or repr(value)  # -0.0 equals 0.0
+        constant = kept.get(key)
+        if constant is not None:
+            return constant
+        if type(value) is float and -BIG < value < BIG:
+            # A third of the time that torch.tensor takes; it refuses what is beyond the dtype.
+            constant = torch.scalar_tensor(value, dtype=dtype, device=CPU)
+        else:
+            constant = torch.tensor(value, dtype=dtype, device=CPU)
+        if type(constant) is not Tensor:  # a mode made something else of it
+            return value
+        if value in literals:
+            kept[key] = constant
+        return constant
+
+    return as_tensor
+
+
+def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return what runs outside of transforms, and inside."""
+    if native.eager is native:  # with forward mode there is one class only
+        return native.apply, native.apply
+    # Function.apply looks for default arguments in Python first; its base is the C implementation.
+    eager, transformed = super(Function, native.eager).apply, super(native, native).apply
+    count, prepare = native.tensors, native.prepare
+
+    def local(x: Tensor, *rest: Any) -> Any:
+        """Apply it to this process's part of a DTensor."""
+        if type(x) not in KINDS or transforms_active() or count_modes():
+            return transformed(x, *rest)
+        if prepare is None:
+            return eager(x, *rest)
+        tensors, values = rest[: count - 1], rest[count - 1 :]
+        like = (x, *tensors)[native.constants.like]
+        return eager(x, *tensors, native.constants.of(like, values))
+
+    def anywhere(*args: Any) -> Any:
+        if any(map(is_distributed, args[:count])):
+            return run_distributed(native, args[:count], args[count:], local)
+        return transformed(*args)
+
+    return eager, anywhere
+
+
+def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
+    """Return an emitted bare rule that runs on DTensors too."""
+    name = function.__name__
+
+    def run(grad_out: Tensor, *args: Any) -> Tensor:
+        if type(grad_out) in KINDS:
+            return function(grad_out, *args)
+        return run_bare(function, elementwise, name, grad_out, args)
+
+    return run

@@ -1,0 +1,115 @@
+"""Code that runs for a proof: on its own, whatever mode, transform or hook is around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from multigrad.capture.meanings import composites
+from multigrad.graph.random import REPLAYED
+
+from ..compile.regions import top_hooks
+from ..dialect.gradients import without_autocast
+from ..dialect.table import ALIASES
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Return what a function returns, run eagerly under torch's defaults; the generator stays."""
+    state = torch.get_rng_state()
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    with ExitStack() as stack:
+        for clear in (without_modes, without_autocast, without_saved_tensor_hooks):
+            stack.enter_context(clear())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if is_random:
+            stack.enter_context(Replaying())
+        try:
+            return run()
+        finally:
+            torch.set_rng_state(state)
+            torch.set_grad_enabled(grad)
+            torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Leave torch.func transforms and what reads along: tracing, fake tensors, default devices."""
+    with ExitStack() as stack:
+        if torch._C._are_functorch_transforms_active():
+            stack.enter_context(temporarily_clear_interpreter_stack())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        popped = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+        try:
+            yield
+        finally:
+            for mode in reversed(popped):
+                _push_mode(mode)
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Keep what backward needs as it is: checkpointed regions count what their hooks are given."""
+    if top_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        yield
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+class Replaying(TorchFunctionMode):
+    """Torch's own draws take the keys that a graph's draws take."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        draw = DRAWS.get(func)
+        if draw is None or REPLAYED.get() is None:
+            return func(*args, **kwargs)
+        return draw(*args, **kwargs)
+
+
+def _in_place(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def update(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return x.copy_(draw(x, *args, **kwargs))
+
+    return update
+
+
+def _of_shape(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def create(*size: Any, dtype: Any = None, **options: Any) -> torch.Tensor:
+        return draw(torch.empty(*size, dtype=dtype))
+
+    return create
+
+
+def _like(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def create(input: torch.Tensor, *, dtype: Any = None, **options: Any) -> torch.Tensor:
+        return draw(torch.empty_like(input, dtype=dtype))
+
+    return create
+
+
+_T = torch.Tensor
+DRAWS: dict[Any, Callable[..., Any]] = {
+    **{f: _like(ALIASES[f]) for f in (torch.rand_like, torch.randn_like)},
+    torch.bernoulli: ALIASES[torch.bernoulli],
+    torch.nn.functional.dropout: ALIASES[torch.nn.functional.dropout],
+    torch.rand: _of_shape(ALIASES[torch.rand_like]),
+    torch.randn: _of_shape(ALIASES[torch.randn_like]),
+    _T.bernoulli: composites.bernoulli,
+    _T.uniform_: _in_place(composites.uniform),
+    _T.normal_: _in_place(composites.normal),
+}

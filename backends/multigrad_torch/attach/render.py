@@ -1,0 +1,327 @@
+"""From a lowering to `torch.autograd.Function`.
+
+Two classes. The old style (forward gets ctx) costs 13 to 17 us less per call, and takes its numbers
+prepared, for fast code; the style with `setup_context` works under torch.func and vmap. `apply`
+picks by asking whether a transform is active.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from multigrad.graph.ir.types import is_float
+
+if TYPE_CHECKING:
+    from multigrad.backend import Body, Code, Emitted
+
+# Where one of these holds in backward, fast code may not run.
+ANYWHERE = ("is_grad_enabled()", "transforms_active()", "is_included(BATCHED)", "count_modes()")
+
+
+def render(emitted: Emitted) -> str:
+    """Return the source of both classes, the public one last."""
+    if emitted.tangent is not None:
+        return _render_forward_mode(emitted)
+    name, inputs = emitted.identifier, ", ".join(emitted.inputs)
+    given, code = f"{inputs}{emitted.arguments}", emitted.code
+    names = _prepared(emitted)
+    eager = given
+    if names:
+        eager = f"{inputs}, {name}_prepare(as_number{emitted.arguments})"
+    if len(emitted.inputs) == 1:
+        other_kind = f"type({inputs}) not in KINDS"
+    else:
+        other_kind = f"not KINDS.issuperset(map(type, ({inputs})))"
+    draw = ["if key is None:", "    key = draw_key()"] if emitted.draws else []
+    # A key that backward alone reads is drawn where a gradient is prepared for.
+    first, later = (draw, []) if "key" in emitted.forward_params else ([], draw)
+    read = emitted.read_params
+    notes = [*_keep(emitted, code), *_store(read), *_note(emitted)]
+    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
+    if not emitted.single:
+        unpack.append(f"{_names(emitted.outputs)} = output")
+    apply = [
+        *emitted.refuse_gradients,
+        *first,
+        f"if transforms_active() or count_modes() or {other_kind}:",
+        f"    return super().apply({given})",
+        *later,
+        f"return {name}_eager.apply({eager})",
+    ]
+    return f"""\
+{_render_eager(emitted, names)}
+
+class {name}(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward({inputs}{emitted.signature}):
+{code.forward.indented(8)}        return {_result(emitted, _own_tensors(emitted))}
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+{_indented([*unpack, *later, *notes] if notes else ["pass"])}
+    @staticmethod
+    def backward(ctx, {", ".join(emitted.cotangents)}):
+{_indented(_load(emitted, read))}\
+{_indented([*_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))])}
+    @classmethod
+    def apply(cls, {inputs}{emitted.signature}):
+{_indented(apply)}"""
+
+
+def render_file(emitted: Emitted) -> str:
+    """Return the source of one class that serves everywhere, and of the function that applies it,
+    for a file without multigrad.
+    """
+    name, code, cls = emitted.identifier, emitted.code, _class_name(emitted)
+    inputs = ", ".join(emitted.inputs)
+    draw = ["if key is None:", "    key = draw_key()"] if "key" in emitted.params else []
+    read = ["else:", "    key = read_key(key)"] if draw else []
+    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
+    if not emitted.single:
+        unpack.append(f"{_names(emitted.outputs)} = output")
+    notes = [*_keep(emitted, code), *_store(emitted.read_params), *_note(emitted)]
+    applied = f"return {cls}.apply({inputs}{emitted.arguments})"
+    apply = [*emitted.refuse_gradients, *draw, *read, applied]
+    return f"""\
+class {cls}(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward({inputs}{emitted.arguments}):
+{code.forward.indented(8)}        return {_result(emitted, _own_tensors(emitted))}
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+{_indented([*unpack, *notes] if notes else ["pass"])}
+    @staticmethod
+    def backward(ctx, {", ".join(emitted.cotangents)}):
+{_indented([*_load(emitted, emitted.read_params), *_run_backward(emitted, len(emitted.params))])}
+
+# Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
+allow_in_graph({cls})
+
+
+def {name}({inputs}{emitted.signature}):
+{_indented(apply, 4)}"""
+
+
+def _class_name(emitted: Emitted) -> str:
+    """Return the name of the class, which is no name of a module's or of the function's."""
+    words = re.split(r"[^A-Za-z0-9]+", emitted.identifier)
+    return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
+
+
+def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
+    """Return the class for outside of transforms, after what prepares its constants, if any."""
+    name, inputs, fast = emitted.identifier, ", ".join(emitted.inputs), emitted.fast
+    cotangents = ", ".join(emitted.cotangents)
+    prepare, arguments, count = "", emitted.arguments, len(emitted.params)
+    unpack: list[str] = []
+    read = emitted.read_params
+    store, load = _store(read), _load(emitted, read)
+    if names:
+        assert fast.prepared is not None
+        prepare = f"""\
+def {name}_prepare(wrap{emitted.arguments}):
+{_indented([*fast.prepared.lines, f"return {_tuple(names.values())}"], 4)}
+
+"""
+        arguments, count = ", values", 1
+        store, load = [], _load(emitted, ())
+        if mentions(fast.keep, names) or (not emitted.is_rule and mentions(fast.forward, names)):
+            unpack = [f"{_tuple(names)} = values"]
+        if read or mentions(fast.backward, names):
+            store = ["ctx.values = values"]
+            load.append(f"{_tuple(names)} = ctx.values")
+    forward = [
+        *unpack,
+        *_run_forward(emitted),
+        *store,
+        *_note(emitted),
+        f"return {_result(emitted, emitted.outputs)}",
+    ]
+    return f"""\
+{prepare}class {name}_eager(Function):
+    @staticmethod
+    def forward(ctx, {inputs}{arguments}):
+{_indented(forward)}
+    @staticmethod
+    def backward(ctx, {cotangents}):
+{_indented([*load, *_run_backward(emitted, count)])}"""
+
+
+def _render_forward_mode(emitted: Emitted) -> str:
+    """Return the only class of a rule with forward mode."""
+    tangent, code, params = emitted.tangent, emitted.code, emitted.params
+    assert tangent is not None
+    result = code.forward.result
+    # jvp may return no view of the tangent, so forward returns none of the input.
+    output = "tin.clone()" if result == "tin" else result
+    draw = ["if key is None:", "    key = draw_key()"] if emitted.draws else []
+    setup = [
+        f"{_names(('tin', *params))} = inputs",
+        *draw,
+        "ctx.save_for_backward(tin)",
+        "ctx.save_for_forward(tin)",
+        *_store(params),
+    ]
+    load = [f"{name} = ctx.{name}" for name in params]
+    backward = ["(tin,) = ctx.saved_tensors", *load, *_return(emitted, code.backward, len(params))]
+    # torch calls jvp with forward mode off: a forward mode around it would get zeros in silence.
+    return f"""\
+class {emitted.identifier}(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tin{emitted.signature}):
+{code.forward.indented(8)}        return {output}
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+{_indented(setup)}
+    @staticmethod
+    def backward(ctx, grad_out):
+{_indented(backward)}
+    @staticmethod
+    def jvp(ctx, tangent, *params):
+        with enable_forward_mode(True):
+            tin = unpack_dual(ctx.saved_tensors[0]).primal
+{_indented([*load, *tangent.lines, f"return {tangent.result}"], 12)}"""
+
+
+def _indented(lines: Iterable[str], spaces: int = 8) -> str:
+    """Return lines, each ended, indented for a template."""
+    return "".join([f"{' ' * spaces}{line}\n" for line in lines])
+
+
+def _names(words: Iterable[str]) -> str:
+    """Return the source of what a tuple is unpacked to."""
+    *rest, last = words
+    return ", ".join([*rest, last]) if rest else f"({last},)"
+
+
+def _tuple(words: Iterable[str]) -> str:
+    """Return the source of a tuple."""
+    *rest, last = words
+    return f"({', '.join([*rest, last])})" if rest else f"({last},)"
+
+
+def _result(emitted: Emitted, words: tuple[str, ...]) -> str:
+    """Return what a forward returns: its only output, or a tuple."""
+    return words[0] if emitted.single else _tuple(words)
+
+
+def _prepared(emitted: Emitted) -> dict[str, str]:
+    """Return what the eager class takes prepared, params and constants, with their expressions."""
+    prepared = emitted.fast.prepared
+    if prepared is None:
+        return {}
+    return {**{name: name for name in emitted.read_params}, **prepared.names}
+
+
+def mentions(body: Body, names: Iterable[str]) -> bool:
+    """Return whether code mentions one of the names."""
+    words = set(re.findall(r"\w+", " ".join((*body.lines, *body.results))))
+    return not words.isdisjoint(names)
+
+
+def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
+    """Return expressions of the outputs, each a tensor of its own.
+
+    setup_context may not save an input that is returned as it is, but may save beside a view of it;
+    of a tensor that is returned twice torch forgets the first place.
+    """
+    words: list[str] = []
+    for i, result in enumerate(emitted.code.forward.results):
+        if i in emitted.shared:
+            words.append(f"{result}.clone()")
+        elif result in emitted.inputs:
+            words.append(f"{result}.view_as({result})")
+        else:
+            words.append(f"{result}.detach()" if i in emitted.passed else result)
+    return tuple(words)
+
+
+def _run_forward(emitted: Emitted) -> list[str]:
+    """The eager class's forward: grad mode is off there, and no transform is active."""
+    code, keep, run = emitted.fast, _keep(emitted, emitted.fast), [*emitted.fast.forward.lines]
+    if emitted.computed:  # for nothing where no gradient is asked for
+        asked = "True in ctx.needs_input_grad"
+        if len(emitted.wrt) == 1:
+            asked = f"ctx.needs_input_grad[{emitted.inputs.index(emitted.wrt[0])}]"
+        keep = [f"if {asked}:", *(f"    {line}" for line in keep)]
+    for i, (name, result) in enumerate(zip(emitted.outputs, code.forward.results, strict=True)):
+        # Of an input that is returned as it is, torch makes a tensor of its own: later.
+        passed = i in emitted.passed and name in emitted.residuals
+        own = ".clone()" if i in emitted.shared else ".detach()" if passed else ""
+        run.append(f"{name} = {result}{own}")
+    reads_outputs = not {*emitted.residuals, *code.keep.reads}.isdisjoint(emitted.outputs)
+    # Residuals first: the memory of their temporaries is then at hand for the outputs.
+    return [*run, *keep] if reads_outputs else [*keep, *run]
+
+
+def _keep(emitted: Emitted, code: Code) -> list[str]:
+    """Compute the residuals and save them, where the outputs are known."""
+    if not emitted.residuals:
+        return []
+    computed = iter(code.keep.results)
+    kept = [next(computed) if r in emitted.computed else r for r in emitted.residuals]
+    return [*code.keep.lines, f"ctx.save_for_backward({', '.join(kept)})"]
+
+
+def _store(params: tuple[str, ...]) -> list[str]:
+    return [f"ctx.{name} = {name}" for name in params]
+
+
+def _note(emitted: Emitted) -> list[str]:
+    """Note on ctx the shapes that backward reads, and which outputs carry no gradient."""
+    lines = [f"ctx.shape_of_{name} = {name}.shape" for name in emitted.shapes]
+    types = emitted.output_types
+    marked = [emitted.outputs[i] for i in emitted.undifferentiable if is_float(types[i])]
+    if marked:
+        lines.append(f"ctx.mark_non_differentiable({', '.join(marked)})")
+    return lines
+
+
+def _load(emitted: Emitted, params: tuple[str, ...]) -> list[str]:
+    """Take from ctx what backward reads."""
+    residuals = "".join(f"{name}, " for name in emitted.residuals).strip()
+    lines = [f"({residuals}) = ctx.saved_tensors"] if residuals else []
+    lines += [f"{name} = ctx.{name}" for name in params]
+    lines += [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.shapes]
+    return lines
+
+
+def _refuse(emitted: Emitted) -> list[str]:
+    """Refuse a derivative that what is kept would lose."""
+    return ["if is_grad_enabled():", f"    {emitted.refuse}()"] if emitted.refuse else []
+
+
+def _return(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
+    """Return the gradients, and none for `count` params; `chosen`: those that are asked for."""
+    gradients = list(emitted.gradients(backward))
+    if chosen and len(emitted.wrt) > 1:
+        for i, gradient in enumerate(gradients):
+            if gradient != "None":
+                gradients[i] = f"({gradient} if ctx.needs_input_grad[{i}] else None)"
+    return [*backward.lines, f"return {', '.join([*gradients, *['None'] * count])}"]
+
+
+def _run_backward(emitted: Emitted, count: int) -> list[str]:
+    """Return the gradients: by fast code, unless it is differentiated or transformed."""
+    plain, fast = emitted.code.backward, emitted.fast.backward
+    anywhere = _return(emitted, plain, count, chosen=True)
+    if (plain.lines, plain.results) == (fast.lines, fast.results):
+        return [*_refuse(emitted), *anywhere]
+    carrying = zip(emitted.cotangents, emitted.carries, strict=True)
+    kinds = [f"type({name}) is not Tensor" for name, carries in carrying if carries]
+    return [
+        *_refuse(emitted),
+        f"if {' or '.join([*ANYWHERE, *kinds])}:",
+        *(f"    {line}" for line in anywhere),
+        *_return(emitted, fast, count, chosen=True),
+    ]

@@ -1,0 +1,1 @@
+"""Names of other packages for PyTorch, made of our rules."""

@@ -1,0 +1,155 @@
+"""The functions whose derivatives surrogate gradients are: the forward where a unit does not spike.
+
+SpikingJelly calls them primitive functions and takes their true derivative, torch's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.errors import RuleError
+from multigrad.rules.in_force.activation import Activation
+from multigrad.trace.scope.moving import settle
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def piecewise_quadratic(x: Tensor, alpha: float) -> Tensor:
+    u = torch.clamp(alpha * x, -1.0, 1.0)
+    return 0.5 + u - 0.5 * u * u.abs()
+
+
+def piecewise_exp(x: Tensor, alpha: float) -> Tensor:
+    beyond = 0.5 * torch.exp(-alpha * x.abs())
+    return torch.where(x >= 0, 1.0 - beyond, beyond)
+
+
+def sigmoid(x: Tensor, alpha: float) -> Tensor:
+    return torch.sigmoid(alpha * x)
+
+
+def soft_sign(x: Tensor, alpha: float) -> Tensor:
+    return 0.5 * (F.softsign(alpha * x) + 1.0)
+
+
+def atan(x: Tensor, alpha: float) -> Tensor:
+    return torch.atan((0.5 * math.pi * alpha) * x) / math.pi + 0.5
+
+
+def nonzero_sign_log(x: Tensor, alpha: float) -> Tensor:
+    away = torch.log1p(alpha * x.abs())
+    return torch.where(x >= 0, away, -away)
+
+
+def erf(x: Tensor, alpha: float) -> Tensor:
+    return 0.5 * torch.erfc(-alpha * x)
+
+
+def piecewise_leaky_relu(x: Tensor, w: float, c: float) -> Tensor:
+    inside = torch.clamp(x, -w, w)
+    return 0.5 + inside / (2.0 * w) + c * (x - inside)
+
+
+def squarewave(x: Tensor, terms: int, period: float) -> Tensor:
+    waves = torch.zeros_like(x)
+    for i in range(1, terms + 1):
+        waves = waves + torch.sin((2 * i - 1) * (2.0 * math.pi / period) * x) / (2 * i - 1)
+    return 0.5 + (2.0 / math.pi) * waves
+
+
+def squarewave_fourier(x: Tensor, n: int, period: float) -> Tensor:
+    return squarewave(x, n, period)
+
+
+def squarewave_fourier_series(x: Tensor, n: int, T_period: float) -> Tensor:
+    return squarewave(x, n - 1, T_period)
+
+
+def s2nn(x: Tensor, alpha: float, beta: float) -> Tensor:
+    above = beta * torch.log(torch.clamp(x, min=0.0) + (1.0 + 1e-5)) + 0.5
+    return torch.where(x < 0, torch.sigmoid(alpha * x), above)
+
+
+def q_pseudo_spike(x: Tensor, alpha: float) -> Tensor:
+    beyond = 0.5 * (1.0 + (2.0 / (alpha - 1.0)) * x.abs()) ** (1.0 - alpha)
+    return torch.where(x >= 0, 1.0 - beyond, beyond)
+
+
+def leaky_k_relu(x: Tensor, leak: float, k: float) -> Tensor:
+    return torch.where(x >= 0, k * x, leak * x)
+
+
+def log_tailed_relu(x: Tensor, alpha: float) -> Tensor:
+    return torch.where(x > 1.0, torch.log(torch.clamp(x, min=1.0)) + 1.0, F.leaky_relu(x, alpha))
+
+
+def rect(x: Tensor, alpha: float) -> Tensor:
+    return torch.clamp(alpha * x + 0.5, 0.0, 1.0)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+# By the names of the rules that are their derivatives.
+PRIMITIVES: dict[str, Callable[..., Tensor]] = {
+    "arctan": atan,
+    "erf_surrogate": erf,
+    "leaky_k_relu": leaky_k_relu,
+    "log_tailed_relu": log_tailed_relu,
+    "nonzero_sign_log": nonzero_sign_log,
+    "piecewise_leaky_relu": piecewise_leaky_relu,
+    "piecewise_quadratic": piecewise_quadratic,
+    "q_pseudo_spike": q_pseudo_spike,
+    "s2nn": s2nn,
+    "sigmoid_surrogate": sigmoid,
+    "soft_sign_surrogate": soft_sign,
+    "squarewave_fourier": squarewave_fourier,
+    "straight_through": identity,
+    "unit_rectangular": rect,
+    "spikingjelly.atan": atan,
+    "spikingjelly.deterministic_pass": identity,
+    "spikingjelly.erf": erf,
+    "spikingjelly.leaky_k_relu": leaky_k_relu,
+    "spikingjelly.log_tailed_relu": log_tailed_relu,
+    "spikingjelly.nonzero_sign_log_abs": nonzero_sign_log,
+    "spikingjelly.piecewise_exp": piecewise_exp,
+    "spikingjelly.piecewise_leaky_relu": piecewise_leaky_relu,
+    "spikingjelly.piecewise_quadratic": piecewise_quadratic,
+    "spikingjelly.poisson_pass": identity,
+    "spikingjelly.q_pseudo_spike": q_pseudo_spike,
+    "spikingjelly.rect": rect,
+    "spikingjelly.s2nn": s2nn,
+    "spikingjelly.sigmoid": sigmoid,
+    "spikingjelly.soft_sign": soft_sign,
+    "spikingjelly.squarewave_fourier_series": squarewave_fourier_series,
+}
+
+
+def find_primitive(activation: Activation) -> tuple[Callable[..., Tensor], dict[str, Any]]:
+    """Return the function whose derivative an activation's own rule is, and its params.
+
+    Raises:
+        RuleError: none is known.
+    """
+    own = activation.own_in_force()
+    name = "" if own is None else own.specialization.rule.name
+    function = None if own is None else own.specialization.rule.function
+    is_ours = str(getattr(function, "__module__", None)).startswith("multigrad.rules.library.")
+    if own is None or not is_ours or name not in PRIMITIVES:
+        which = f"rule {name!r}" if name else "an activation without a rule of its own"
+        raise RuleError(
+            f"{which} has no primitive function, so it only spikes; those that have one: "
+            f"{', '.join(sorted(PRIMITIVES))}"
+        )
+    if not activation.forward.name.startswith("Heaviside"):
+        raise RuleError(
+            f"activation {activation.forward.name!r} gives no spikes, so it has no other mode"
+        )
+    params = own.bound_rule.params
+    return PRIMITIVES[name], {name: settle(value) for name, value in params.items()}

@@ -1,0 +1,377 @@
+"""What `spikingjelly.activation_based.surrogate` has, by its names and with its defaults, made of
+our rules.
+
+The classes are modules with `.spiking`, `set_spiking_mode` and their params as attributes, which
+may be assigned. SpikingJelly's own Triton and CuPy kernels know its own classes alone: with
+`backend="torch"` these are taken wherever those are.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import nn
+
+from multigrad.rules.registry import get
+
+from ..modules import Activation
+from .primitives import PRIMITIVES
+
+Tensor: TypeAlias = torch.Tensor
+STEP = "Heaviside(at_zero=1.0)"
+
+
+def heaviside(x: Tensor) -> Tensor:
+    """Return 1 where x >= 0, else 0, in x's dtype."""
+    return (x >= 0).to(x)
+
+
+class SurrogateFunctionBase(nn.Module):
+    """A surrogate with a spiking and a primitive function of its own, as users write them."""
+
+    def __init__(self, spiking: bool = True, **kwargs: Any) -> None:
+        super().__init__()
+        self.spiking = spiking
+        self._sg_param_names = tuple(kwargs)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    @property
+    def _sg_params(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._sg_param_names}
+
+    def set_spiking_mode(self, spiking: bool) -> None:
+        """Let it spike, or give the primitive function."""
+        self.spiking = spiking
+
+    def extra_repr(self) -> str:
+        """Say what stands between the parentheses of the repr."""
+        own = [f"{name}={value}" for name, value in self._sg_params.items()]
+        return ", ".join([*own, f"spiking={self.spiking}"])
+
+    @staticmethod
+    def spiking_function(x: Tensor, **params: Any) -> Tensor:
+        """Return the spikes."""
+        raise NotImplementedError
+
+    @staticmethod
+    def primitive_function(x: Tensor, **params: Any) -> Tensor:
+        """Return the function whose derivative is the gradient."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the spikes, or the primitive function."""
+        run = self.spiking_function if self.spiking else self.primitive_function
+        return run(x, **self._sg_params)
+
+
+class Surrogate(Activation, SurrogateFunctionBase):
+    """A surrogate of SpikingJelly's as an activation of ours."""
+
+    rule_name: ClassVar[str]
+    param_names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, spiking: bool = True, **params: Any) -> None:
+        Activation.__init__(self, STEP, self.rule_name, params)
+        if not spiking:
+            self.set_spiking_mode(False)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.param_names = tuple(get(cls.rule_name).params)
+
+    @property
+    def _sg_params(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.param_names}
+
+    def extra_repr(self) -> str:
+        """Say what stands between the parentheses of the repr."""
+        return SurrogateFunctionBase.extra_repr(self)
+
+    @classmethod
+    def spiking_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
+        """Return the spikes."""
+        given = {**dict(zip(cls.param_names, args, strict=False)), **params}
+        return get(cls.rule_name).with_params(**given).under(STEP)(x)
+
+    @classmethod
+    def primitive_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
+        """Return the function whose derivative is the gradient."""
+        if cls.rule_name not in PRIMITIVES:
+            raise NotImplementedError(f"{cls.__name__} has no primitive function")
+        return PRIMITIVES[cls.rule_name](x, *args, **params)
+
+    @classmethod
+    def backward(cls, grad_output: Tensor, x: Tensor, *args: Any) -> Tensor:
+        """Return the gradient for x."""
+        given = dict(zip(cls.param_names, args, strict=False))
+        return get(cls.rule_name)(None, grad_output, x, **given)
+
+
+class PiecewiseQuadratic(Surrogate):
+    rule_name = "spikingjelly.piecewise_quadratic"
+
+    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class PiecewiseExp(Surrogate):
+    rule_name = "spikingjelly.piecewise_exp"
+
+    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class Sigmoid(Surrogate):
+    rule_name = "spikingjelly.sigmoid"
+
+    def __init__(self, alpha: float = 4.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class SoftSign(Surrogate):
+    rule_name = "spikingjelly.soft_sign"
+
+    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class SuperSpike(Surrogate):
+    rule_name = "spikingjelly.super_spike"
+
+    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class ATan(Surrogate):
+    rule_name = "spikingjelly.atan"
+
+    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class NonzeroSignLogAbs(Surrogate):
+    rule_name = "spikingjelly.nonzero_sign_log_abs"
+
+    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class Erf(Surrogate):
+    rule_name = "spikingjelly.erf"
+
+    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class PiecewiseLeakyReLU(Surrogate):
+    rule_name = "spikingjelly.piecewise_leaky_relu"
+
+    def __init__(self, w: float = 1.0, c: float = 0.01, spiking: bool = True) -> None:
+        super().__init__(spiking, w=w, c=c)
+
+
+class SquarewaveFourierSeries(Surrogate):
+    rule_name = "spikingjelly.squarewave_fourier_series"
+
+    def __init__(self, n: int = 2, T_period: float = 8, spiking: bool = True) -> None:
+        super().__init__(spiking, n=n, T_period=T_period)
+
+
+class S2NN(Surrogate):
+    rule_name = "spikingjelly.s2nn"
+
+    def __init__(self, alpha: float = 4.0, beta: float = 1.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha, beta=beta)
+
+
+class QPseudoSpike(Surrogate):
+    rule_name = "spikingjelly.q_pseudo_spike"
+
+    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class LeakyKReLU(Surrogate):
+    rule_name = "spikingjelly.leaky_k_relu"
+
+    def __init__(self, leak: float = 0.0, k: float = 1.0, spiking: bool = True) -> None:
+        super().__init__(spiking, leak=leak, k=k)
+
+
+class FakeNumericalGradient(Surrogate):
+    rule_name = "spikingjelly.fake_numerical_gradient"
+
+    def __init__(self, alpha: float = 0.3) -> None:
+        super().__init__(True, alpha=alpha)
+
+
+class LogTailedReLU(Surrogate):
+    rule_name = "spikingjelly.log_tailed_relu"
+
+    def __init__(self, alpha: float = 0.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+class DeterministicPass(Surrogate):
+    rule_name = "spikingjelly.deterministic_pass"
+
+    def __init__(self, spiking: bool = True) -> None:
+        super().__init__(spiking)
+
+
+class Rect(Surrogate):
+    rule_name = "spikingjelly.rect"
+
+    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
+        super().__init__(spiking, alpha=alpha)
+
+
+# --- other forwards than a step -------------------------------------------------------------------
+
+
+class poisson_pass(torch.autograd.Function):
+    """Spikes with probability x; the gradient passes unchanged."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.bernoulli(x).float()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        return grad_output
+
+
+class PoissonPass(SurrogateFunctionBase):
+    def __init__(self, spiking: bool = True) -> None:
+        super().__init__(spiking=spiking)
+
+    @staticmethod
+    def spiking_function(x: Tensor, **params: Any) -> Tensor:
+        """Return spikes drawn with probability x."""
+        return poisson_pass.apply(x)
+
+    @staticmethod
+    def primitive_function(x: Tensor, **params: Any) -> Tensor:
+        """Return x."""
+        return x
+
+
+class CountedSpikes(torch.autograd.Function):
+    """x as a count of spikes; the gradient is that of the rule of this name."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, most: int, grad_min: float, grad_max: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.window = {"grad_min": grad_min, "grad_max": grad_max}
+        return torch.round(torch.clamp(x, 0, most))
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
+        rule = get("spikingjelly.multi_level_spike_count")
+        return rule(None, grad_output, *ctx.saved_tensors, **ctx.window), None, None, None
+
+
+class MultiLevelSpikeCount(SurrogateFunctionBase):
+    def __init__(
+        self,
+        max_spike_count: int,
+        spiking: bool = True,
+        grad_window: tuple[float, float] | None = None,
+    ) -> None:
+        if not isinstance(max_spike_count, numbers.Integral) or isinstance(max_spike_count, bool):
+            raise TypeError(f"max_spike_count is an integer, got {max_spike_count!r}")
+        if max_spike_count < 1:
+            raise ValueError(f"max_spike_count is 1 or more, got {max_spike_count!r}")
+        low, high = (0.0, float(max_spike_count)) if grad_window is None else grad_window
+        if low > high:
+            raise ValueError(f"grad_window is (lowest, highest), got {grad_window!r}")
+        params = {"max_spike_count": int(max_spike_count), "grad_min": low, "grad_max": high}
+        super().__init__(spiking=spiking, **params)
+
+    @staticmethod
+    def spiking_function(x: Tensor, **params: Any) -> Tensor:
+        """Return the counts."""
+        count, low, high = (params[name] for name in ("max_spike_count", "grad_min", "grad_max"))
+        return CountedSpikes.apply(x, count, low, high)
+
+    @staticmethod
+    def primitive_function(x: Tensor, **params: Any) -> Tensor:
+        """Return x limited to the counts."""
+        return torch.clamp(x, 0, params["max_spike_count"])
+
+
+# --- the functions beside the classes -------------------------------------------------------------
+
+
+class AppliedFunction:
+    """A surrogate as SpikingJelly's functions apply it: `atan.apply(x, 2.0)`."""
+
+    def __init__(self, surrogate: type[Surrogate]) -> None:
+        self.surrogate = surrogate
+
+    def apply(self, x: Tensor, *params: Any) -> Tensor:
+        """Return the spikes."""
+        return self.surrogate.spiking_function(x, *params)
+
+    def gradients(self, grad_output: Tensor, x: Tensor, *params: Any) -> tuple[Any, ...]:
+        """Return the gradient for x, and None for each param."""
+        return self.surrogate.backward(grad_output, x, *params), *[None] * len(params)
+
+
+piecewise_quadratic = AppliedFunction(PiecewiseQuadratic)
+piecewise_exp = AppliedFunction(PiecewiseExp)
+sigmoid = AppliedFunction(Sigmoid)
+soft_sign = AppliedFunction(SoftSign)
+super_spike = AppliedFunction(SuperSpike)
+atan = AppliedFunction(ATan)
+nonzero_sign_log_abs = AppliedFunction(NonzeroSignLogAbs)
+erf = AppliedFunction(Erf)
+piecewise_leaky_relu = AppliedFunction(PiecewiseLeakyReLU)
+squarewave_fourier_series = AppliedFunction(SquarewaveFourierSeries)
+s2nn = AppliedFunction(S2NN)
+q_pseudo_spike = AppliedFunction(QPseudoSpike)
+leaky_k_relu = AppliedFunction(LeakyKReLU)
+fake_numerical_gradient = AppliedFunction(FakeNumericalGradient)
+log_tailed_relu = AppliedFunction(LogTailedReLU)
+deterministic_pass = AppliedFunction(DeterministicPass)
+rect = AppliedFunction(Rect)
+
+piecewise_quadratic_backward = piecewise_quadratic.gradients
+piecewise_exp_backward = piecewise_exp.gradients
+sigmoid_backward = sigmoid.gradients
+soft_sign_backward = soft_sign.gradients
+super_spike_backward = super_spike.gradients
+atan_backward = atan.gradients
+nonzero_sign_log_abs_backward = nonzero_sign_log_abs.gradients
+erf_backward = erf.gradients
+piecewise_leaky_relu_backward = piecewise_leaky_relu.gradients
+leaky_k_relu_backward = leaky_k_relu.gradients
+fake_numerical_gradient_backward = fake_numerical_gradient.gradients
+log_tailed_relu_backward = log_tailed_relu.gradients
+rect_backward = rect.gradients
+
+
+def check_manual_grad(
+    primitive_function: Callable[..., Tensor],
+    spiking_function: Callable[..., Tensor],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Print how far a surrogate is from its primitive function's own derivative."""
+    x = torch.arange(-2, 2, 32 / 8192).requires_grad_()
+    automatic, manual = (
+        torch.autograd.grad(f(x, *args, **kwargs).sum(), x)[0]
+        for f in (primitive_function, spiking_function)
+    )
+    error = (manual - automatic).abs()
+    worst = error.argmax()
+    print(f"Surrogate gradient maximum error= {error[worst]} at x= {x[worst].detach()}")
+    print(f"Surrogate gradient values: auto= {automatic[worst]} manual= {manual[worst]}")

@@ -1,0 +1,350 @@
+"""What compiled code calls: the class that a Function is lowered to, with its numbers as literals.
+
+Dynamo makes inputs of floats that it finds, so a call is emitted for each set of numbers. An
+activation is its rule's Function: under `xg.jit` the rule's numbers come as inputs, and so do
+tensors always.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.capture.code.modes import ModeOf
+from multigrad.errors import MultigradError, TraceError
+from multigrad.functions.calls.arguments import flatten
+from multigrad.functions.calls.facts import gather_facts
+from multigrad.functions.calls.recipe import Variant
+from multigrad.functions.function import Function
+from multigrad.functions.recipes.record import NotCaptured
+from multigrad.graph.support.trees import optree
+from multigrad.lowering.emit import compile_source
+from multigrad.lowering.lower import lower_graphs
+from multigrad.rules.context import RuleInForce
+from multigrad.rules.in_force.activation import Activation, plain
+from multigrad.rules.model.under import forward_on, put_under
+from multigrad.trace.scope.draws import Draws
+from multigrad.trace.scope.moving import Moving, settle
+from multigrad.trace.scope.reads import Telling, is_read
+from multigrad.trace.trace import NeedsConcrete
+
+from ..dialect import asked
+from ..kernels import random
+from .mirror import HIDDEN, JIT, may_change, tensors_in
+from .numbering import serial
+
+Tensor: TypeAlias = Any
+# In the name of a call: it counts as an application under a hidden key; it takes tensors that are
+# params of the activation's own rule, or of the rule in force.
+DRAWS, OWN, FRAMED = "draws", "own", "framed"
+# What has to be told before there is a call: the lengths of tensors, what is in force, its numbers.
+LENGTHS, READS, NUMBERS = "lengths?", "reads?", "numbers?"
+TAKEN = ("tin", "n", "*hidden")  # the parameters of an activation's call
+
+
+class Question(Exception):
+    """More has to be told; its text is one of the above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What compiled code calls.
+
+    Attributes:
+        plain: the outputs, as the class returns them.
+        in_graph: the same, under torch.func.
+        kind: the words among DRAWS, OWN and FRAMED that hold.
+        assemble: puts the outputs into their own nesting.
+        tensors: of OWN.
+    """
+
+    plain: Callable[..., Any]
+    in_graph: Callable[..., Any]
+    kind: str = "call"
+    assemble: Callable[..., Any] | None = None
+    tensors: tuple[Tensor, ...] = ()
+
+
+# --- activations ---------------------------------------------------------------------------------
+
+
+def call_of_activation(
+    activation: Activation, in_force: RuleInForce | None, described: Any, token: str
+) -> Call:
+    """Return `f(tin, n, *hidden)` for an activation under the rule in force.
+
+    Raises:
+        Question: more has to be told.
+    """
+    backend, forward = load_backend("torch"), activation.forward
+    x, given = restore(described)
+    if in_force is None:
+        if forward.differentiable:
+            return as_call(plain(forward, backend, x))
+        variant = find_variant(put_under(None, forward), (x,), described)
+        return emit_call(variant, [], {}, TAKEN)
+    if torch.compiler.is_exporting():
+        # What is exported is ATen ops: rather no gradient than the forward's own in silence.
+        return as_call(forward_on(backend, forward), passes_gradient=False)
+    values, function = in_force.values, put_under(in_force.specialization, forward)
+    function.recipe.check(backend, (None, *map(settle, values)))
+    jitted = token.startswith((JIT, HIDDEN))
+    hides = token.startswith(HIDDEN) and activation.rule is None
+    tensors, first, kind = tensors_in(in_force), 3 if jitted else 0, "call"
+    if tensors and not given and not hides:
+        kind = FRAMED if activation.rule is None else OWN
+    # Inputs of the graph have no value that the rule's Python code could look at.
+    known, variant = (torch.empty((), device="meta"),) * given or tuple(map(as_input, values)), None
+    try:
+        if function.native is not True:
+            variant = find_variant(function, (x, *known), described)
+    except NotCaptured as error:
+        function.recipe.give_up(error.error)
+    if hides and has_static_numbers(in_force):
+        raise Question(NUMBERS)
+    if variant is None and any(isinstance(value, Moving) for value in values):
+        raise MultigradError(
+            f"{in_force.specialization.subject} runs as it is, on numbers, under one that moves"
+        )
+    if variant is None:  # it runs as it is
+        rest = slice(first, first + (given or len(tensors)))  # what xg.jit hides comes before
+        return as_it_is(function, in_force, rest, kind)
+    if given:
+        activation.check_values(in_force)
+        words = [f"hidden[{first + i}]" for i in range(given)]
+    elif hides:
+        words = [f"hidden[0][{i}]" for i in range(len(values))]
+    else:
+        hidden = (f"hidden[{i}]" for i in itertools.count(first))
+        words = [next(hidden) if may_change(value) else write(value) for value in values]
+    if not variant.graphs.is_random:
+        names = {}
+    elif jitted and in_force.counter is not None:
+        names, kind = {"fold_in_from": fold_in_from}, f"{DRAWS}-{kind}"
+        words.append("fold_in_from(hidden[1], hidden[2], n)")
+    else:
+        names = draw(in_force.draws, words)
+    call = emit_call(variant, words, names, TAKEN)
+    return replace(call, kind=kind, tensors=tensors)
+
+
+def as_input(value: Any) -> Any:
+    """Return for a number that moves a tensor that has no value to be looked at."""
+    return torch.empty((), device="meta") if isinstance(value, Moving) else value
+
+
+def has_static_numbers(in_force: RuleInForce) -> bool:
+    """Return whether the rule's Python code looks at its numbers, so that a graph holds them."""
+    specialization = in_force.specialization
+    if specialization.rule.native is True or specialization.uncapturable is not None:
+        return True
+    return any(fact.startswith("param:") for fact in specialization.facts)
+
+
+def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str) -> Call:
+    """Return calls of a rule that runs as it is, its params' tensors as they are then."""
+    backend, fixed = load_backend("torch"), in_force.values
+    every = given.stop - given.start == len(fixed)
+
+    def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
+        tensors = iter(hidden[given])
+        values = [next(tensors) if every or may_change(value) else value for value in fixed]
+        return function._entry_on(backend, (tin, *values)).run((tin, *values), in_force.draws)
+
+    # Dynamo reads plain functions and tensors only.
+    return Call(call, call, kind, tensors=tensors_in(in_force))
+
+
+def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> Call:
+    """Return a function of the tensor as what compiled code calls."""
+
+    def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
+        return function(tin if passes_gradient else tin.detach())
+
+    def call_in_graph(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
+        return call(tin, n)
+
+    return Call(call, call_in_graph)
+
+
+@torch.library.custom_op("multigrad::fold_in_from", mutates_args=())
+def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
+    """Derive the key number `start + n`."""
+    return random.fold_in_words(key, int(start) + n)
+
+
+@fold_in_from.register_fake
+def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
+    return torch.empty_like(key)
+
+
+# --- Functions -----------------------------------------------------------------------------------
+
+
+def call_of_function(function: Function, described: Any) -> Call:
+    """Return `f(*tensors)` for a Function.
+
+    Raises:
+        Question: more has to be told.
+    """
+    if function.native is True:
+        raise MultigradError(f"function {function.name!r} runs as it is")
+    args, kwargs = restore(described)
+    given, nesting = flatten(args, kwargs)
+    if any(isinstance(value, Moving) for value in function.defaults):
+        message = f"{function.recipe.subject} has numbers that move for defaults, no constants"
+        raise NotCaptured(TraceError(message))
+    leaves, tree = function._complete(given, nesting)
+    if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given)):
+        message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
+        raise NotCaptured(TraceError(message))
+    variant = find_variant(function, leaves, described, tree)
+    if any(map(is_read_by_graph, variant.facts)):
+        message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
+        raise NotCaptured(TraceError(message))
+    layout = variant.layout
+    numbers = [leaves[i] for i in layout.indices("number")]
+    if not any(map(is_tensor, numbers)):
+        function.recipe.check(load_backend("torch"), leaves)
+    words = [write(number) for number in numbers]
+    names = draw(function.draws, words) if variant.graphs.is_random else {}
+    taken = [f"x{i}" for i in range(len(layout.tensors))]
+    return replace(emit_call(variant, words, names, taken), assemble=emit_assembly(variant))
+
+
+def reads(function: Function) -> bool:
+    """Return whether the Function's Python code reads more than its arguments."""
+    return any(is_read(fact) and not isinstance(fact, ModeOf) for fact in function.facts)
+
+
+def is_read_by_graph(fact: str) -> bool:
+    """Return whether a fact is about what lies outside of a call; of modes Dynamo keeps an eye."""
+    return isinstance(fact, Telling) and not isinstance(fact, ModeOf)
+
+
+def emit_assembly(variant: Variant) -> Callable[..., Any]:
+    """Return what puts outputs into their own nesting, in code that Dynamo reads."""
+    names: dict[str, Any] = {}
+    count = variant.outputs.num_leaves
+    single = len(variant.graphs.cotangents) == 1
+    rest = iter(["outputs"] if single else [f"outputs[{i}]" for i in range(count)])
+    words = [
+        _Word(repr(variant.fixed[i]) if i in variant.fixed else next(rest)) for i in range(count)
+    ]
+    text = _write(optree.tree_unflatten(variant.outputs, words), names)
+    source = f"def assemble(outputs):\n    return {text}\n"
+    return compile_source(source, "outputs", names)["assemble"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    text: str
+
+
+def _write(outputs: Any, names: dict[str, Any]) -> str:
+    """Return nested outputs as source."""
+    if isinstance(outputs, _Word):
+        return outputs.text
+    if isinstance(outputs, dict):
+        inner = ", ".join(f"{name!r}: {_write(each, names)}" for name, each in outputs.items())
+        return f"{{{inner}}}"
+    inner = ", ".join(_write(each, names) for each in outputs)
+    if isinstance(outputs, list):
+        return f"[{inner}]"
+    if type(outputs) is tuple:
+        return f"({inner},)" if inner else "()"
+    names[type(outputs).__name__] = type(outputs)
+    return f"{type(outputs).__name__}({inner})"
+
+
+# --- both ----------------------------------------------------------------------------------------
+
+
+def restore(described: Any) -> Any:
+    """Return arguments like those described, without numbers in the tensors."""
+    kind, *rest = described
+    if kind == "tensor":
+        dtype, shape, requires_grad, device_type = rest
+        shape = (1,) * shape if isinstance(shape, int) else shape
+        tensor = torch.empty(shape, dtype=dtype, device="meta", requires_grad=requires_grad)
+        return asked.stand_on(tensor, device_type)
+    if kind == "value":
+        return rest[0]
+    if kind == "dict":
+        return dict(zip(rest[0], map(restore, rest[1]), strict=True))
+    if kind in ("tuple", "list"):
+        return (tuple if kind == "tuple" else list)(map(restore, rest[0]))
+    raise MultigradError(f"compiled code takes no {kind} of tensors")
+
+
+def find_variant(
+    function: Function, leaves: Sequence[Any], described: Any, tree: Any = None
+) -> Variant:
+    """Return a Function as it is captured for arguments.
+
+    Raises:
+        Question: its Python code looks at the lengths of tensors, which are not known.
+        NotCaptured: it runs as it is.
+    """
+    recipe = function.recipe
+    layout = recipe.lay_out(function.parameters, leaves, tree or flatten(tuple(leaves), {})[1])
+    while True:
+        if any(fact.startswith("shape") for fact in function.facts) and not has_lengths(described):
+            raise Question(LENGTHS)
+        facts = gather_facts(recipe.subject, function.facts, layout, leaves)
+        try:
+            return function._variant(layout, facts, leaves)
+        except NeedsConcrete:
+            continue
+
+
+def has_lengths(described: Any) -> bool:
+    """Return whether arguments were described with their tensors' shapes."""
+    if isinstance(described, tuple):
+        if described and described[0] == "tensor":
+            return isinstance(described[2], tuple)
+        return all(map(has_lengths, described))
+    return True
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a number comes as a tensor."""
+    return isinstance(value, torch.Tensor)
+
+
+def write(number: Any) -> str:
+    """Return the source of a number; inf and nan have no literal in Python."""
+    number = float(number)
+    return repr(number) if math.isfinite(number) else f"float({str(number)!r})"
+
+
+def draw(draws: Draws, words: list[str]) -> dict[str, Any]:
+    """Add the source of a key to that of the numbers; return what it names."""
+    if draws.counter is None:
+        words.append("draw_key()")
+        return {"draw_key": random.draw_key}
+    key = draws.next_key(load_backend("torch"))
+    words.append(repr(key) if isinstance(key, tuple) else "key")
+    return {"key": key}
+
+
+def emit_call(
+    variant: Variant, words: Sequence[str], names: dict[str, Any], taken: Sequence[str]
+) -> Call:
+    """Return calls of the lowered class; `taken`: their parameters, tensors first."""
+    native = lower_graphs(variant.graphs, load_backend("torch"), fast=False).native
+    given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
+    source = f"def call({', '.join(taken)}):\n    return Native.apply({given})\n"
+    calls = []
+    for each in (native.eager, native):
+        call = compile_source(source, native.__name__, {"Native": each, **names})["call"]
+        call.__module__ = __name__  # the graph's own code names what it calls by module
+        call.__qualname__ = call.__name__ = f"{native.__name__}_{next(serial)}"
+        calls.append(call)
+    return Call(*calls)

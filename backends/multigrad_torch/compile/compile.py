@@ -1,0 +1,297 @@
+"""torch.compile: what Dynamo traces in the place of activations and Functions.
+
+The arguments are described to `prepare`, which runs outside of the trace and leaves a call among
+CALLS, or asks for more: for the lengths of tensors, for what is in force, for its numbers. What it
+is told becomes part of the graph.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+from multigrad.backend import Reader
+from multigrad.functions.function import Function, by_identifier
+from multigrad.functions.recipes.record import NotCaptured
+from multigrad.graph.support.trees import optree
+from multigrad.rules.context import RuleInForce
+from multigrad.rules.in_force.activation import Activation, by_key
+from multigrad.rules.model.forwards_of_code import forward_by_key
+from multigrad.trace.trace import Value
+
+from .calls import (
+    DRAWS,
+    FRAMED,
+    LENGTHS,
+    NUMBERS,
+    OWN,
+    READS,
+    Call,
+    Question,
+    call_of_activation,
+    call_of_function,
+    reads,
+)
+from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
+from .numbering import number_application, serial
+
+Tensor: TypeAlias = Any
+REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
+MOST_NAMES = 4096
+NAMES: dict[Any, str] = {}  # of the calls, by what they depend on
+
+
+class Calls:
+    """What compiled code calls: attributes, as of a dict Dynamo knows only its first keys."""
+
+
+CALLS = Calls()
+# Of OWN, by the name of the call: inputs of the graph, so that changes in place are followed.
+TENSORS = Calls()
+
+
+def is_exporting() -> bool:
+    """Return whether torch.export traces, or ONNX's older exporter, which runs the code eagerly."""
+    if torch.jit.is_tracing():
+        return torch.onnx.is_in_onnx_export()
+    return torch.compiler.is_exporting()
+
+
+# --- what Dynamo traces --------------------------------------------------------------------------
+
+
+def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
+    """What Dynamo traces in the place of `Activation.__call__`; with values, of `call_with`."""
+    subject = (activation.key, activation.forward.key)
+    if is_partial(x):
+        torch._dynamo.graph_break(msg="a partial DTensor")
+        return apply_activation(activation, x, values)
+    x = keep_placements(x)
+    name = ask(subject, (x, len(values)), True)[0]
+    if name.startswith(REFUSED):
+        torch._dynamo.graph_break(msg=name)
+        return apply_activation(activation, x, values)
+    hidden, n, kind = MIRROR.hidden, 0, name.partition("_")[0]
+    if hidden and DRAWS in kind:
+        n = MIRROR.applied.number
+        MIRROR.applied.number = n + 1
+    if hidden and x.ndim == 0:  # as one example of vmap may be: float64 numbers would promote it
+        hidden = (hidden[0].to(x.dtype), *hidden[1:])
+    if OWN in kind:
+        values = getattr(TENSORS, name)
+    elif FRAMED in kind:
+        values = MIRROR.tensors
+    for value in values:
+        if isinstance(value, Cell):
+            value = value.tensor[0]
+        hidden = (*hidden, value.to(x.dtype) if x.ndim == 0 else value)
+    return run(name, x, n, *hidden)
+
+
+def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What Dynamo traces in the place of `Function.__call__`."""
+    if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
+        return function.apply(args, kwargs)  # in a capture that `prepare` began
+    name, tensors = ask(function.identifier, (args, kwargs), False)
+    if name.startswith(REFUSED):
+        torch._dynamo.graph_break(msg=name)
+        return apply_function(function, args, kwargs)
+    if torch.compiler.is_exporting():
+        # What is exported is ATen ops: rather no gradient than the forward's own in silence.
+        tensors = [tensor.detach() for tensor in tensors]
+    if any(map(is_partial, tensors)):
+        torch._dynamo.graph_break(msg="a partial DTensor")
+        return apply_function(function, args, kwargs)
+    tensors = [keep_placements(x) for x in tensors]
+    return getattr(CALLS, name + "_assemble")(run(name, *tensors))
+
+
+def ask(subject: Any, arguments: Any, is_read: bool) -> tuple[str, list[Tensor]]:
+    """Return the name of a call among CALLS, and the tensors among the arguments.
+
+    `is_read`: whether what is in force matters. More is told than that where `prepare` asks for it.
+    """
+    has_lengths = has_numbers = False
+    while True:
+        tensors: list[Tensor] = []
+        described, token, epoch = describe(arguments, tensors, has_lengths), "", ""
+        if is_read:
+            token, epoch = MIRROR.exact if has_numbers else MIRROR.token, EPOCH.text
+        name = prepare(subject, described, token, epoch)
+        if name == LENGTHS:
+            has_lengths = True
+        elif name == NUMBERS:
+            has_numbers = True
+        elif name == READS:
+            is_read = True
+        else:
+            return name, tensors
+
+
+def is_partial(x: Tensor) -> bool:
+    """Return whether the parts of a DTensor are still to be added up; eager code refuses that."""
+    return hasattr(x, "placements") and any(each.is_partial() for each in x.placements)
+
+
+def keep_placements(x: Tensor) -> Tensor:
+    """Return a DTensor whose gradient is to lie as it does, and another tensor as it is."""
+    return x.redistribute(placements=x.placements) if hasattr(x, "placements") else x
+
+
+def run(name: str, *inputs: Any) -> Any:
+    """Call what `prepare` made."""
+    if torch._C._are_functorch_transforms_active():
+        # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
+        return getattr(CALLS, name + "_in_graph")(*inputs)
+    return getattr(CALLS, name)(*inputs)
+
+
+def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
+    """Return arguments as constants, their tensors in the order of the leaves."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        shape = tuple([guard_scalar(n) for n in value.shape]) if has_lengths else value.ndim
+        return ("tensor", value.dtype, shape, value.requires_grad, value.device.type)
+    if isinstance(value, tuple | list):
+        inner = [describe(each, tensors, has_lengths) for each in value]
+        return (type(value).__name__, tuple(inner))
+    if isinstance(value, dict):
+        names = sorted(value)
+        inner = [describe(value[name], tensors, has_lengths) for name in names]
+        return ("dict", tuple(names), tuple(inner))
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return ("value", guard_scalar(value))  # Dynamo makes a symbol of one that has changed
+    return ("value", value)
+
+
+def holds_symbols(arguments: Any) -> bool:
+    """Return whether a capture's symbols are among arguments."""
+    return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(arguments))
+
+
+@torch._dynamo.disable
+def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...]) -> Tensor:
+    """Apply outside of compiled code, after a graph break."""
+    return activation.call_with(x, values) if values else activation.apply(x)
+
+
+@torch._dynamo.disable
+def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply outside of compiled code, after a graph break."""
+    if torch.compiler.is_exporting():
+        args, kwargs = optree.tree_map(detach, (args, kwargs), none_is_leaf=True)
+    return function.apply(args, kwargs)
+
+
+def detach(leaf: Any) -> Any:
+    """Return a tensor that no gradient passes."""
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+
+
+# --- what runs outside of the trace --------------------------------------------------------------
+
+
+@torch.compiler.assume_constant_result
+def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
+    """Make the call for arguments like these, and return its name among CALLS, or a question.
+
+    Args:
+        subject: a Function's identifier, or the key of an activation.
+        described: its arguments.
+        token: of what is in force.
+        epoch: the registry's; "" where the Function is taken to read nothing besides its arguments.
+    """
+    is_hidden = token.startswith((JIT, HIDDEN))
+    try:
+        if epoch and not is_hidden:
+            check_mirror(token)
+        if isinstance(subject, str):
+            return find_function(by_identifier[subject], described, token, epoch)
+        activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
+        return find_activation(activation, subject, described, token, epoch, is_hidden=is_hidden)
+    except Question as question:
+        return str(question)
+    except NotCaptured as error:
+        return f"{REFUSED}{error.error}"
+    except Exception as error:  # noqa: BLE001
+        # Dynamo would wrap it; after the break it is raised as it is.
+        return f"{REFUSED}{type(error).__name__}: {error}"
+
+
+def find_activation(
+    activation: Activation, subject: Any, described: Any, token: str, epoch: str, is_hidden: bool
+) -> str:
+    """Return the name of an activation's call.
+
+    Raises:
+        Question: more has to be told.
+    """
+    in_force = activation.in_force()
+    key = (subject, described, token, epoch, torch.compiler.is_exporting())
+    if not is_hidden and in_force is not None and in_force.counter is not None:
+        # Each application draws its own numbers, so it gets a call of its own.
+        key = (*key, number_application(in_force.counter))
+    if key in NAMES:
+        return NAMES[key]
+    if not is_hidden and in_force is not None:
+        warn_of_graphs(in_force)
+    return keep(key, call_of_activation(activation, in_force, described, token))
+
+
+def find_function(function: Function, described: Any, token: str, epoch: str) -> str:
+    """Return the name of a Function's call.
+
+    Raises:
+        Question: more has to be told.
+    """
+    if not epoch and reads(function):
+        raise Question(READS)
+    if token.startswith(HIDDEN):
+        raise Question(NUMBERS)
+    told = (described, repr(described), torch.get_default_dtype())  # 1, 1.0, True are equal
+    key = (function.identifier, told, token, epoch)
+    if function.is_keyed:
+        key = (*key, number_application(function._counter))
+    if key in NAMES:
+        return NAMES[key]
+    call = call_of_function(function, described)
+    if not epoch and reads(function):
+        raise Question(READS)
+    return keep(key, call)
+
+
+def keep(key: Any, call: Call) -> str:
+    """Keep a call by what it depends on, and return its name."""
+    if len(NAMES) >= MOST_NAMES:
+        for memory in (NAMES, vars(CALLS), vars(TENSORS)):
+            memory.clear()
+    NAMES[key] = name = f"{call.kind}_{next(serial)}"
+    setattr(CALLS, name, call.plain)
+    setattr(CALLS, f"{name}_in_graph", torch._dynamo.allow_in_graph(call.in_graph))
+    setattr(CALLS, f"{name}_assemble", call.assemble)
+    if OWN in call.kind:
+        setattr(TENSORS, name, call.tensors)
+    return name
+
+
+def warn_of_graphs(in_force: RuleInForce) -> None:
+    """Warn at the last graph that Dynamo keeps of one code, if numbers or keys may be why."""
+    context = torch._guards.CompileContext.try_get()
+    made = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
+    limit = getattr(torch._dynamo.config, "recompile_limit", 0)
+    if made == limit - 1 and (in_force.values or in_force.counter is not None):
+        warnings.warn(
+            f"torch.compile has made {limit} graphs of one function, perhaps for as many numbers "
+            f"or keys of rule {in_force.specialization.rule.name!r}, and at the next one it runs "
+            f"eagerly or, with fullgraph=True, raises FailOnRecompileLimitHit. xg.jit makes one "
+            f"graph for all",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
+FUNCTIONS = Reader(torch.compiler.is_compiling, call_function, reads_code=True)

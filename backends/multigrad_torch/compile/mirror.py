@@ -1,0 +1,151 @@
+"""What Dynamo guards on: the active rules and the registry's epoch, as text.
+
+It guards the strings that it reads from plain objects, so the active rules' token is mirrored to a
+thread-local string and the epoch to a global one: another rule is another graph, and coming back is
+a cache hit. Tensors among the params of the rule in force are mirrored as they are; under `xg.jit`,
+so are its numbers and its key.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.errors import StaleTraceError
+from multigrad.graph.support.threads import make_lock
+from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
+from multigrad.trace.scope.moving import Moving
+
+from .regions import note_regions
+
+Tensor: TypeAlias = Any
+JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
+HIDDEN = "xg.jit(*) "  # and where the rule's numbers are inputs of the graph, not literals
+
+
+class Mirror(threading.local):
+    """What traced code reads on this thread; set in `__init__`, where Dynamo guards it."""
+
+    def __init__(self) -> None:
+        self.token = ""  # of the active rules; under xg.jit, without the numbers
+        self.exact = ""  # under xg.jit, with the numbers
+        self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
+        self.tensors: tuple[Any, ...] = ()  # those among the params of the rule in force
+        self.applied = Applied()
+
+
+class Applied:
+    """How many applications under a hidden key have been made in the current call."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+class Epoch:
+    """The registry's epoch as text, the same on all threads."""
+
+    def __init__(self) -> None:
+        self.text = "0"
+
+
+MIRROR = Mirror()
+_filling = make_lock()
+EPOCH = Epoch()
+
+
+def on_enter(token: str) -> Callable[[], None]:
+    """Show the active rules' token to Dynamo."""
+    note_regions()
+    before, MIRROR.token = MIRROR.token, token
+    return partial(leave, before)
+
+
+def leave(before: str) -> None:
+    """Show the active rules: no saved one outside of xg.jit, as asyncio tasks interleave."""
+    active = CURRENT.get()
+    MIRROR.token = before if MIRROR.hidden else active.token
+    on_tensors(active)
+
+
+def on_tensors(active: ActiveRules) -> None:
+    """Show the tensors among the params of the rule in force to Dynamo."""
+    MIRROR.tensors = tensors_in(active.activations)
+
+
+def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor | Cell, ...]:
+    """Return the params that may change, tensors in place."""
+    if in_force is None or not in_force.has_tensors:
+        return ()
+    return tuple(cell_of(value) for value in in_force.values if may_change(value))
+
+
+def may_change(value: Any) -> bool:
+    """Return whether a param is an input of compiled code, not a literal."""
+    return isinstance(value, torch.Tensor | Moving)
+
+
+class Cell:
+    """What stands now for a number that moves, as compiled code reads it: another tensor when it
+    has moved, as what a graph keeps for backward is not to change.
+    """
+
+    def __init__(self, moving: Moving) -> None:
+        self.fill(moving.value)
+
+    def fill(self, number: float) -> None:
+        """Hold a number."""
+        # One axis: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
+        self.tensor = torch.tensor([number], dtype=torch.float64, device="cpu")
+
+
+CELLS: weakref.WeakKeyDictionary[Moving, Cell] = weakref.WeakKeyDictionary()
+
+
+def cell_of(value: Tensor | Moving) -> Tensor | Cell:
+    """Return the one cell of a number that moves; a tensor as it is."""
+    if not isinstance(value, Moving):
+        return value
+    cell = CELLS.get(value)
+    if cell is None:
+        cell = CELLS.setdefault(value, Cell(value))
+        cell.fill(value.value)  # it may have moved meanwhile
+    return cell
+
+
+def on_move(moving: Moving) -> None:
+    """Show compiled code a number that has moved."""
+    cell = CELLS.get(moving)
+    if cell is not None:
+        with _filling:  # what is shown last must be what stands there last
+            cell.fill(moving.value)
+
+
+def is_tracing() -> bool:
+    """Return whether Dynamo reads along, or a call of `xg.jit` runs, whose numbers are those of its
+    beginning.
+    """
+    return torch.compiler.is_compiling() or bool(MIRROR.hidden)
+
+
+def on_register(epoch: int) -> None:
+    """Invalidate compiled code: a name changed its meaning."""
+    EPOCH.text = str(epoch)
+
+
+def check_mirror(token: str) -> None:
+    """Check that what Dynamo sees is the rule in force.
+
+    Raises:
+        StaleTraceError: it is not.
+    """
+    if token != CURRENT.get().token:
+        raise StaleTraceError(
+            f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "
+            f"the rule was put in force before torch was imported, or in another asyncio task. "
+            f"Import torch first, or compile with xg.jit"
+        )

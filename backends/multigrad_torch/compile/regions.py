@@ -1,0 +1,238 @@
+"""Regions that `torch.utils.checkpoint` runs again.
+
+It runs forward again within backward, perhaps outside of its `use`: a region is noted at its first
+forward, and then runs under those rules.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+import torch.utils.checkpoint
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointFunction
+
+from multigrad.backend import Reader
+from multigrad.backend.tensors.events import enter_rules, leave_rules, show_tensors
+from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.rules.in_force.activation import Activation
+from multigrad.trace.scope.regions import Noted
+
+from ..kernels import random
+
+Tensor: TypeAlias = Any
+
+REENTRANT = "run_function"  # where a region of that kind has its function
+CHECKPOINT = vars(torch.utils.checkpoint)
+graph_task = torch._C._current_graph_task_id  # -1 outside of backward
+top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
+
+
+def may_run_again() -> bool:
+    """Return whether `torch.utils.checkpoint` may be around this call, at 0.1 us where it is not.
+
+    It sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, where forward
+    mode is off.
+    """
+    return top_hooks(True) is not None or not is_forward_mode_enabled()
+
+
+def on_call() -> AbstractContextManager[Any]:
+    """Note the regions around this call: each runs again under the rules of its first forward."""
+    note_regions()
+    return nullcontext()
+
+
+def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+    """Apply an activation in what may be a checkpointed region."""
+    note_regions()
+    activation = activation.of_then()
+    if values:
+        return activation.apply_as(x, activation.with_values(values))
+    return activation.apply(x)
+
+
+def note_regions() -> None:
+    """Tie each region around this call to the active rules of its first forward.
+
+    Called at the first application and at the first `use` in a region, so the active rules are
+    still those around it.
+    """
+    if torch.compiler.is_compiling() or not may_run_again():
+        return
+    for owner, name in (*hooked_regions(), *reentrant_regions()):
+        function = getattr(owner, name)
+        if not isinstance(function, RunAgain):
+            setattr(owner, name, RunAgain(function, CURRENT.get(), name == REENTRANT))
+
+
+def hooked_regions() -> Iterator[tuple[Any, str]]:
+    """Yield the regions of `use_reentrant=False`: each is held by its hook for saved tensors."""
+    hooks = []
+    while torch._C._autograd._saved_tensors_hooks_is_enabled() and (top := top_hooks(True)):
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        hooks.append(top)
+    for pack, unpack in reversed(hooks):
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+    for pack, _ in hooks:
+        code = getattr(pack, "__code__", None)
+        names = code.co_freevars if code is not None else ()
+        if "frame" in names and pack.__module__ == CheckpointFunction.__module__:
+            yield pack.__closure__[names.index("frame")].cell_contents, "recompute_fn"
+
+
+def reentrant_regions() -> Iterator[tuple[Any, str]]:
+    """Yield the regions of `use_reentrant=True`: each is an `autograd.Function` being called."""
+    if is_forward_mode_enabled() or torch.is_inference_mode_enabled():
+        return
+    caller = sys._getframe()
+    while caller is not None:
+        if caller.f_code is CheckpointFunction.forward.__code__:
+            yield caller.f_locals["ctx"], REENTRANT
+        caller = caller.f_back
+
+
+def on_draw(draw: Callable[[], Any]) -> Any:
+    """Return the key of a call: where a region runs again, that of its first run."""
+    again = _RUNNING.again
+    if torch.compiler.is_compiling() or (again is None and not may_run_again()):
+        return draw()
+    note_regions()
+    key, is_torchs = draw_noting(draw) if again is None else again.draw_again(draw)
+    for owner, name in (*hooked_regions(), *reentrant_regions()):
+        getattr(owner, name).drawn.append((key, is_torchs))
+    return key
+
+
+def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
+    """Return a new key, and whether torch's own generator gave it."""
+    before = random.DRAWN.number
+    key = draw()
+    return key, random.DRAWN.number != before
+
+
+class _Running(threading.local):
+    """The region that runs again on this thread."""
+
+    again: RunAgain | None = None
+
+
+_RUNNING = _Running()
+
+
+class RunAgain:
+    """A region's function, run under the rules of its first forward; draws are those made there.
+
+    Attributes:
+        function: the region's own.
+        active: the rules in force at its first forward.
+        is_reentrant: whether that ran without recording gradients.
+        noted: what stood there besides.
+        acted: what acted on modules there, by identity, with what lets it act there again.
+        drawn: the keys of calls, in the first run, and whether torch's own generator gave them.
+        repeated: how many of these the run that goes on has had.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], active: ActiveRules, is_reentrant: bool
+    ) -> None:
+        self.function = function
+        self.active = active
+        self.is_reentrant = is_reentrant
+        self.noted = Noted()
+        self.acted: dict[Any, tuple[Any, Callable[[], AbstractContextManager[Any]]]] = {}
+        self.drawn: list[tuple[Any, bool]] = []
+        self.repeated = 0
+
+    def draw_again(self, draw: Callable[[], Any]) -> tuple[Any, bool]:
+        """Return the next key of the first run."""
+        position, self.repeated = self.repeated, self.repeated + 1
+        if position >= len(self.drawn):
+            return draw_noting(draw)
+        if self.drawn[position][1]:
+            draw()  # the generator goes on as it did then, for what else draws from it
+        return self.drawn[position]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            stack.callback(leave_rules, enter_rules(self.active.token))
+            stack.callback(CURRENT.reset, CURRENT.set(self.active))
+            show_tensors(self.active)
+            stack.enter_context(self.noted.again())
+            if self.noted.names:  # activations then ask `may_run_again`, and look their rules up
+                stack.enter_context(saved_tensors_hooks(as_it_is, as_it_is))
+            stack.callback(setattr, _RUNNING, "again", _RUNNING.again)
+            _RUNNING.again, self.repeated = self, 0
+            for _, act_again in self.acted.values():
+                stack.enter_context(act_again())
+            return self.function(*args, **kwargs)
+
+
+def as_it_is(saved: Tensor) -> Tensor:
+    """Leave a saved tensor as it is."""
+    return saved
+
+
+# --- what acts on modules -------------------------------------------------------------------------
+
+
+def keep_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Note that something acts on modules in the regions around this call, and how it acts in their
+    second runs, where it may have been taken off.
+    """
+    note_regions()
+    for owner, name in (*hooked_regions(), *reentrant_regions()):
+        region = getattr(owner, name)
+        if isinstance(region, RunAgain):
+            region.acted.setdefault(key, (held, act_again))
+
+
+def is_around_region() -> bool:
+    """Return whether a region may be around this call, in its first run or its second."""
+    return top_hooks(True) is not None or not is_forward_mode_enabled() or graph_task() != -1
+
+
+def is_second_run() -> bool:
+    """Return whether a region runs again here."""
+    return graph_task() != -1 and (_RUNNING.again is not None or is_run_again())
+
+
+def has_acted(key: Any) -> bool:
+    """Return whether something acted on modules in the first run of the region that runs again
+    here, if any does.
+    """
+    again = _RUNNING.again
+    if again is not None:
+        return key in again.acted
+    return graph_task() == -1 or not is_run_again()
+
+
+def is_run_again() -> bool:
+    """Return whether `torch.utils.checkpoint` runs a region again here, in which nothing of ours
+    acted at first.
+    """
+    caller = sys._getframe()
+    while caller is not None:
+        if caller.f_globals is CHECKPOINT:
+            return True
+        caller = caller.f_back
+    return False
+
+
+def is_first_without_gradients() -> bool:
+    """Return whether a reentrant region runs here for the first time, where no tensor has a
+    gradient yet, or again: each call draws in both, or in none.
+    """
+    again = _RUNNING.again
+    if again is not None:
+        return again.is_reentrant
+    return not is_forward_mode_enabled() and any(reentrant_regions())
+
+
+READER = Reader(may_run_again, call_noted)

@@ -1,0 +1,300 @@
+"""What torch's code asks a tensor about itself, and how it makes others like it, on symbols.
+
+What differs from call to call is a fact: where a tensor lies, whether it asks for a gradient, its
+dtype. How it lies in memory shows in no value, so that a capture is made both ways and must agree.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.capture.code.outside import CHANGES, refusing
+from multigrad.capture.meanings import arrays
+from multigrad.capture.meanings.casts import cast
+from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
+from multigrad.capture.values import methods
+from multigrad.graph import ops
+from multigrad.graph.passes.facts import needed_shapes
+from multigrad.trace.answers import gradient_of, is_dense, place_of, refuse_other_layouts
+from multigrad.trace.axes import known_shape
+from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
+from multigrad.trace.xp import all as xp
+
+Tensor: TypeAlias = Any
+SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
+STANDS_ON = "_multigrad_device_type"  # of a tensor that stands for one in compiled code
+
+
+# --- facts about a call's tensors ----------------------------------------------------------------
+
+
+def device_type(x: torch.Tensor) -> str:
+    """Return where a tensor lies, or the one that it stands for."""
+    return getattr(x, STANDS_ON, x.device.type)
+
+
+def is_strided(x: torch.Tensor) -> bool:
+    """Return whether a tensor is neither sparse nor of another library's layout."""
+    return x.layout is torch.strided
+
+
+def lies_in_order(x: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous; a sparse one is not."""
+    return is_strided(x) and x.is_contiguous()
+
+
+def requires_grad(x: torch.Tensor) -> bool:
+    """Return whether a tensor asks for a gradient."""
+    return x.requires_grad
+
+
+def stand_on(x: torch.Tensor, place: str) -> torch.Tensor:
+    """Return a tensor without numbers as what stands for one that lies there."""
+    setattr(x, STANDS_ON, place)
+    return x
+
+
+# --- attributes ----------------------------------------------------------------------------------
+
+
+def lies_on(place: str) -> Callable[[Tensor], bool]:
+    """Return what says whether a tensor lies on a kind of device."""
+
+    def ask(x: Tensor) -> bool:
+        return place_of(x.trace) == place
+
+    ask.__name__ = ask.__qualname__ = f"is_{place}"
+    return ask
+
+
+def never(x: Tensor) -> bool:
+    """Other tensors are no arguments of a graph."""
+    refuse_other_layouts(x)
+    return False
+
+
+def layout(x: Tensor) -> torch.layout:
+    refuse_other_layouts(x)
+    return torch.strided
+
+
+def itemsize(x: Tensor) -> int:
+    return element_size(x)
+
+
+ATTRIBUTES: dict[str, Callable[[Tensor], Any]] = {
+    **{f"is_{place}": lies_on(place) for place in ("cpu", "cuda", "mps", "xpu")},
+    **dict.fromkeys(("is_mkldnn", "is_nested", "is_quantized", "is_sparse"), never),
+    "itemsize": itemsize,
+    "layout": layout,
+    "requires_grad": gradient_of,
+}
+
+
+# --- methods -------------------------------------------------------------------------------------
+
+
+def element_size(x: Tensor) -> int:
+    name = dtype_name(x.node.type.dtype)
+    if name not in SIZES:
+        if "dtype" not in x.trace.facts:
+            raise NeedsConcrete("dtype")
+        name = x.trace.facts["dtype"]
+    return SIZES[name]
+
+
+def is_contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> bool:
+    if memory_format is not torch.contiguous_format:
+        raise TypeError("is_contiguous in a memory_format")
+    return is_dense(x)
+
+
+def is_complex(x: Tensor) -> bool:
+    """No graph is of complex numbers: the arguments are checked."""
+    return False
+
+
+def get_device(x: Tensor) -> int:
+    if place_of(x.trace) != "cpu":
+        raise TypeError("get_device on an accelerator")
+    return -1
+
+
+def moved(place: str, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The tensor itself, where it lies there already."""
+    if place_of(x.trace) != place or args or kwargs.get("device") is not None:
+        raise TypeError(f"it moves a tensor from {place_of(x.trace)} to {place}")
+    return x
+
+
+cpu, cuda = partial(moved, "cpu"), partial(moved, "cuda")
+cpu.__name__, cuda.__name__ = "cpu", "cuda"  # type: ignore[attr-defined]
+
+
+def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+    """Change dtype; to another kind of device nothing goes."""
+    rest = []
+    for given in (*args, device):
+        if isinstance(given, torch.device | str | torch.Tensor):
+            moved(torch.device(getattr(given, "device", given)).type, x)
+        if isinstance(given, torch.device | str):
+            continue
+        if isinstance(given, int) and not isinstance(given, bool):
+            raise TypeError(f"it moves a tensor to device {given}")
+        if given is not None and not isinstance(given, SymbolicDevice):
+            rest.append(given)
+    return methods.to(x, *rest, dtype=dtype, **options)
+
+
+def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """Cast, also to what torch calls a type of tensors: `torch.FloatTensor` or its name."""
+    if dtype is None:
+        if "dtype" not in x.trace.facts:
+            raise NeedsConcrete("dtype")
+        return torch.empty(0, dtype=x.dtype).type().replace("torch.", legacy_root(x))
+    name = legacy_name(dtype)
+    if name.endswith("Tensor") and name.startswith("torch."):
+        root, _, kind = name.rpartition(".")
+        if (root == "torch") is not (place_of(x.trace) == "cpu"):
+            raise TypeError(f"it moves a tensor from {place_of(x.trace)} by type({name})")
+        if not hasattr(torch, kind):
+            raise TypeError(f"type({name})")
+        return cast(x, getattr(torch, kind).dtype)
+    return cast(x, dtype)
+
+
+def legacy_name(dtype: Any) -> str:
+    """Return the name of what torch calls a type of tensors, "" for a dtype."""
+    if isinstance(dtype, type):
+        return f"{dtype.__module__}.{dtype.__name__}"
+    return dtype if isinstance(dtype, str) else ""
+
+
+def legacy_root(x: Tensor) -> str:
+    """Return how the name of a tensor's type begins."""
+    place = place_of(x.trace)
+    return "torch." if place == "cpu" else f"torch.{place}."
+
+
+def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
+    """A tensor of a size, whose values nobody has set, or of these numbers."""
+    if not args:
+        return methods.new_full(x, [0], 0.0)
+    (first, *rest) = args
+    if _is_tensor(first) and not rest:  # another tensor in the same memory
+        same = copy_of(first)
+        mark_view(same, first, True)
+        return same
+    if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not rest:
+        return methods.new_full(x, first, 0.0)
+    if isinstance(first, int | Value) and not _is_tensor(first):
+        return methods.new_full(x, [first, *rest], 0.0)
+    if rest or _is_tensor(first):
+        raise TypeError("new with other values than a size or numbers")
+    return methods.new_tensor(x, first)
+
+
+def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """Give a tensor without elements room for some, whose values nobody has set."""
+    made = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
+    return _given_room(x, made)
+
+
+def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
+    """The same, as much as another has."""
+    return _given_room(x, xp.zeros_like(the_template, x.dtype))
+
+
+def _given_room(x: Tensor, made: Tensor) -> Tensor:
+    shape = lengths_of(x)
+    if shape == lengths_of(made):
+        return x
+    if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
+        raise TypeError("it resizes a tensor that has elements")
+    x._replace(made.node)
+    return x
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.type.kind == "tensor"
+
+
+def squeeze(x: Tensor, dim: Any = None) -> Tensor:
+    """Without the axes of length 1 among these; longer ones stay."""
+    if dim is None:
+        return xp.squeeze(x)
+    dims = [operator.index(i) for i in (dim if isinstance(dim, tuple | list) else (dim,))]
+    shape = x.node.type.shape
+    if isinstance(shape, tuple) and shape[-1] is True and shape[1] in (dim, None):
+        return xp.squeeze(x, dim)  # a reduction has kept just these
+    lengths = lengths_of(x)
+    ones = tuple(i % len(lengths) for i in dims if lengths and lengths[i] == 1)
+    if ones:
+        return xp.squeeze(x, ones)
+    view = copy_of(x)
+    mark_view(view, x, True)
+    return view
+
+
+def lengths_of(x: Tensor) -> tuple[int, ...]:
+    """Return a tensor's shape, for which facts are needed."""
+    shape = known_shape(x)
+    if shape is None:
+        raise NeedsConcrete(*needed_shapes(x.node))
+    return shape
+
+
+def expand(x: Tensor, *sizes: Any) -> Tensor:
+    """-1 keeps a length."""
+    given = arrays.numbers(sizes)
+    if isinstance(given, SymbolicShape):
+        return arrays.expand(x, given)
+    lengths = [-1 if isinstance(n, int) and n == -1 else n for n in given]
+    if -1 in [n for n in lengths if isinstance(n, int)]:
+        own = lengths_of(x)
+        new = len(lengths) - len(own)
+        if any(isinstance(n, int) and n == -1 for n in lengths[: max(new, 0)]):
+            raise TypeError("expand keeps no length of an axis that is not there")
+        lengths = [
+            own[i - new] if isinstance(n, int) and n == -1 else n for i, n in enumerate(lengths)
+        ]
+    return arrays.expand(x, *lengths)
+
+
+# Which ask whether a tensor is one of vmap's or of grad's.
+TRANSFORMED = [
+    getattr(torch._C._functorch, name)
+    for name in ("is_batchedtensor", "is_gradtrackingtensor", "is_legacy_batchedtensor")
+    if hasattr(torch._C._functorch, name)
+]
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """No symbol is one of torch.func's tensors."""
+    return False
+
+
+def is_grad_enabled(trace: Trace) -> bool:
+    """Answer as torch does while a class runs; its backward records in a second derivative alone,
+    so that it is captured for the first.
+    """
+    if trace.kind != "imported function":
+        refusing(torch.is_grad_enabled, CHANGES, trace, "torch.is_grad_enabled")()
+    trace.is_once |= trace.in_backward
+    return torch.is_grad_enabled()
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand,
+    "get_device": get_device, "is_complex": is_complex,
+    "is_contiguous": is_contiguous, "ndimension": methods.dim,
+    "nelement": methods.numel, "new": new,
+    "resize_": resize_, "resize_as_": resize_as_, "squeeze": squeeze,
+    "to": to, "type": type_,
+}  # fmt: skip
+ALIASES: dict[Any, Callable[..., Any]] = {torch.is_complex: is_complex, torch.squeeze: squeeze}

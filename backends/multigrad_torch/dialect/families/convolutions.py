@@ -1,0 +1,249 @@
+"""Torch's dialect, convolutions and pooling; see `table.py`."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture.meanings import places
+from multigrad.capture.meanings.networks import convolutions
+from multigrad.capture.meanings.networks.convolutions import first_largest, per_axis
+from multigrad.capture.meanings.parts import rank
+from multigrad.capture.values import methods
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+
+
+def batched(x: Tensor, axes: int) -> tuple[Tensor, bool]:
+    """Return x with an axis of examples, and whether it had none."""
+    alone = rank(x) == axes + 1
+    return (xp.expand_dims(x, 0) if alone else x), alone
+
+
+def conv(axes: int) -> Any:
+    """Return the convolution over so many axes."""
+
+    def record(input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+               dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+        x, alone = batched(input, axes)
+        border = padding
+        if not isinstance(padding, str):
+            border = tuple((n, n) for n in per_axis(padding, axes))
+        result = convolutions.convolution(
+            x, weight, bias, strides=per_axis(stride, axes), border=border,
+            dilations=per_axis(dilation, axes), groups=groups,
+        )  # fmt: skip
+        return xp.squeeze(result, 0) if alone else result
+
+    record.__name__ = record.__qualname__ = f"conv{axes}d"
+    return record
+
+
+def conv_transpose(axes: int) -> Any:
+    """Return the transposed convolution over so many axes."""
+
+    def record(input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+               output_padding: Any = 0, groups: int = 1, dilation: Any = 1) -> Tensor:  # fmt: skip
+        x, alone = batched(input, axes)
+        result = convolutions.transposed(
+            x, weight, bias, strides=per_axis(stride, axes),
+            border=tuple((n, n) for n in per_axis(padding, axes)),
+            dilations=per_axis(dilation, axes), groups=groups,
+            more=per_axis(output_padding, axes),
+        )  # fmt: skip
+        return xp.squeeze(result, 0) if alone else result
+
+    record.__name__ = record.__qualname__ = f"conv_transpose{axes}d"
+    return record
+
+
+# --- gradients, as torch.nn.grad has them ---------------------------------------------------------
+def own_where_plain(function: Any) -> Any:
+    """Return a decorator: of tensors that hold numbers, torch's own function makes the result."""
+
+    def decorate(record: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            is_ours = any(isinstance(each, Value) for each in (*args, *kwargs.values()))
+            return record(*args, **kwargs) if is_ours else function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def both(a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """Return two tensors, of which one may be a constant, as symbolic values."""
+    return places.as_tensor(a, b), places.as_tensor(b, a)
+
+
+def shaped_like(x: Tensor, sizes: Any, axes: int) -> Tensor:
+    """Return a tensor of a size, of which only the shape matters."""
+    lengths = tuple(map(operator.index, sizes))
+    if len(lengths) != axes + 2 or rank(x) != axes + 2:
+        raise x.trace.error(f"takes the gradient of a convolution of other than {axes + 2} axes")
+    return methods.new_full(x, lengths, 0.0)
+
+
+def input_gradient(axes: int) -> Any:
+    """Return the gradient of a convolution's input."""
+
+    @own_where_plain(getattr(torch.nn.grad, f"conv{axes}d_input"))
+    def record(input_size: Any, weight: Tensor, grad_output: Tensor, stride: Any = 1,
+               padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+        weight, grad_output = both(weight, grad_output)
+        border = per_axis(padding, axes)
+        sizes = [*input_size]
+        whole = [*sizes[:2], *(n + 2 * m for n, m in zip(sizes[2:], border, strict=True))]
+        found = xp.conv_left(
+            grad_output, weight, shaped_like(grad_output, whole, axes),
+            strides=per_axis(stride, axes), dilations=per_axis(dilation, axes), groups=groups,
+        )  # fmt: skip
+        inner = (slice(m, m + n) for n, m in zip(sizes[2:], border, strict=True))
+        return xp.getitem(found, (..., *inner)) if any(border) else found
+
+    return record
+
+
+def weight_gradient(axes: int) -> Any:
+    """Return the gradient of a convolution's kernels."""
+
+    @own_where_plain(getattr(torch.nn.grad, f"conv{axes}d_weight"))
+    def record(input: Tensor, weight_size: Any, grad_output: Tensor, stride: Any = 1,
+               padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+        input, grad_output = both(input, grad_output)
+        border = tuple((n, n) for n in per_axis(padding, axes))
+        return xp.conv_right(
+            convolutions.bordered(input, border), grad_output,
+            shaped_like(grad_output, weight_size, axes),
+            strides=per_axis(stride, axes), dilations=per_axis(dilation, axes), groups=groups,
+        )  # fmt: skip
+
+    return record
+
+
+HIDDEN: dict[Any, Any] = {
+    getattr(torch.nn.grad, f"conv{axes}d_{name}"): make(axes)
+    for axes in (1, 2, 3)
+    for name, make in (("input", input_gradient), ("weight", weight_gradient))
+}
+
+
+# --- pooling --------------------------------------------------------------------------------------
+def steps(stride: Any, sizes: Any, axes: int) -> tuple[int, ...]:
+    """The strides; where none are given, windows stand side by side."""
+    return per_axis(sizes if stride is None or stride in ([], ()) else stride, axes)
+
+
+def pooling_of(
+    x: Tensor, size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, *, axes: int
+) -> tuple[Any, Any, Any, Any]:
+    """Return by axis the sizes of windows, their strides, the borders and the dilations."""
+    sizes, strides = per_axis(size, axes), steps(stride, size, axes)
+    dilations = per_axis(dilation, axes)
+    border = tuple((n, n) for n in per_axis(padding, axes))
+    if ceil_mode:
+        more = convolutions.ceiling(x, sizes, strides, border, dilations)
+        border = tuple((a, b + c) for (a, b), (_, c) in zip(border, more, strict=True))
+    return sizes, strides, border, dilations
+
+
+def max_pool(axes: int) -> Any:
+    """Return the largest of windows of the last axes."""
+
+    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+               dilation: Any = 1, ceil_mode: bool = False,
+               return_indices: bool = False) -> Tensor:  # fmt: skip
+        if return_indices:
+            raise TypeError("return_indices given by position")
+        given = (kernel_size, stride, padding, dilation, ceil_mode)
+        return convolutions.max_pool(input, *pooling_of(input, *given, axes=axes))
+
+    record.__name__ = record.__qualname__ = f"max_pool{axes}d"
+    return record
+
+
+def avg_pool(axes: int) -> Any:
+    """Return the mean over windows of the last axes."""
+
+    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+               ceil_mode: bool = False, count_include_pad: bool = True,
+               divisor_override: Any = None) -> Tensor:  # fmt: skip
+        sizes, strides = per_axis(kernel_size, axes), steps(stride, kernel_size, axes)
+        border, ones = tuple((n, n) for n in per_axis(padding, axes)), (1,) * axes
+        beyond = convolutions.ceiling(input, sizes, strides, border, ones) if ceil_mode else ()
+        if divisor_override is not None:
+            seen = convolutions.bordered(convolutions.bordered(input, border), beyond)
+            windows = xp.windows(seen, sizes, strides, ones)
+            return xp.sum(windows, tuple(range(-axes, 0))) / divisor_override
+        return convolutions.mean_pool(
+            input, sizes, strides, border, beyond=beyond, counted=count_include_pad
+        )
+
+    record.__name__ = record.__qualname__ = f"avg_pool{axes}d"
+    return record
+
+
+def adaptive_pool(axes: int, kind: str, reduce: Any) -> Any:
+    """Return a reduction of as many parts of the last axes as are asked for."""
+
+    def record(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
+        if return_indices:
+            with_indices(input)
+        given = output_size if isinstance(output_size, list | tuple) else (output_size,) * axes
+        return convolutions.adaptive(input, tuple(given), reduce)
+
+    record.__name__ = record.__qualname__ = f"{kind}{axes}d"
+    return record
+
+
+def with_indices(input: Tensor, *args: Any, **options: Any) -> Any:
+    raise TypeError("pooling with return_indices; take its values alone")
+
+
+def last_mean(x: Tensor) -> Tensor:
+    return xp.mean(x, -1)
+
+
+def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
+           stride: Any = 1) -> Tensor:  # fmt: skip
+    """Each window as a column: (batch, channels * size, windows)."""
+    sizes, x = per_axis(kernel_size, 2), input
+    border = tuple((n, n) for n in per_axis(padding, 2))
+    seen = xp.windows(
+        convolutions.bordered(x, border), sizes, per_axis(stride, 2), per_axis(dilation, 2)
+    )
+    *lead, _, _, _, _ = range(rank(seen))
+    order = (*lead, *range(len(lead) + 2, len(lead) + 4), *range(len(lead), len(lead) + 2))
+    moved = xp.permute_dims(seen, order)
+    batch = [xp.dim(x, 0)] if rank(x) == 4 else []
+    columns = [xp.dim(moved, i) for i in range(rank(moved))]
+    channels = columns[len(batch)] * sizes[0] * sizes[1]
+    return xp.reshape(moved, (*batch, channels, columns[-2] * columns[-1]))
+
+
+def table() -> dict[Any, Any]:
+    """Return the functions, under all names that torch gives them."""
+    found: dict[Any, Any] = {F.unfold: unfold}
+    for n in (1, 2, 3):
+        rows = {
+            f"conv{n}d": conv(n), f"conv_transpose{n}d": conv_transpose(n),
+            f"max_pool{n}d": max_pool(n), f"avg_pool{n}d": avg_pool(n),
+            f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
+            f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
+        }  # fmt: skip
+        found[getattr(F, f"adaptive_max_pool{n}d_with_indices")] = with_indices
+        for name, function in rows.items():
+            for place in (F, torch):
+                if hasattr(place, name):
+                    found[getattr(place, name)] = function
+    return found
+
+
+ALIASES = table()

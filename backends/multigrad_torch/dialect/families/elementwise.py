@@ -1,0 +1,73 @@
+"""Torch's dialect, elementwise functions and activations; see `table.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture.meanings.slopes import first_of
+from multigrad.capture.values import elementwise
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+from ..schemas import TORCH
+
+Tensor = Any
+_T = torch.Tensor
+
+
+def floor_divide_by(a: Tensor, b: Any) -> Tensor:
+    return xp.floor_divide(b, a)
+
+
+def remainder_by(a: Tensor, b: Any) -> Tensor:
+    return xp.remainder(b, a)
+
+
+def fmax(input: Tensor, other: Any) -> Tensor:
+    """The larger; of equal ones the first gets the whole gradient, as torch gives it."""
+    return first_of(xp.fmax, xp.less, input, other, missing=input)
+
+
+def fmin(input: Tensor, other: Any) -> Tensor:
+    """The smaller, likewise."""
+    return first_of(xp.fmin, xp.greater, input, other, missing=input)
+
+
+def hardtanh(
+    input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False
+) -> Tensor:
+    if isinstance(min_val, Value) or isinstance(max_val, Value):
+        return xp.clip(input, min_val, max_val)
+    return xp.hard_tanh(input, min_val, max_val)
+
+
+def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = False) -> Tensor:
+    if isinstance(threshold, Value) or isinstance(value, Value):
+        return xp.where(input <= threshold, value, input)
+    return xp.threshold(input, threshold, value)
+
+
+ALIASES: dict[Any, Any] = {
+    # Functions called as the methods are.
+    **{
+        getattr(torch, name): handler
+        for name, handler in elementwise.METHODS.items()
+        if hasattr(torch, name) and name != "int"
+    },
+    **TORCH.called({
+        elementwise: "hard_shrink: hardshrink; nan_to_num",
+        xp: """
+            celu: celu F.celu; selu: selu F.selu; mish: F.mish; hard_sigmoid: F.hardsigmoid;
+            hard_silu: F.hardswish; soft_shrink: F.softshrink;
+            polygamma: polygamma special.polygamma
+        """,
+    }),
+    _T.__rfloordiv__: floor_divide_by, _T.__rmod__: remainder_by,
+    torch.special.logit: elementwise.logit, F.hardtanh: hardtanh, F.threshold: threshold,
+    torch.threshold: threshold,
+    F.threshold_: threshold,
+    torch.fmax: fmax, _T.fmax: fmax, torch.fmin: fmin, _T.fmin: fmin,
+}  # fmt: skip

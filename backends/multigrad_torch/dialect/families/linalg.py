@@ -1,0 +1,226 @@
+"""Torch's dialect, linear algebra; see `table.py`.
+
+`cholesky_ex` and its like say by `info` whether they succeeded, which decides what the code does
+next: here they assert it, so that torch itself runs the code as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from multigrad.capture.meanings import diagonals, norms, parts
+from multigrad.capture.meanings.matrices import factors, linalg
+from multigrad.graph.ir.types import T
+from multigrad.trace.answers import note_assertion
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+from ..schemas import TENSOR, TORCH
+
+Tensor = Any
+TYPES: Any = torch.return_types
+_T = torch.Tensor
+
+
+def succeeded(x: Tensor, result: Tensor) -> Tensor:
+    """Zeros, one for each matrix, where the result is asserted to be one."""
+    if isinstance(result, Value) and result.trace.kind != "rule":
+        note_assertion(xp.all(xp.isfinite(result)), True, RuntimeError)
+    lead = () if parts.rank(x) == 2 else parts.shape_of(x)[:-2]
+    return torch.zeros(lead, dtype=torch.int32)
+
+
+# --- factors --------------------------------------------------------------------------------------
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
+    factor = linalg.cholesky(A, upper)
+    return TYPES.linalg_cholesky_ex((factor, succeeded(A, factor)))
+
+
+def check_pivot(pivot: bool) -> None:
+    if not pivot:
+        raise TypeError("LU factors without pivots")
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
+    """Pivots count from 1."""
+    check_pivot(pivot)
+    return TYPES.linalg_lu_factor(factors.lu_factor(A, 1))
+
+
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    check_pivot(pivot)
+    packed, pivots = factors.lu_factor(A, 1)
+    diagonal = diagonals.matrix_diagonal(packed)
+    return TYPES.linalg_lu_factor_ex((packed, pivots, succeeded(A, xp.reciprocal(diagonal))))
+
+
+def lu(A: Tensor, *, pivot: bool = True) -> Any:
+    check_pivot(pivot)
+    return TYPES.linalg_lu(factors.lu(A))
+
+
+def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
+                    adjoint: bool = False) -> Tensor:  # fmt: skip
+    places = factors.permutation(pivots - 1, LU)
+    if left:
+        return factors.lu_solve(LU, places, B, adjoint)
+    return linalg.turned(factors.lu_solve(LU, places, linalg.turned(B), not adjoint))
+
+
+def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    return linalg_lu_solve(LU_data, LU_pivots, input)
+
+
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True,
+              unpack_pivots: bool = True) -> Any:  # fmt: skip
+    if not (unpack_data and unpack_pivots):
+        raise TypeError("lu_unpack of a part")
+    places = factors.permutation(LU_pivots - 1, LU_data)
+    matrix = xp.cast(factors.permutation_matrix(places), T)
+    return TYPES.lu_unpack((matrix, *factors.unpacked(LU_data)))
+
+
+def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: Any = None) -> Any:
+    return TYPES.linalg_svd(factors.svd(A, full_matrices))
+
+
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
+    """v is not transposed."""
+    if not compute_uv:
+        raise TypeError("svd without vectors; use torch.linalg.svdvals")
+    u, s, vh = factors.svd(input, not some)
+    return TYPES.svd((u, s, linalg.turned(vh)))
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Any:
+    return TYPES.linalg_eigh(factors.eigh(A, factors.is_upper(UPLO)))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    return factors.eigvalsh(A, factors.is_upper(UPLO))
+
+
+def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
+    if mode == "r":
+        raise TypeError("qr of r alone, of which torch has no gradient")
+    return TYPES.linalg_qr(factors.numpy_qr(A, mode))
+
+
+def qr(input: Tensor, some: bool = True) -> Any:
+    return TYPES.qr(factors.qr(input, not some))
+
+
+# --- systems --------------------------------------------------------------------------------------
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """B holds vectors where it has one axis, or is shaped as A without its last axis."""
+    vectors = parts.rank(B) == 1
+    if not vectors and linalg.has_vectors(A, B):
+        vectors = parts.shape_of(B) == parts.shape_of(A)[:-1]
+    if left or vectors:
+        return linalg.solve(A if left else linalg.turned(A), B, vectors)
+    return linalg.solve_at_right(A, B)
+
+
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    result = solve(A, B, left=left)
+    return TYPES.linalg_solve_ex((result, succeeded(A, result)))
+
+
+def solve_triangular(
+    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    return linalg.solve_triangular(A, B, lower=not upper, unit=unitriangular, left=left)
+
+
+def triangular_solve(
+    input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
+    unitriangular: bool = False,
+) -> Any:  # fmt: skip
+    result = linalg.solve_triangular(
+        A, input, lower=not upper, transposed=transpose, unit=unitriangular
+    )
+    return TYPES.triangular_solve((result, A))
+
+
+# --- inverses and determinants --------------------------------------------------------------------
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
+    inverse = xp.inv(A)
+    return TYPES.linalg_inv_ex((inverse, succeeded(A, inverse)))
+
+
+def pinv(
+    A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
+) -> Tensor:
+    if hermitian or atol is not None:
+        raise TypeError("pinv with hermitian or atol; use rtol")
+    return linalg.pinv(A, rcond if rtol is None else rtol, 1.0)
+
+
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    return linalg.pinv(input, rcond, 1.0)
+
+
+def slogdet(input: Tensor) -> Any:
+    return TYPES.slogdet(xp.slogdet(input))
+
+
+def linalg_slogdet(A: Tensor) -> Any:
+    return TYPES.linalg_slogdet(xp.slogdet(A))
+
+
+# --- norms ---------------------------------------------------------------------------------------
+def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *,
+         dtype: Any = None) -> Tensor:  # fmt: skip
+    return factors.norm(_converted(input, dtype), ord, dim, keepdim)
+
+
+def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
+                dtype: Any = None) -> Tensor:  # fmt: skip
+    return norms.vector_norm(_converted(x, dtype), ord, dim, keepdim)
+
+
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *,
+                dtype: Any = None) -> Tensor:  # fmt: skip
+    return factors.matrix_norm(_converted(A, dtype), ord, dim, keepdim)
+
+
+def _converted(x: Tensor, dtype: Any) -> Tensor:
+    return x if dtype is None else xp.cast(x, dtype)
+
+
+# Under one name in torch and among its tensors' methods: what means the same, and what does not.
+NAMED: dict[Any, str] = {
+    linalg: "cholesky; cholesky_inverse; cholesky_solve; logdet",
+    xp: "det; inv: inverse",
+}
+SHARED: dict[str, Callable[..., Any]] = {
+    "lu_solve": lu_solve, "pinverse": pinverse, "qr": qr, "slogdet": slogdet, "svd": svd,
+    "triangular_solve": triangular_solve,
+}  # fmt: skip
+LINALG: dict[str, Callable[..., Any]] = {
+    "cholesky_ex": cholesky_ex, "solve": solve, "solve_ex": solve_ex,
+    "solve_triangular": solve_triangular, "inv_ex": inv_ex, "pinv": pinv,
+    "slogdet": linalg_slogdet, "norm": norm, "vector_norm": vector_norm,
+    "matrix_norm": matrix_norm, "lu_factor": lu_factor, "lu_factor_ex": lu_factor_ex, "lu": lu,
+    "lu_solve": linalg_lu_solve, "svd": linalg_svd, "eigh": eigh, "eigvalsh": eigvalsh,
+    "qr": linalg_qr,
+}  # fmt: skip
+OF_TENSORS: dict[Any, Callable[..., Any]] = {
+    **TENSOR.called(NAMED), **{getattr(_T, name): handler for name, handler in SHARED.items()},
+}  # fmt: skip
+METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
+ALIASES: dict[Any, Callable[..., Any]] = {
+    torch.lu_unpack: lu_unpack,
+    **OF_TENSORS,
+    **{getattr(torch, name): handler for name, handler in SHARED.items()},
+    **{getattr(torch.linalg, name): handler for name, handler in LINALG.items()},
+    **TORCH.called(NAMED),
+    **TORCH.called({
+        factors: "svdvals: linalg.svdvals; cond: linalg.cond",
+        linalg: "cholesky: linalg.cholesky",
+        xp: "det: linalg.det; inv: linalg.inv",
+    }),
+}  # fmt: skip

@@ -1,0 +1,147 @@
+"""Torch's dialect, what is selected by order: medians, places among boundaries, running extremes,
+the largest of what is scattered to one place; see `table.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from multigrad.capture.meanings import places
+from multigrad.capture.meanings.creation import with_numbers
+from multigrad.capture.meanings.extremes import Extremes
+from multigrad.capture.meanings.parts import length, rank
+from multigrad.graph.ir.types import INT32, INT64, WHOLE
+from multigrad.trace.trace import Value, cast, cast_node, lift
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+
+
+def median(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The lower of two in the middle; NaN where there is one."""
+    if dim is None:
+        refuse_ties(input, "median")
+        return median(xp.reshape(input, -1), 0).values
+    axis = operator.index(dim)
+    order, is_nan = xp.argsort(input, axis), cast(xp.isnan(input), INT64)
+    middle = xp.take(order, [(length(input, axis) - 1) // 2], axis)
+    first = xp.argmax(is_nan, axis, keepdims=True)
+    place = xp.where(xp.sum(is_nan, axis, keepdims=True) > 0, first, middle)
+    values = xp.take_along(input, place, axis=axis)
+    if not keepdim:
+        values, place = xp.squeeze(values, axis), xp.squeeze(place, axis)
+    return Extremes(values, lambda: place)
+
+
+def refuse_ties(x: Tensor, name: str) -> None:
+    """Refuse what divides a gradient among equal elements, where that is derived from the ops."""
+    if x.trace.kind == "function":
+        raise TypeError(f"{name} in a function whose gradient it derives")
+
+
+def bucketize(
+    input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Tensor:
+    """The place of each element by halves, as torch finds it of what is in no order, too."""
+    if sorter is not None:
+        raise TypeError("searchsorted with a sorter")
+    if isinstance(input, bool | int | float):
+        raise TypeError("searchsorted of a number")
+    symbol = sorted_sequence if isinstance(sorted_sequence, Value) else input
+    line, x = places.as_tensor(sorted_sequence, symbol), places.as_tensor(input, symbol)
+    dtypes = line.node.type.dtype, x.node.type.dtype
+    if len({*dtypes}) == 2 and {*dtypes} <= {*WHOLE} and rank(x) == 0:  # which gives way
+        x = cast(x, dtypes[0])
+    is_after = xp.greater if right or side == "right" else xp.greater_equal
+    count = length(line, -1)
+    start = cast(xp.zeros_like(x), INT64)
+    end = start + count
+    for _ in range(count.bit_length()):
+        half = xp.bitwise_right_shift(start + end, 1)
+        at = xp.minimum(half, count - 1)
+        found = xp.take(line, at, 0) if line.ndim == 1 else xp.take_along(line, at, axis=-1)
+        is_behind = xp.logical_and(start < end, xp.logical_not(is_after(found, x)))
+        is_within = xp.logical_and(start < end, is_after(found, x))
+        start, end = xp.where(is_behind, half + 1, start), xp.where(is_within, half, end)
+    return cast(start, INT32) if out_int32 else start
+
+
+def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return a running extreme with its places, of equal ones the last."""
+
+    def record(input: Tensor, dim: int) -> Extremes:
+        axis = operator.index(dim)
+        values = cumulate(input, axis)
+
+        def find() -> Value:
+            count = length(input, axis)
+            after = (1,) * ((input.ndim - axis if axis >= 0 else -axis) - 1)
+            numbers = lift(input.trace, np.arange(count).reshape(-1, *after))
+            steps = input.trace.value(cast_node(numbers, INT64))
+            is_met = xp.logical_or(xp.equal(input, values), xp.isnan(input))
+            latest = xp.cummax(cast(xp.where(is_met, steps, 0), "float32"), axis)
+            return cast(latest, INT64)
+
+        return Extremes(values, find)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+def scatter_reduce(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Put in order, the largest comes last, which is what stays."""
+    axis = operator.index(dim)
+    if reduce == "sum" and include_self:
+        return places.scatter_add(input, axis, index, src)
+    refuse_ties(input if isinstance(input, Value) else src, f"scatter_reduce by {reduce!r}")
+    index = places.as_places(input if isinstance(input, Value) else src, index)
+    x, given = places.as_tensor(input, index), places.as_long(places.as_tensor(src, index), index)
+    if reduce in ("sum", "mean"):
+        counts = places.scatter_add(xp.zeros_like(x), axis, index, xp.ones_like(given))
+        start = x if include_self else xp.where(counts > 0, 0.0, x)
+        total = places.scatter_add(start, axis, index, given)
+        if reduce == "sum":
+            return total
+        return total / (counts + 1.0 if include_self else xp.maximum(counts, 1.0))
+    if reduce not in ("amax", "amin"):
+        raise TypeError(f"scatter_reduce by {reduce!r}; 'sum', 'mean', 'amax', 'amin' are known")
+    sign = 1.0 if reduce == "amax" else -1.0
+    order = xp.argsort(given * sign, axis)
+    at, values = (xp.take_along(each, order, axis=axis) for each in (index, given))
+    put = places.scatter(x, axis, at, values)
+    extreme = xp.maximum if reduce == "amax" else xp.minimum
+    return extreme(x, put) if include_self else put
+
+
+cummax, cummin = running("cummax", xp.cummax), running("cummin", xp.cummin)
+METHODS: dict[str, Callable[..., Any]] = {
+    "cummax": cummax, "cummin": cummin, "median": median, "scatter_reduce": scatter_reduce,
+}  # fmt: skip
+ALIASES: dict[Any, Callable[..., Any]] = {
+    torch.bucketize: bucketize, torch.cummax: cummax, torch.cummin: cummin, torch.median: median,
+    torch.scatter_reduce: scatter_reduce, torch.searchsorted: searchsorted,
+    torch.Tensor.cummax: cummax, torch.Tensor.cummin: cummin, torch.Tensor.median: median,
+    torch.Tensor.scatter_reduce: scatter_reduce,
+    torch.tril_indices: partial(with_numbers, torch.tril_indices),
+    torch.triu_indices: partial(with_numbers, torch.triu_indices),
+}  # fmt: skip

@@ -1,0 +1,296 @@
+"""Torch's dialect, gradients that code takes itself: `torch.autograd.grad`, `.backward()`,
+`torch.func`; see `table.py`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils import checkpoint
+
+from multigrad.capture.symbols.gradients import (
+    carries_gradient,
+    renamed,
+    take_gradients,
+    tell_apart,
+)
+from multigrad.graph import ops
+from multigrad.graph.support.trees import optree
+from multigrad.trace.trace import Trace, Value
+from multigrad.trace.xp import all as xp
+
+from .asked import lengths_of
+
+Tensor: TypeAlias = Any
+Function: TypeAlias = Callable[..., Any]
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the dtypes that are given."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def passing() -> Iterator[None]:
+    """Let autograd record, and compute in the dtypes that are given."""
+    with without_autocast(), torch.enable_grad():
+        yield
+
+
+def pauses() -> bool:
+    """Return whether autograd records nothing now.
+
+    Raises:
+        TypeError: torch chooses the dtypes.
+    """
+    if torch._C._is_any_autocast_enabled():
+        raise TypeError("it computes under torch.autocast, whose dtypes a graph does not follow")
+    return not torch.is_grad_enabled()
+
+
+def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
+    """Let autograd watch a tensor that the code has made, which changes no value."""
+    if x.trace.kind == "rule":
+        raise x.trace.error("calls .requires_grad_(): a rule's tensors carry no gradient")
+    if x.node.op is ops.INPUT:
+        advice = x.trace.words.advise("call .detach() on it first")
+        raise x.trace.error(f"calls .requires_grad_() of its argument{advice}")
+    if not requires_grad:
+        raise TypeError("requires_grad_(False)")
+    x.notes = {"grad": None, **(x.notes or {}), "requires_grad": True}
+    x.trace.leaves.append(weakref.ref(x))
+    return x
+
+
+def many(values: Any) -> list[Any]:
+    """Return tensors that may be one."""
+    return list(values) if isinstance(values, tuple | list) else [values]
+
+
+def check_sources(sources: Sequence[Any]) -> Trace:
+    """Return the trace that tensors belong to."""
+    for source in sources:
+        if not isinstance(source, Value):
+            raise TypeError("of a tensor that it got from elsewhere, such as a parameter")
+    trace = sources[0].trace
+    if trace.kind == "rule":
+        raise trace.error("takes a gradient: a rule is the backward pass")
+    tell_apart(trace)
+    return trace
+
+
+def heads_of(outputs: Sequence[Any], cotangents: Any) -> list[Any]:
+    """Return the cotangents of some outputs; only a tensor of one element has one by itself."""
+    given = [None] * len(outputs) if cotangents is None else many(cotangents)
+    for output, cotangent in zip(outputs, given, strict=True):
+        if cotangent is None and any(n != 1 for n in lengths_of(output)):
+            raise TypeError("of a tensor with more than one element, without its cotangent")
+    return given
+
+
+def grad(
+    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
+    create_graph: bool = False, only_inputs: bool = True, allow_unused: Any = None,
+    is_grads_batched: bool = False, materialize_grads: bool = False,
+) -> Any:  # fmt: skip
+    """The gradients, constants where no graph of them is asked for."""
+    if is_grads_batched:
+        raise TypeError("with is_grads_batched")
+    results, sources = many(outputs), many(inputs)
+    trace = check_sources(sources)
+    found = take_gradients(results, heads_of(results, grad_outputs), sources)
+    if not (allow_unused or materialize_grads) and any(each is None for each in found):
+        raise TypeError("of a tensor that the outputs do not depend on, without allow_unused")
+    if materialize_grads:
+        found = [
+            xp.zeros_like(source) if each is None else each
+            for source, each in zip(sources, found, strict=True)
+        ]
+    return tuple(None if each is None else finished(trace, each, create_graph) for each in found)
+
+
+def finished(trace: Trace, gradient: Value, create_graph: bool) -> Value:
+    """Return a gradient as torch gives it: without a graph, unless one is asked for."""
+    if create_graph:
+        return gradient
+    trace.is_once |= trace.in_backward
+    return xp.stop_gradient(gradient)
+
+
+def backward(
+    x: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False,
+    inputs: Any = None,
+) -> None:  # fmt: skip
+    """Add to the `.grad` of what the code has made."""
+    backward_all(x, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def backward_all(
+    tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
+    grad_variables: Any = None, inputs: Any = None,
+) -> None:  # fmt: skip
+    """The same of several."""
+    if grad_variables is not None:
+        raise TypeError("with grad_variables; it is grad_tensors")
+    outputs = many(tensors)
+    trace: Trace = outputs[0].trace
+    if trace.kind == "rule":
+        advice = trace.words.advise("Return the gradient")
+        raise trace.error(f"calls .backward(): a rule is the backward pass{advice}")
+    held = [leaf for made in trace.leaves if (leaf := made()) is not None]
+    leaves = held if inputs is None else many(inputs)
+    others = [leaf for leaf in leaves if "grad" not in (getattr(leaf, "notes", None) or {})]
+    nodes = [leaf.node for leaf in leaves if isinstance(leaf, Value)]
+    if others or (inputs is None and any(carries_gradient(y.node, nodes) for y in outputs)):
+        raise TypeError("which adds to the .grad of a tensor that it did not make")
+    check_sources([outputs[0], *leaves])
+    if not leaves:
+        raise TypeError("of what depends on no tensor that requires a gradient")
+    found = take_gradients(outputs, heads_of(outputs, grad_tensors), leaves)
+    for leaf, each in zip(leaves, found, strict=True):
+        if each is not None:
+            notes, new = dict(leaf.notes or {}), finished(trace, each, create_graph)
+            known = notes["grad"]
+            leaf.notes = {**notes, "grad": new if known is None else known + new}
+
+
+# --- torch.func -----------------------------------------------------------------------------------
+
+
+def on_symbols(make: Function) -> Function:
+    """Return a handler that leaves calls without symbols to torch."""
+    original = getattr(torch.func, make.__name__)
+
+    @wraps(make)
+    def transform(func: Function, *args: Any, **kwargs: Any) -> Any:
+        own = original(func, *args, **kwargs)
+        ours = make(func, *args, **kwargs)
+
+        @wraps(func)
+        def transformed(*given: Any, **named: Any) -> Any:
+            leaves = optree.tree_leaves((given, named))
+            is_ours = any(isinstance(leaf, Value) for leaf in leaves)
+            return ours(*given, **named) if is_ours else own(*given, **named)
+
+        return transformed
+
+    return transform
+
+
+def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
+    """Return the tensors of a structure, each as one of its own, and the structure of these."""
+    leaves, structure = optree.tree_flatten(tree)
+    if not all(isinstance(leaf, Value) for leaf in leaves):
+        raise TypeError("of a tensor that it got from elsewhere, such as a parameter")
+    named = [renamed(leaf) for leaf in leaves]
+    return named, structure, optree.tree_unflatten(structure, named)
+
+
+def gradients_like(outputs: Any, cotangents: Any, named: list[Any], structure: Any) -> Any:
+    """Return gradients in the structure of what they are of, zeros where nothing depends on it."""
+    found = take_gradients(optree.tree_leaves(outputs), optree.tree_leaves(cotangents), named)
+    filled = [
+        xp.zeros_like(leaf) if each is None else each
+        for leaf, each in zip(named, found, strict=True)
+    ]
+    return optree.tree_unflatten(structure, filled)
+
+
+def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        places = argnums if isinstance(argnums, tuple) else (argnums,)
+        named, structure, given = own_names(tuple(args[i] for i in places))
+        filled = list(args)
+        for i, each in zip(places, given, strict=True):
+            filled[i] = each
+        result = func(*filled, **kwargs)
+        value = result[0] if has_aux else result
+        if lengths_of(value):
+            raise TypeError("of a function that returns no number")
+        found = gradients_like(value, xp.ones_like(value), named, structure)
+        return found if isinstance(argnums, tuple) else found[0], result
+
+    return transformed
+
+
+def grad_of(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+    both = grad_and_value(func, argnums, has_aux)
+
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        gradient, result = both(*args, **kwargs)
+        return (gradient, result[1]) if has_aux else gradient
+
+    return transformed
+
+
+grad_of.__name__ = "grad"
+
+
+def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
+    if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(primals)):
+        return torch.func.vjp(func, *primals, has_aux=has_aux)
+    named, structure, given = own_names(primals)
+    result = func(*given)
+    outputs, *aux = result if has_aux else (result,)
+
+    def pull(cotangents: Any) -> Any:
+        return gradients_like(outputs, cotangents, named, structure)
+
+    return outputs, pull, *aux
+
+
+def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
+    """The derivative of a gradient, which is linear in its cotangent, with respect to that."""
+    if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves((primals, tangents))):
+        return torch.func.jvp(func, primals, tangents, has_aux=has_aux)
+    named, _, given = own_names(primals)
+    result = func(*given)
+    outputs, *aux = result if has_aux else (result,)
+    leaves, outer = optree.tree_flatten(outputs)
+    heads = [renamed(xp.zeros_like(leaf)) for leaf in leaves]
+    pulled = take_gradients(leaves, heads, named)
+    pairs = [
+        (each, tangent)
+        for each, tangent in zip(pulled, optree.tree_leaves(tangents), strict=True)
+        if each is not None
+    ]
+    slopes, along = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    found = take_gradients(slopes, along, heads) if pairs else [None] * len(heads)
+    filled = [
+        xp.zeros_like(leaf) if each is None else each
+        for leaf, each in zip(leaves, found, strict=True)
+    ]
+    return outputs, optree.tree_unflatten(outer, filled), *aux
+
+
+# --- torch.utils.checkpoint -----------------------------------------------------------------------
+
+
+def recompute(function: Function, *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
+    """What a checkpoint computes: a graph chooses by itself what it keeps."""
+    if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))):
+        return checkpoint.checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)
+    own = {name: value for name, value in kwargs.items() if name not in OF_CHECKPOINTS}
+    return function(*args, **own)
+
+
+OF_CHECKPOINTS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+METHODS: dict[str, Function] = {"backward": backward, "requires_grad_": requires_grad_}
+HIDDEN: dict[Any, Function] = {
+    torch.func.grad: on_symbols(grad_of), torch.func.vjp: vjp, torch.func.jvp: jvp,
+    torch.func.grad_and_value: on_symbols(grad_and_value), checkpoint.checkpoint: recompute,
+}  # fmt: skip
+ALIASES: dict[Any, Function] = {
+    torch.autograd.grad: grad, torch.autograd.backward: backward_all,
+    torch.Tensor.backward: backward,
+}  # fmt: skip

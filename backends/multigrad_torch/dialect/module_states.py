@@ -1,0 +1,71 @@
+"""Modules that captured code calls: what they hold is looked at anew at each call of what was
+captured, as `.eval()` and `.train()` change what they compute.
+
+A module with tensors is a matter of `multigrad.functions.held`, or runs as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from torch.nn import Module
+
+from multigrad.capture.code.interception import Interception
+from multigrad.graph.support.trees import optree
+from multigrad.trace.scope.reads import Telling, look_up, note_made, was_made
+from multigrad.trace.trace import Value
+
+PLAIN = (bool, int, float, str, type(None))
+CALL: Any = vars(Module)["__call__"]
+INIT, COPY = Module.__init__, Module.__setstate__
+
+
+class ModuleState(Telling):
+    """The fact that tells what a module holds: its flags, its numbers, its modules."""
+
+    module: Module
+
+    @classmethod
+    def of(cls, module: Module) -> Self:
+        """Return the fact about a module, which keeps it alive."""
+        fact = cls(f"state {id(module)} of a {type(module).__name__}")
+        fact.module = module
+        return fact
+
+    def meaning(self) -> Any:
+        """Return what it holds now, as a key: of each module in it the class and the numbers."""
+        return tuple(
+            (type(module), *[row for row in vars(module).items() if type(row[1]) in PLAIN])
+            for module in self.module.modules()
+        )
+
+
+def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a module; on symbolic values, note what it holds, with all that is in it."""
+    given: Any = (args, kwargs)
+    symbols = (leaf for leaf in optree.tree_leaves(given) if isinstance(leaf, Value))
+    trace = next((each.trace for each in symbols), None)
+    if trace is None or not trace.looks_into:
+        return CALL(self, *args, **kwargs)
+    if not was_made(self):
+        look_up(ModuleState.of(self))
+    trace.looks_into = False
+    try:
+        return CALL(self, *args, **kwargs)
+    finally:
+        trace.looks_into = True
+
+
+def init(self: Module, /, *args: Any, **kwargs: Any) -> None:
+    """Make a module, and note it."""
+    note_made(self)
+    INIT(self, *args, **kwargs)
+
+
+def set_state(self: Module, state: Any) -> None:
+    """The same of a copy."""
+    note_made(self)
+    COPY(self, state)
+
+
+INTERCEPTION = Interception(Module, "__call__", call, __init__=init, __setstate__=set_state)

@@ -1,0 +1,65 @@
+"""Signatures of torch's functions: of those written in C by the schemas of their overloads."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture.code.binding import NOT_GIVEN, Library
+
+Parameter = inspect.Parameter
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """Return a function's signature. Of several overloads it is the one that takes the most by
+    position, with what is the others' alone as keywords; what one of them does not take is not
+    needed.
+
+    Raises:
+        ValueError: torch tells of none.
+    """
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        overloads = find_overloads(function.__name__)
+        if not overloads:
+            raise
+    overloads.sort(key=lambda rows: sum(not each.kwarg_only for each in rows), reverse=True)
+    found: dict[str, Parameter] = {}
+    for rows in overloads:
+        for each in rows:
+            is_keyword = each.kwarg_only or rows is not overloads[0]
+            name = "input" if each.name == "self" else each.name
+            if name not in found:
+                kind = Parameter.KEYWORD_ONLY if is_keyword else Parameter.POSITIONAL_OR_KEYWORD
+                found[name] = Parameter(name, kind)
+            if each.has_default_value():
+                found[name] = found[name].replace(default=each.default_value)
+    for name, each in found.items():
+        is_needed = all(
+            name in (row.name.replace("self", "input") for row in rows) for rows in overloads
+        )
+        if each.default is Parameter.empty and not is_needed:
+            found[name] = each.replace(default=NOT_GIVEN)
+    if "pin_memory" in found:  # what makes a tensor
+        found["requires_grad"] = Parameter("requires_grad", Parameter.KEYWORD_ONLY, default=False)
+    return inspect.Signature(sorted(found.values(), key=lambda each: each.kind))
+
+
+def find_overloads(name: str) -> list[Any]:
+    """Return the parameters of an operator's overloads that take tensors and give a new one."""
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    return [
+        rows
+        for rows in (schema.arguments for schema in schemas)
+        if any(str(each.type) in ("Tensor", "List[Tensor]") for each in rows)
+        and not any(each.is_out or "Dimname" in str(each.type) for each in rows)
+        and not any(each.alias_info and each.alias_info.is_write for each in rows)
+    ]
+
+
+TORCH = Library(torch, {"F": F}, signature_of)
+TENSOR = Library(torch.Tensor, signature_of=signature_of)

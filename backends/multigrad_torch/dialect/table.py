@@ -1,0 +1,371 @@
+"""Torch's dialect: which torch function means which op. Reached by `__torch_function__`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture.code.conventions import Convention, register_conventions
+from multigrad.capture.code.names import named
+from multigrad.capture.code.outside import CHANGES, SWITCHES
+from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.meanings import composites, creation, places
+from multigrad.capture.meanings.extremes import extremes
+from multigrad.capture.symbols.classes import is_instance
+from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.capture.values import elementwise, methods
+from multigrad.graph.passes.facts import needed_shapes
+from multigrad.trace.axes import known_shape
+from multigrad.trace.trace import NeedsConcrete, Value, mark_view
+from multigrad.trace.xp import all as xp
+
+from ..importers import autograd_function, custom_ops
+from ..kernels import ops
+from . import (
+    asked,
+    asserted,
+    attributes,
+    collectives,
+    gradients,
+    module_states,
+    views,
+)
+from .families import (
+    arrays,
+    convolutions,
+    layers,
+    linalg,
+    losses,
+    parts,
+    pooling,
+    selected,
+)
+from .families import (
+    elementwise as capture_elementwise,
+)
+from .schemas import TORCH
+from .types import TYPES
+
+Tensor = Any
+
+
+def rsub(a: Tensor, b: Any) -> Tensor:
+    return xp.subtract(b, a)
+
+
+def rdiv(a: Tensor, b: Any) -> Tensor:
+    return xp.divide(b, a)
+
+
+def rpow(a: Tensor, b: Any) -> Tensor:
+    return xp.pow(b, a)
+
+
+def passes_at_limits() -> bool:
+    """Return whether torch's own derivative of clamp passes where its input is a limit."""
+    modes = torch.utils._python_dispatch._disable_current_modes()
+    with modes, torch._C._DisableFuncTorch(), torch.enable_grad():
+        x = torch.ones(1, requires_grad=True)
+        return bool(torch.autograd.grad(torch.clamp(x, 0, 1), x)[0].item())
+
+
+register_conventions(
+    "torch",
+    torch.__version__,
+    {
+        "clamp": (
+            passes_at_limits,
+            (
+                Convention("", True, "the gradient passes at the limits (after 2.13 it does not)"),
+                Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
+            ),
+        )
+    },
+)
+
+
+def max_(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.max(x), torch.max(a, b); torch.max(x, dim) gives values and indices."""
+    return extremes(xp.max, xp.maximum, input, *args, **kwargs)
+
+
+def min_(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.min(x), torch.min(a, b); torch.min(x, dim) gives values and indices."""
+    return extremes(xp.min, xp.minimum, input, *args, **kwargs)
+
+
+def deviation(name: str, reduce: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a measure of spread."""
+
+    def record(
+        input: Tensor,
+        dim: Any = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+        *,
+        correction: Any = None,
+    ) -> Tensor:
+        n = (1 if unbiased else 0) if correction is None else correction
+        return reduce(input, dim, n, keepdim)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+std, var = deviation("std", xp.std), deviation("var", xp.var)
+
+
+def getitem(input: Tensor, index: Any) -> Tensor:
+    """Of a constant, indexed by what is symbolic."""
+    items = index if isinstance(index, tuple) else (index,)
+    symbol = next(item for item in items if isinstance(item, Value))
+    return places.as_tensor(input, symbol)[index]
+
+
+def norm(
+    input: Tensor,
+    p: Any = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: Any = None,
+    dtype: Any = None,
+) -> Tensor:
+    if out is not None or dtype is not None:
+        raise TypeError("norm with out or dtype")
+    return methods.norm(input, p, dim, keepdim)
+
+
+def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
+    return creation.rand(input, dtype)
+
+
+def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
+    return creation.randn(input, dtype)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    return xp.gelu(input, approximate == "tanh")
+
+
+LINEAR = 40  # from where on log(1 + exp(x)) is x in every dtype
+
+
+def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """Linear above the threshold, which makes a difference below 37 alone, or beside a beta."""
+    scaled = input if type(beta) in (int, float) and beta == 1 else input * beta
+    smooth = xp.softplus(scaled)
+    smooth = smooth if scaled is input else smooth / beta
+    if scaled is input and type(threshold) in (int, float) and threshold >= LINEAR:
+        return smooth
+    return xp.where(elementwise.is_above(scaled, threshold), input, smooth)
+
+
+def heaviside(input: Tensor, values: Any) -> Tensor:
+    """`values` at zero, else 0 or 1; NaN gives 0."""
+    return xp.where(xp.equal(input, 0), values, xp.heaviside(input))
+
+
+def is_tensor(obj: Any) -> bool:
+    return is_instance(obj, _T)
+
+
+def sign(input: Tensor) -> Tensor:
+    """torch.sign gives 0 for NaN."""
+    if elementwise.is_whole(input):
+        return xp.sign(input)
+    return xp.where(xp.isnan(input), 0.0, xp.sign(input))
+
+
+def normalize(
+    input: Tensor, p: Any = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
+) -> Tensor:
+    return input / xp.maximum(methods.norm(input, p, dim, True), eps)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training:
+        return input
+    return input * (xp.rand_like(input) >= p) * (1.0 / (1.0 - p))
+
+
+_T = torch.Tensor
+
+
+def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+    """The sum over what broadcasting from a shape has repeated."""
+    target = size[0] if len(size) == 1 and not isinstance(size[0], int | Value) else size
+    if isinstance(target, SymbolicShape):
+        result = xp.sum_to(input, target.value)
+        mark_view(result, input, False)  # the tensor itself, where there is nothing to sum
+        return result
+    lengths = [operator.index(n) for n in target]
+    shape = known_shape(input)
+    if shape is None:
+        raise NeedsConcrete(*needed_shapes(input.node))
+    extra = len(shape) - len(lengths)
+    repeated = [i + extra for i, n in enumerate(lengths) if n == 1 != shape[i + extra]]
+    kept = xp.sum(input, repeated, True) if repeated else input
+    return xp.sum(kept, list(range(extra))) if extra else kept
+
+
+# The methods reach us as functions of the class, where the first operand is a real tensor.
+METHODS = {
+    method: handler
+    for name, handler in methods.METHODS.items()
+    if (method := getattr(_T, name, None)) is not None
+}
+ALIASES: dict[Any, Any] = {
+    **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
+    **arrays.ALIASES, **parts.ALIASES, **linalg.ALIASES,
+    **layers.ALIASES, **convolutions.ALIASES, **asked.ALIASES,
+    **gradients.ALIASES,
+    **losses.ALIASES, **pooling.ALIASES, **views.ALIASES,
+    **selected.ALIASES, **collectives.ALIASES, **creation.creators(("torch",)),
+    **TORCH.called({
+        methods: "clamp: clamp clip; clamp_min; clamp_max; masked_fill; unsqueeze",
+        xp: """
+            where; zeros_like: zeros_like empty_like; ones_like; full_like; size: numel;
+            relu: relu F.relu; relu6: F.relu6; leaky_relu: F.leaky_relu(negative_slope=slope);
+            elu: F.elu; silu: F.silu
+        """,
+    }),
+    _T.__getitem__: getitem,
+    _T.max: max_, _T.min: min_, _T.add: methods.add,
+    _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
+    _T.__rpow__: rpow, _T.sign: sign, _T.sum_to_size: sum_to_size, torch.add: methods.add,
+    torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub, torch.div: methods.div,
+    torch.divide: methods.div, torch.true_divide: methods.div, torch.positive: methods.identity,
+    torch.sign: sign, torch.sgn: sign,
+    torch.max: max_,
+    torch.min: min_, torch.amax: methods.amax, torch.amin: methods.amin,
+    torch.sum: methods.sum, torch.mean: methods.mean,
+    torch.any: methods.any, torch.all: methods.all, torch.std: std, torch.var: var,
+    torch.norm: norm, torch.rand_like: rand_like,
+    torch.randn_like: randn_like, F.gelu: gelu,
+    F.softplus: softplus,
+    torch.heaviside: heaviside,
+    torch.is_floating_point: methods.is_floating_point, torch.clone: methods.clone,
+    torch.detach: methods.detach,
+    torch.addcmul: composites.addcmul, torch.addcdiv: composites.addcdiv, F.normalize: normalize,
+    torch.bernoulli: composites.bernoulli, F.dropout: dropout,
+}  # fmt: skip
+
+OWN_METHODS = {
+    **asked.METHODS, **asserted.METHODS, **gradients.METHODS,
+    "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
+    **parts.METHODS, **linalg.METHODS, **layers.METHODS,
+    **views.METHODS, **selected.METHODS,
+    **arrays.METHODS,
+}  # fmt: skip
+
+
+def as_torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype of that name."""
+    return getattr(torch, name)
+
+
+def eagerly() -> AbstractContextManager[Any]:
+    """Let functions that torch.compile has made run as they are written: it cannot read symbols."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def find_other(function: Any) -> Callable[..., Any] | None:
+    """Return what records a function of torch's own code, or an operator of a package."""
+    private = asserted.PRIVATE.get(function) or collectives.PRIVATE.get(function)
+    return private or custom_ops.find_custom_op(function)
+
+
+class Generator:
+    """The state of a generator, whatever mode of dispatch or trace is on."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def get_state(self) -> Any:
+        """Return the state's bytes."""
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C._DisableFuncTorch():
+            return self.generator.get_state().numpy().tobytes()
+
+    def set_state(self, state: bytes) -> None:
+        """Go on from a state."""
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C._DisableFuncTorch():
+            self.generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def generators() -> list[Generator]:
+    """Return torch's global generators."""
+    found = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        found += torch.cuda.default_generators
+    return [Generator(each) for each in found]
+
+
+# What torch is set to, and what sets it: outside of a graph.
+READ = """
+    is_inference_mode_enabled is_autocast_enabled get_default_dtype
+    get_default_device get_rng_state initial_seed are_deterministic_algorithms_enabled
+"""
+# torch.manual_seed and torch.random's are two functions, once torch compiles.
+SET = """
+    manual_seed random.manual_seed seed set_default_dtype set_default_device set_rng_state
+    set_printoptions use_deterministic_algorithms set_num_threads cuda.manual_seed
+    cuda.manual_seed_all
+"""
+REFUSED = {
+    **{operator.attrgetter(name)(torch): CHANGES for name in READ.split()},
+    **{operator.attrgetter(name)(torch): SWITCHES for name in SET.split()},
+    **dict.fromkeys(collectives.OUTSIDE, CHANGES),
+}
+
+register_dialect(
+    "torch",
+    Dialect(
+        ALIASES,
+        _T,
+        as_torch_dtype,
+        torch.device("cpu"),
+        correction=1,
+        methods=OWN_METHODS,
+        attributes=asked.ATTRIBUTES,
+        device_of=torch.device,
+        wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
+        hidden={
+            **asserted.HIDDEN,
+            **collectives.HIDDEN,
+            **convolutions.HIDDEN,
+            **gradients.HIDDEN,
+            torch.is_tensor: is_tensor,
+            torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
+            **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
+        },
+        at_once=eagerly,
+        pauses=gradients.pauses,
+        passes=gradients.passing,
+        keeps=autograd_function.is_custom_gradient,
+        finds=find_other,
+        interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
+        one_class=True,
+        asking=("torch.distributions.",),
+        refusals=attributes.REFUSALS,
+        generators=generators,
+        refused=REFUSED,
+        types=TYPES,
+        habits=Habits(
+            exchanges_two=True,
+            repeats_whole=True,
+            sorts_anew=True,
+            integers_first=True,
+            bytes_are_masks=True,
+            nested_lists=False,
+            plus_copies=False,
+            none_is_other=True,
+            small_integers_wrap=True,
+            float8_is_limited=True,
+        ),
+    ),
+)

@@ -1,0 +1,97 @@
+"""Which dtype torch gives a call: the call itself, on tensors of one element."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from multigrad.capture.types.oracle import (
+    Answer,
+    Mark,
+    StandInCall,
+    TypeOracle,
+    names_dtype,
+    run_each,
+)
+from multigrad.graph.ir.types import FLOATS, T
+
+
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
+    return torch.full(shape, number, dtype=getattr(torch, dtype))
+
+
+def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
+    """Run calls outside of every mode, transform and record."""
+    modes = torch.utils._python_dispatch._disable_current_modes()
+    with modes, torch._C._DisableFuncTorch(), torch.no_grad():
+        return run_each(calls, tiny)
+
+
+def read(x: Any) -> tuple[str, bool] | None:
+    return (str(x.dtype).removeprefix("torch."), False) if isinstance(x, torch.Tensor) else None
+
+
+def casts_first(function: Any) -> bool:
+    """Return whether a function is one kernel, and reads no exponents of integers."""
+    return is_wide(function) and getattr(function, "__name__", "") not in ("ldexp", "ldexp_")
+
+
+@functools.cache
+def is_wide(function: Any) -> bool:
+    """Return whether a function is one kernel of torch's: these round once."""
+    name = str(getattr(function, "__name__", "")).rstrip("_")
+    if name in KERNELS or name in COMPARES:
+        return name in KERNELS
+    if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
+        return False  # it is written in Python, of others
+    packet = getattr(torch.ops.aten, name, None)
+    forms = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    of_tensors = [form for form in forms if is_known(form) and takes_tensor(form)]
+    return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
+
+
+def is_known(form: Any) -> bool:
+    """Return whether an operator is dispatched; a few are TorchScript's alone (`element_size`)."""
+    return bool(torch._C._dispatch_has_kernel(form.name()))
+
+
+def takes_tensor(form: Any) -> bool:
+    return str(form._schema.arguments[0].type) == "Tensor"
+
+
+def is_made_of_others(form: Any) -> bool:
+    """Return whether an operator calls other ones, which round each."""
+    return form.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def states_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
+    """Return whether a result is no float, or one that the call or its tensors say; else it takes
+    the default dtype.
+    """
+    floats = (T, *FLOATS)
+    says = any(mark.is_tensor and mark.dtype in floats for mark in marks)
+    says = says or name in CASTS or any(map(names_dtype, marks))
+    return says or not any(dtype in floats for dtype, _ in answer)
+
+
+CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as"})
+
+# They do no more than call a kernel of another name.
+KERNELS = frozenset(
+    """
+    batch_norm floordiv group_norm instance_norm layer_norm prelu rms_norm
+    scaled_dot_product_attention std truediv var
+    """.split()  # noqa: SIM905
+)
+
+# They round nothing: what they compare with is cut as their kernel cuts it.
+COMPARES = frozenset({"hardshrink"})
+
+TYPES = TypeOracle(
+    tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide,
+    casts_first=casts_first, states=states_dtype,
+)  # fmt: skip

@@ -1,0 +1,231 @@
+"""Torch's rows of the ops over shards: process groups; a DTensor is one array over all of them.
+
+The exchanges are torch's functional collectives: compilers read them, and their derivatives are
+taken to any order.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.backend import rows_of
+from multigrad.errors import GradientError, RuleValueError
+from multigrad.graph import random as core
+from multigrad.trace.scope.ranks import CHECKED, EVERYTHING, note_part
+
+from ..kernels.ordering import wide
+from .tensors import from_parts, is_distributed, refuse_partial, to_parts
+
+Tensor: TypeAlias = torch.Tensor
+Names: TypeAlias = tuple[str, ...] | None
+
+
+# --- groups by their names ------------------------------------------------------------------------
+
+
+@torch.compiler.assume_constant_result
+def group_names(names: Names) -> tuple[str, ...]:
+    """Return the names that torch has for the process groups that are meant.
+
+    Raises:
+        GradientError: there are no process groups.
+        RuleValueError: none has that name, or several have.
+    """
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        raise GradientError(
+            "a reduction over all shards needs a process group, and this process is in none: call "
+            "torch.distributed.init_process_group first, or leave over= and axis_name= away"
+        )
+    from torch.distributed import _functional_collectives  # noqa: F401  # its derivatives; 60 ms
+
+    if names is None:
+        return (dist.group.WORLD.group_name,)
+    return tuple([group_of(name) for name in names])
+
+
+def groups_of(names: Names) -> list[Any]:
+    """Return the process groups that are meant; raises as `group_names`."""
+    resolve = torch.distributed.distributed_c10d._resolve_process_group
+    return [resolve(name) for name in group_names(names)]
+
+
+def group_of(name: str) -> str:
+    """Return torch's name of the group that a name means: of a dimension of the mesh that is
+    entered, of a group, of a dimension of any mesh.
+    """
+    entered = torch.distributed.device_mesh._mesh_resources.mesh_stack
+    for mesh in reversed(entered):
+        if name in (mesh.mesh_dim_names or ()):
+            return mesh.get_group(name).group_name
+    groups = {group.group_name for group in torch.distributed.distributed_c10d._world.pg_map}
+    if name in groups:
+        return name
+    known = _MESHES.get((name, frozenset(groups)))
+    if known is None:
+        known = _MESHES[name, frozenset(groups)] = find_in_meshes(name, groups)
+    return known
+
+
+# By a dimension's name and the groups that there are.
+_MESHES: dict[tuple[str, frozenset[str]], str] = {}
+
+
+def find_in_meshes(name: str, groups: set[str]) -> str:
+    """Return torch's name of the group of a mesh's dimension.
+
+    Raises:
+        RuleValueError: no mesh has it, or several have.
+    """
+    kind = torch.distributed.device_mesh.DeviceMesh
+    # Torch keeps no list of its meshes, and a mesh of one dimension has the group of all.
+    meshes = [each for each in gc.get_objects() if type(each) is kind and each.mesh_dim_names]
+    of_name: dict[str, set[str]] = {}
+    for mesh in meshes:
+        for each in mesh.mesh_dim_names:
+            if (group := mesh.get_group(each).group_name) in groups:
+                of_name.setdefault(each, set()).add(group)
+    found = of_name.get(name, set())
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        raise RuleValueError(
+            f"several meshes have a dimension {name!r}: run forward and backward inside of `with "
+            f"mesh:`, or name the group: axis_name=mesh[{name!r}]"
+        )
+    raise RuleValueError(
+        f"there is no mesh dimension or process group {name!r}; the dimensions of meshes are "
+        f"{sorted(of_name)}, the groups {sorted(groups)}"
+    )
+
+
+def check_names(x: Tensor, names: Names) -> None:
+    """Refuse names that are no dimensions of a DTensor's mesh.
+
+    Raises:
+        RuleValueError: there is one.
+        GradientError: the tensor's parts are still to be added up.
+    """
+    refuse_partial("a reduction over shards", x)
+    dims = x.device_mesh.mesh_dim_names or ()
+    for name in names or ():
+        if name not in dims and group_of(name) not in x.device_mesh._dim_group_names:
+            raise RuleValueError(
+                f"the mesh of a DTensor has no dimension {name!r}; its dimensions are {dims}"
+            )
+
+
+# --- the ops --------------------------------------------------------------------------------------
+
+
+def exchange(x: Tensor, kind: str, names: Names) -> Tensor:
+    """Return the all-reduction of x over groups, one after the other."""
+    for group in group_names(names):
+        reduced = torch.ops._c10d_functional.all_reduce(x.contiguous(), kind, group)
+        x = torch.ops._c10d_functional.wait_tensor(reduced)
+    return x
+
+
+def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
+    for each in (of, x):
+        if is_distributed(each):
+            check_names(each, names)
+            return x
+    return exchange(wide(x), "sum", names).to(x.dtype)
+
+
+def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
+    for each in (of, x):
+        if is_distributed(each):
+            check_names(each, names)
+            return x
+    return Largest.apply(x, names)
+
+
+class Largest(torch.autograd.Function):
+    """The largest over shards; ties share the gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, names: Names) -> Tensor:
+        if not x.is_floating_point():
+            return exchange(x, "max", names)
+        # Gloo's maximum loses NaN.
+        unknown = torch.isnan(x)
+        numbers = torch.where(unknown, -torch.inf, wide(x))
+        largest, has_nan = exchange(torch.stack([numbers, unknown.to(numbers.dtype)]), "max", names)
+        return torch.where(has_nan > 0, torch.nan, largest).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.names = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
+        x, largest = ctx.saved_tensors
+        chosen = (x == largest).to(x.dtype)
+        number, whole = exchange(torch.stack([wide(chosen), wide(grad)]), "sum", ctx.names)
+        return (chosen * (whole / number)).to(x.dtype), None
+
+
+def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:
+    if is_distributed(x):
+        check_names(x, names)
+        return x.shape[axis]
+    length = torch.full((), x.shape[axis], dtype=torch.int64, device=x.device)
+    total = exchange(length, "sum", names)
+    return total if torch.compiler.is_compiling() else int(total)
+
+
+def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
+    """Place a key by the rank in each group, whose ranks have parts of one shape. A DTensor draws
+    its part by its placements.
+    """
+    axes = [(axis, names or None) for axis, names in enumerate(split) if names is not None]
+    if is_distributed(like):
+        for _, names in axes:
+            check_names(like, names)
+        return key
+    if CHECKED == EVERYTHING and not torch.compiler.is_compiling():
+        note_part(tuple(like.shape))
+    starts, whole = [0] * like.ndim, [*like.shape]
+    for axis, names in axes:
+        rank, number = rank_among(names)
+        starts[axis] = rank * whole[axis]
+        whole[axis] = number * whole[axis]
+    return core.place(key, starts, whole)
+
+
+@torch.compiler.assume_constant_result
+def rank_among(names: Names) -> tuple[int, int]:
+    """Return this process's rank among those of all these groups, the last of which counts fastest,
+    and how many they are.
+
+    Raises:
+        GradientError: this process is in none of them.
+    """
+    rank, number = 0, 1
+    for group in groups_of(names):
+        own, size = group.rank(), group.size()
+        if own < 0:
+            raise GradientError(f"this process is not in the process group of {names}")
+        rank, number = rank * size + own, number * size
+    return rank, number
+
+
+def to_shard(x: Tensor) -> Tensor:
+    if is_distributed(x):
+        refuse_partial("a rule on each shard", x)
+    return to_parts(x)
+
+
+def from_shard(x: Tensor, like: Tensor) -> Tensor:
+    return from_parts(x, like)
+
+
+OPS = rows_of(globals())

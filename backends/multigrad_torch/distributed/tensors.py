@@ -1,0 +1,339 @@
+"""DTensors: elementwise code runs on each process's part, other code on the whole by DTensor's ops.
+
+A gradient comes back with the placements of what it is of. A partial tensor, whose parts are still
+to be added up, is refused as an input, and added up as a cotangent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from multigrad.errors import GradientError, UnsupportedOp
+from multigrad.graph.ir.types import INPUT_SHAPE
+
+if TYPE_CHECKING:
+    from multigrad.backend import Emitted
+
+Tensor: TypeAlias = Any
+
+
+def is_distributed(value: Any) -> bool:
+    """Return whether a value is a DTensor."""
+    if type(value) is torch.Tensor:
+        return False
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(value, tensors.DTensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a DTensor lies on its mesh."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    def lay_out(self, x: Tensor) -> Tensor:
+        """Lay a DTensor of the same shape out so; what is partial here is whole there."""
+        wanted = tuple([whole_placement(each) for each in self.placements])
+        return x if x.placements == wanted else x.redistribute(self.mesh, wanted)
+
+
+def layout_of(x: Tensor) -> Layout:
+    """Return the layout of a DTensor."""
+    return Layout(x.device_mesh, tuple(x.placements), x.shape, tuple(x.stride()))
+
+
+def whole_placement(placement: Any) -> Any:
+    """Return a placement, or Replicate() in the place of a partial one."""
+    if not placement.is_partial():
+        return placement
+    return sys.modules["torch.distributed.tensor"].Replicate()
+
+
+def refuse_partial(subject: str, x: Tensor, what: str = "an input") -> None:
+    """Raise for a tensor whose parts are still to be added up.
+
+    Raises:
+        GradientError: it is one.
+    """
+    if any(each.is_partial() for each in x.placements):
+        raise GradientError(
+            f"{subject} got {what} of placements {shown(x.placements)}, whose parts are not added "
+            "up yet, so no process has its values. Call x.redistribute(placements="
+            f"{shown([whole_placement(each) for each in x.placements])}) before"
+        )
+
+
+def shown(placements: Sequence[Any]) -> str:
+    """Return placements as one writes them."""
+    return f"[{', '.join(map(show_placement, placements))}]"
+
+
+def show_placement(placement: Any) -> str:
+    """Return a placement as one writes it."""
+    if placement.is_shard():
+        return f"Shard({placement.dim})"
+    return "Replicate()" if placement.is_replicate() else f"Partial({placement.reduce_op!r})"
+
+
+# --- between a DTensor and its parts --------------------------------------------------------------
+
+
+class ToLocal(Function):
+    """This process's part of a DTensor; differentiable to any order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        part = part_of(x)
+        ctx.spec, ctx.stride = x._spec, part.stride()
+        return part.view_as(part)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return as_whole(grad, ctx.spec, ctx.stride)
+
+
+class FromLocal(Function):
+    """The DTensor that lies as a spec says, of which each process gives its part."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, spec: Any) -> Tensor:
+        ctx.spec = spec
+        kind = sys.modules["torch.distributed.tensor"].DTensor
+        return kind(local.detach(), spec, requires_grad=False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        # Of an output that nothing used torch makes zeros, which are no DTensor.
+        if not is_distributed(grad):
+            return None, None
+        if grad.placements != ctx.spec.placements:
+            grad = grad.redistribute(ctx.spec.mesh, ctx.spec.placements)
+        return ToLocal.apply(grad), None
+
+
+def part_of(x: Tensor) -> Tensor:
+    """Return this process's part, outside of autograd."""
+    part = x._local_tensor
+    return part.wait() if hasattr(part, "wait") else part
+
+
+def to_parts(x: Tensor) -> Tensor:
+    """Return this process's part of a DTensor, and another tensor as it is."""
+    return ToLocal.apply(x) if is_distributed(x) else x
+
+
+def from_parts(y: Tensor, like: Tensor) -> Tensor:
+    """Return the tensor that lies as `like` does, of which each process gives its part."""
+    if not is_distributed(like):
+        return y
+    part, spec = like._local_tensor, like._spec
+    if y.shape != part.shape:
+        raise GradientError(
+            f"a rule on each process's part returned shape {tuple(y.shape)} for a part of shape "
+            f"{tuple(part.shape)}; expected the same shape"
+        )
+    return as_whole(y, spec, part.stride())
+
+
+def as_whole(part: Tensor, spec: Any, stride: tuple[int, ...]) -> Tensor:
+    """Return the DTensor of parts; a spec is of one dtype, and of parts with these strides."""
+    if part.dtype != spec.tensor_meta.dtype or part.stride() != stride:
+        part = part.contiguous() if 0 in part.stride() else part  # repeated by torch.expand
+        spec = respaced(part, spec)
+    return FromLocal.apply(part, spec)
+
+
+def respaced(part: Tensor, spec: Any) -> Any:
+    """Return a spec for parts of another dtype, or that lie in memory in another order."""
+    kind = sys.modules["torch.distributed.tensor"].DTensor
+    shape = spec.tensor_meta.shape
+    # As torch.empty_like has it, densely in the order of the part's strides.
+    order = sorted(range(part.ndim), key=lambda i: (-part.stride(i), i))
+    whole = torch.empty([shape[i] for i in order], device="meta")
+    whole = whole.permute([order.index(i) for i in range(part.ndim)])
+    with torch.no_grad():
+        made = kind.from_local(
+            part.detach(), spec.mesh, spec.placements,
+            run_check=False, shape=shape, stride=whole.stride(),
+        )  # fmt: skip
+    return made._spec
+
+
+def have_one_layout(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all are DTensors that lie alike."""
+    first = tensors[0]
+    return len(tensors) == 1 or all(
+        is_distributed(x)
+        and x.device_mesh == first.device_mesh
+        and x.placements == first.placements
+        and x.shape == first.shape
+        for x in tensors
+    )
+
+
+# --- emitted code on DTensors ---------------------------------------------------------------------
+
+
+def run_distributed(
+    native: Any, tensors: Sequence[Tensor], values: tuple[Any, ...], local: Callable[..., Any]
+) -> Any:
+    """Apply an emitted class to tensors of which one is a DTensor; `local` applies it to parts."""
+    refuse_odd(native.subject, tensors)
+    if native.elementwise is None:
+        native.elementwise = acts_on_elements(native.emitted)
+    if native.elementwise and have_one_layout(tensors) and not any(map(is_distributed, values)):
+        outputs = local(*map(to_parts, tensors), *values)
+        if isinstance(outputs, tuple):
+            return tuple(from_parts(y, tensors[0]) for y in outputs)
+        return from_parts(outputs, tensors[0])
+    if native.whole is None:
+        native.whole = on_whole(native)
+    return super(native, native.whole).apply(*tensors, *values)
+
+
+def acts_on_elements(emitted: Emitted) -> bool:
+    """Return whether emitted code acts on single elements throughout."""
+    bodies = (emitted.forward, emitted.keep, emitted.backward)
+    types = (*emitted.output_types, *emitted.gradient_types)
+    return all(body.elementwise for body in bodies) and all(t.shape == INPUT_SHAPE for t in types)
+
+
+def refuse_odd(subject: str, tensors: Sequence[Tensor]) -> None:
+    """Raise for partial tensors, and for plain ones beside DTensors.
+
+    Raises:
+        GradientError: there is one.
+    """
+    mesh = next(x.device_mesh for x in tensors if is_distributed(x))
+    for x in tensors:
+        if is_distributed(x):
+            refuse_partial(subject, x)
+        elif x.ndim:
+            raise GradientError(
+                f"{subject} got a plain tensor of shape {tuple(x.shape)} beside a DTensor: say how "
+                "it lies on the mesh, torch.distributed.tensor.distribute_tensor(x, mesh, "
+                f"{shown([replicate()] * mesh.ndim)})"
+            )
+
+
+def replicate() -> Any:
+    return sys.modules["torch.distributed.tensor"].Replicate()
+
+
+def on_whole(native: Any) -> Any:
+    """Return an emitted class for DTensors, whose gradients lie as what they are of.
+
+    It is made of the class that is for everywhere, whose forward is given no ctx.
+    """
+
+    class OnWhole(native):
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            with OnDistributed(native.subject):
+                return native.forward(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            outputs = output if isinstance(output, tuple) else (output,)
+            ctx.layouts = [layout_of(x) if is_distributed(x) else None for x in inputs]
+            ctx.output_layouts = [layout_of(y) if is_distributed(y) else None for y in outputs]
+            native.setup_context(ctx, inputs, output)
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+            pairs = zip(cotangents, ctx.output_layouts, strict=True)
+            cotangents = tuple(lay_out(c, layout) for c, layout in pairs)
+            with OnDistributed(native.subject):
+                gradients = native.backward(ctx, *cotangents)
+            gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+            return tuple(lay_out(g, at) for g, at in zip(gradients, ctx.layouts, strict=True))
+
+    OnWhole.__name__ = OnWhole.__qualname__ = f"{native.__name__}_on_whole"
+    return OnWhole
+
+
+def lay_out(x: Tensor, layout: Layout | None) -> Tensor:
+    """Lay a DTensor out, where there is a layout."""
+    return x if layout is None or not is_distributed(x) else layout.lay_out(x)
+
+
+class OnDistributed(TorchFunctionMode):
+    """Where code runs on DTensors: a reduction is added up at once, as every op that reads a
+    partial tensor would ask for the sum again; and an op that DTensor cannot do is an error that
+    says the way out.
+    """
+
+    def __init__(self, subject: str) -> None:
+        super().__init__()
+        self.subject = subject
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            result = self.run(func, args, kwargs or {})
+        except RuntimeError as error:  # NotImplementedError among them
+            if isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
+                raise  # of a process, not of the op
+            given = [x for x in pytree.tree_leaves((args, kwargs)) if is_distributed(x)]
+            raise UnsupportedOp(
+                f"{self.subject} has an op that torch cannot do on DTensors of placements "
+                f"{', '.join(shown(x.placements) for x in given)}: {str(error).splitlines()[0]} "
+                "Call x.redistribute(placements=[Replicate(), ...]) before, so that every process "
+                "has the whole, or let the rule act on each process's part: rule.over('shard')"
+            ) from error
+        return add_up(result) if is_distributed(result) else result
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function of torch; constants of the code are the same on each process."""
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if "mixed torch.Tensor and DTensor" not in str(error):
+                raise
+        leaves, tree = pytree.tree_flatten((args, kwargs))
+        mesh = next(x.device_mesh for x in leaves if is_distributed(x))
+        args, kwargs = pytree.tree_unflatten([everywhere(x, mesh) for x in leaves], tree)
+        return func(*args, **kwargs)
+
+
+def everywhere(x: Any, mesh: Any) -> Any:
+    """Return a plain tensor as a DTensor that each process has whole; other values as they are."""
+    if not isinstance(x, torch.Tensor) or is_distributed(x):
+        return x
+    tensors = sys.modules["torch.distributed.tensor"]
+    return tensors.DTensor.from_local(x, mesh, [replicate()] * mesh.ndim, run_check=False)
+
+
+def add_up(x: Tensor) -> Tensor:
+    """Return a DTensor without parts that are still to be added up."""
+    if not any(each.is_partial() for each in x.placements):
+        return x
+    return x.redistribute(x.device_mesh, [whole_placement(each) for each in x.placements])
+
+
+def run_bare(
+    function: Callable[..., Tensor],
+    elementwise: bool,
+    name: str,
+    grad_out: Tensor,
+    args: tuple[Any, ...],
+) -> Tensor:
+    """Apply an emitted bare rule to a gradient of another class, which may be a DTensor."""
+    if not is_distributed(grad_out):
+        return function(grad_out, *args)
+    refuse_partial(f"rule {name!r}", grad_out, "a gradient")
+    tensors = (grad_out, *(x for x in args if is_distributed(x)))
+    if elementwise and have_one_layout(tensors):
+        return from_parts(function(*map(to_parts, (grad_out, *args))), grad_out)
+    with OnDistributed(f"rule {name!r}"):
+        return lay_out(function(grad_out, *args), layout_of(grad_out))

@@ -1,0 +1,1 @@
+"""Rules on the gradients of parameters."""

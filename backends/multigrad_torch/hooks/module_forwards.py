@@ -1,0 +1,183 @@
+"""The rules that were in force at a module's forwards: what hooks on its parameters go by.
+
+A backward belongs to a forward that may not be the last one, so the outputs of the outermost module
+note, when backward reaches them, how far forwards had come then. Eras count the changes of the
+active rules on one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
+from multigrad.trace.scope.present import all_at_present
+
+from ..compile.regions import note_regions
+
+if TYPE_CHECKING:
+    from .param_hooks import ParamHook
+
+Tensor: TypeAlias = Any
+# of one module: a backward that comes later than so many changes of the active rules takes the
+# oldest
+MOST_NOTES = 16
+MOST_BACKWARDS = 256
+DEVICES = ("cuda", "cpu")
+_eras = itertools.count(1)
+
+
+class _Era(threading.local):
+    """The number of the active rules that this thread noted last."""
+
+    number = 0
+    active: ActiveRules | None = None
+
+
+_ERA = _Era()
+# How far forwards had come, by the backward that reached them; the engine may use threads of its
+# own.
+_REACHED: OrderedDict[int, int] = OrderedDict()
+
+
+def era_of(active: ActiveRules) -> int:
+    """Return the number of these rules' era, a new one where this thread noted other rules last."""
+    if _ERA.active is not active:
+        _ERA.active, _ERA.number = active, next(_eras)
+    return _ERA.number
+
+
+class Forwards:
+    """The active rules at a module's forwards that record gradients, by their eras."""
+
+    def __init__(self) -> None:
+        self.notes: deque[tuple[int, ActiveRules]] = deque(maxlen=MOST_NOTES)
+        self.hooks: set[ParamHook] = set()
+        # Of a model whose hooks were asked for: these hook what is new in it.
+        self.renewals: list[Callable[[], None]] = []
+        self.is_half = False  # whether autocast to float16 was on
+        self.marks = False
+        self._handles: list[Any] = []
+
+    def watch(self, module: nn.Module) -> None:
+        """Note the active rules at each forward of a module from now on."""
+        self._handles.append(module.register_forward_pre_hook(self))
+
+    @property
+    def watches(self) -> bool:
+        """Whether it has not been removed."""
+        return bool(self._handles)
+
+    @torch._dynamo.disable
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        for renew in self.renewals:
+            renew()
+        self.note()
+
+    def note(self) -> None:
+        """Note the active rules."""
+        note_regions()
+        if not torch.is_grad_enabled():  # an evaluation before backward does not count
+            return
+        active = all_at_present(CURRENT.get())
+        era = era_of(active)
+        self.is_half = torch._C._is_any_autocast_enabled() and any(map(is_half, DEVICES))
+        if not self.notes or self.notes[-1][0] != era:
+            self.notes.append((era, active))
+
+    def note_at(self, era: float) -> tuple[int, ActiveRules]:
+        """Return what stood last at the end of an era."""
+        for note in reversed(self.notes):
+            if note[0] <= era:
+                return note
+        return self.notes[0] if self.notes else (0, EMPTY)
+
+    def mark(self, module: nn.Module) -> None:
+        """Tie the outputs of an outermost module to the rule of their forward, from now on."""
+        if not self.marks:
+            self.marks = True
+            self._handles.append(module.register_forward_hook(mark_outputs))
+
+    def remove(self) -> None:
+        """Note no forward any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.notes.clear()
+        self.renewals.clear()
+        self.marks = False
+
+    def __deepcopy__(self, memo: Any) -> Forwards:
+        return Forwards()  # what is copied is a module's own hooks, and no parameter's
+
+    def __reduce__(self) -> Any:
+        return Forwards, ()
+
+
+_forwards: weakref.WeakKeyDictionary[nn.Module, Forwards] = weakref.WeakKeyDictionary()
+
+
+def is_half(device: str) -> bool:
+    """Return whether autocast computes in float16 on a kind of device."""
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16
+
+
+def forwards_of(module: nn.Module) -> Forwards:
+    """Return what notes a module's forwards, which a hook is to keep."""
+    forwards = _forwards.get(module)
+    if forwards is None or not forwards.watches:
+        forwards = _forwards[module] = Forwards()
+        forwards.watch(module)
+    return forwards
+
+
+def forget(module: nn.Module) -> None:
+    """Note no forward of a module any more."""
+    forwards = _forwards.pop(module, None)
+    if forwards is not None:
+        forwards.remove()
+
+
+def rules_for(forwards: Sequence[Forwards]) -> ActiveRules:
+    """Return the active rules of the last forward, among modules, that the running backward belongs
+    to.
+    """
+    era = _REACHED.get(torch._C._current_graph_task_id(), math.inf)
+    return max((each.note_at(era) for each in forwards), key=_first)[1]
+
+
+def _first(note: tuple[int, ActiveRules]) -> int:
+    return note[0]
+
+
+class Mark:
+    """A hook on an output: backward has reached the forwards of an era."""
+
+    def __init__(self, era: int) -> None:
+        self.era = era
+
+    def __call__(self, grad: Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        _REACHED[task] = max(self.era, _REACHED.pop(task, 0))
+        while len(_REACHED) > MOST_BACKWARDS:
+            _REACHED.popitem(last=False)
+
+
+@torch._dynamo.disable
+def mark_outputs(module: nn.Module, inputs: Any, outputs: Any) -> None:
+    """Tie a module's outputs to the rules of its forward, which has just ended."""
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return
+    mark = Mark(era_of(all_at_present(CURRENT.get())))
+    for output in pytree.tree_leaves(outputs):
+        if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+            output.register_hook(mark)

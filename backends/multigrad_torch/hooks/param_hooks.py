@@ -1,0 +1,398 @@
+"""Rules on parameter gradients, by torch's hooks.
+
+A hook on a parameter transforms its gradient by the rule in force at the forward that a backward
+belongs to: that of the module that owns it, or of a module around that, whichever came last. Hooks
+are attached by `attach_param_hooks`, or by themselves (`automatic_hooks.py`). Both kinds share one
+register, so that no parameter has two.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import is_lazy
+
+from multigrad.errors import GradientError
+from multigrad.graph.support.threads import make_lock
+from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
+
+from ..distributed.tensors import is_distributed, lay_out, layout_of
+from . import sharded
+from .module_forwards import Forwards, forget, forwards_of, rules_for
+from .odd_gradients import apply_to_gradient, apply_unscaled
+from .reduced import Reduction, ddp_class
+
+Tensor: TypeAlias = Any
+# Modules whose forward never runs; the last is nn.MultiheadAttention's projection.
+HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
+
+
+class ParamHooks:
+    """The hooks on one model; `remove()` takes them off, as does leaving them as a context.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> with attach_param_hooks(model), xg.use("clip_norm", {"max_norm": 1.0}):
+        ...     model(torch.tensor([[3.0, 4.0]])).sum().backward()
+        >>> model.weight.grad
+        tensor([[0.6000, 0.8000]])
+    """
+
+    def __init__(self, model: nn.Module, unscale: Any = None, reduced: bool = False) -> None:
+        self.unscale = unscale
+        self.reduced = reduced
+        self.reductions: weakref.WeakKeyDictionary[nn.Module, Reduction]
+        self.reductions = weakref.WeakKeyDictionary()
+        self._model = weakref.ref(model)
+        self._hooks: list[ParamHook] = []
+        self.renew()
+        root = forwards_of(model)
+        root.renewals.append(self.renew)
+        root.mark(model)
+
+    def renew(self) -> None:
+        """Hook what is new in the model, or was put in the place of what was hooked."""
+        model = self._model()
+        if model is not None:
+            self._hooks += hook_tree(model, self)
+        if model is not None and self.reduced:
+            self._find_reductions(model)
+
+    def _find_reductions(self, model: nn.Module) -> None:
+        """Give the hooks what reduces their parameters: a module in the model, or around it."""
+        kind = ddp_class()
+        around = [] if kind._active_ddp_module is None else [kind._active_ddp_module]
+        for module in [*around, *(each for each in model.modules() if isinstance(each, kind))]:
+            reduction = self.reductions.get(module)
+            if reduction is None:
+                reduction = self.reductions[module] = Reduction(module)
+                for parameter in module._module_parameters:
+                    hook = find_hook(parameter)
+                    if isinstance(hook, ReducedHook) and hook.asked is self:
+                        hook.reduction = reduction
+                        reduction.hooks.append(hook)
+            reduction.note_forward()
+
+    def remove(self) -> None:
+        """Take the hooks off; the model is as before."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        model = self._model()
+        if model is None:
+            return
+        root = forwards_of(model)
+        if self.renew in root.renewals:
+            root.renewals.remove(self.renew)
+        if not root.hooks and not root.renewals:
+            forget(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.remove()
+
+
+def attach_param_hooks(
+    model: nn.Module, *, unscale: Any = None, reduced: bool = False
+) -> ParamHooks:
+    """Let rules of scope "params" and "all" act on the gradients of a model's parameters.
+
+    The rule is that in force at the forward that backward belongs to, so it acts even where
+    backward runs after the `with`, or after another forward. Frozen parameters are skipped; a
+    parameter that is hooked already is not hooked twice. Inside of a `use` that names the scope
+    "params", hooks attach by themselves to what is below a module that is called: attach them
+    yourself where code calls a method (`model.encode(x)`, `model.forward(x)`) of a model that it
+    never calls; then the rule around backward acts. Code that torch.compile has made before is not
+    aware of hooks unless it is a compiled module: attach first, then compile.
+
+    On several processes: a parameter of DistributedDataParallel has a gradient on each, of which
+    DDP makes the mean. A rule acts on each process's own, before that; with `reduced`, on the mean,
+    as on one device with the whole batch. Gradients accumulated under `no_sync` are part of the
+    mean, and the rule acts once, on all. Each communication hook of DDP comes before the rule. It
+    adds no communication, but for one number for each parameter under `find_unused_parameters` and
+    `static_graph`. The parameters of `fully_shard` have reduced gradients always, and on those that
+    nothing reduces rules act as without. `xg.apply_to_gradients` acts where it is called: between
+    backward and `optimizer.step()` gradients are reduced.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> hooks = attach_param_hooks(model)
+        >>> with xg.use("clip_norm", {"max_norm": 1.0}, scope="params"):
+        ...     loss = model(torch.tensor([[3.0, 4.0]])).sum()
+        >>> loss.backward()
+        >>> model.weight.grad
+        tensor([[0.6000, 0.8000]])
+
+    Args:
+        model: the model.
+        unscale: the `torch.amp.GradScaler` that scales the loss, so that rules get the gradients
+            without its scale (and what they return is scaled again, for `scaler.step`).
+        reduced: act on the gradients of DistributedDataParallel after its all-reduce.
+
+    Returns:
+        The hooks: `remove()` takes them off.
+
+    Raises:
+        GradientError: the model is a FullyShardedDataParallel, whose parameters get no gradient of
+            their own. In backward, with `reduced`: the gradient was added to one on which a rule
+            has acted; a random rule has no key, so processes would part.
+    """
+    return ParamHooks(model, unscale, reduced)
+
+
+def remove_param_hooks(model: nn.Module) -> None:
+    """Take all hooks off a model's parameters, those that attached by themselves and those of
+    `attach_param_hooks`.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks, remove_param_hooks
+        >>> model = torch.nn.Linear(2, 1)
+        >>> hooks = attach_param_hooks(model)
+        >>> remove_param_hooks(model)
+    """
+    owners = sharded.owners()
+    for parameter in nn.Module.parameters(model):  # the frozen ones too
+        hook = find_hook(owners.get(id(parameter), parameter))
+        if hook is not None:
+            hook.remove()
+    for module in model.modules():
+        forget(module)
+
+
+# --- one parameter --------------------------------------------------------------------------------
+
+
+class ParamHook:
+    """The hook on one parameter; keeps neither it nor a module alive.
+
+    Attributes:
+        forwards: of the module that owns it, and of those around that.
+        asked: what asked for it; None where it attached by itself.
+    """
+
+    def __init__(self, parameter: Tensor, name: str, asked: ParamHooks | None) -> None:
+        self.name = name
+        self.asked = asked
+        self.forwards: list[Forwards] = []
+        self.parameter = weakref.ref(parameter, self._forget)
+        self._identity = id(parameter)
+        self._handle = self.register(parameter)
+        _hooks[self._identity] = self
+
+    def register(self, parameter: Tensor) -> Any:
+        """Let autograd call this with each gradient of a parameter."""
+        return parameter.register_hook(self)
+
+    def __call__(self, grad: Tensor) -> Tensor:
+        in_force = self.rule()
+        if in_force is None:
+            return grad
+        if is_distributed(grad):  # its parts may not be added up yet
+            grad = lay_out(grad, layout_of(self.parameter()))
+        return self.apply(in_force, grad)
+
+    def rule(self) -> RuleInForce | None:
+        """Return the rule that acts on the gradient that has come."""
+        return self.rule_in(rules_for(self.forwards)) or self.rule_in(CURRENT.get())
+
+    def rule_in(self, active: ActiveRules) -> RuleInForce | None:
+        """Return the rule among them, if it acts through hooks of this kind."""
+        return active.params if active.hooks_params or self.asked is not None else None
+
+    def apply(self, in_force: RuleInForce, grad: Tensor) -> Tensor:
+        """Apply a rule to a gradient, which may be sparse or scaled."""
+        scaler = None if self.asked is None else self.asked.unscale
+        if scaler is not None:
+            return apply_unscaled(in_force, grad, self.name, scaler)
+        if any(each.is_half for each in self.forwards):
+            warn_of_scaled(in_force)
+        return apply_to_gradient(in_force, grad, self.name)
+
+    def go_by(self, forwards: Forwards) -> None:
+        """Follow the forwards of one more module."""
+        if forwards not in self.forwards:
+            self.forwards.append(forwards)
+            forwards.hooks.add(self)
+
+    def remove(self) -> None:
+        """Take the hook off."""
+        self._handle.remove()
+        self._forget()
+
+    def _forget(self, _: Any = None) -> None:
+        if _hooks.get(self._identity) is self:  # else the identity is that of a later parameter
+            del _hooks[self._identity]
+        for forwards in self.forwards:
+            forwards.hooks.discard(self)
+            if not forwards.hooks and not forwards.renewals:
+                forwards.remove()
+
+
+class ShardedHook(ParamHook):
+    """The hook on a parameter of `fully_shard`: it acts on the reduced gradient, which autograd
+    never sees.
+    """
+
+    def register(self, parameter: Tensor) -> Any:
+        """Let `fully_shard` call this when it has added to the gradient."""
+        self._left = nothing if parameter.grad is None else weakref.ref(parameter.grad)
+        return parameter.register_post_accumulate_grad_hook(self)
+
+    def __call__(self, parameter: Tensor) -> None:
+        in_force = self.rule()
+        if in_force is not None and parameter.grad is self._left():
+            raise GradientError(
+                f"rule {in_force.specialization.rule.name!r} cannot act on parameter {self.name!r} "
+                "of fully_shard: its gradient was added to one that was there before. Call "
+                "optimizer.zero_grad(set_to_none=True) before backward or, to accumulate "
+                "gradients, apply the rule to their sum: xg.apply_to_gradients(grads, rule) "
+                "before optimizer.step()"
+            )
+        if in_force is not None:
+            parameter.grad = self.apply(in_force, parameter.grad)
+        self._left = weakref.ref(parameter.grad)
+
+
+class ReducedHook(ParamHook):
+    """The hook on a parameter whose gradient is the mean of processes' own, once backward ends."""
+
+    reduction: Reduction | None = None
+    has_acted = False  # on the gradient that is there
+
+    def __call__(self, grad: Tensor) -> Tensor:
+        if self.reduction is None:
+            return super().__call__(grad)
+        parameter = self.parameter()
+        if parameter is not None and parameter.grad is None:
+            self.has_acted = False
+        self.reduction.reach(self, self.rule())
+        return grad
+
+
+def nothing() -> None:
+    """Stand for a gradient that is not there."""
+
+
+def warn_of_scaled(in_force: RuleInForce) -> None:
+    """Say that gradients under autocast to float16 are a GradScaler's, if nobody has said whose."""
+    warnings.warn(
+        f"rule {in_force.specialization.rule.name!r} acts on parameters' gradients of a forward "
+        "under autocast to float16, which a GradScaler scales: pass it as "
+        "multigrad.hook.attach_param_hooks(model, unscale=scaler), or call xg.apply_to_gradients "
+        "after scaler.unscale_(optimizer)",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+_lock = make_lock()
+_hooks: dict[int, ParamHook] = {}  # by the parameter's identity: parameters compare elementwise
+
+
+def find_hook(parameter: Tensor) -> ParamHook | None:
+    """Return the hook on a parameter."""
+    hook = _hooks.get(id(parameter))
+    return hook if hook is not None and hook.parameter() is parameter else None
+
+
+# --- the parameters of a module -------------------------------------------------------------------
+
+
+def hook_tree(root: nn.Module, asked: ParamHooks | None) -> list[ParamHook]:
+    """Hook the trainable parameters of a module and of all below it, and return the new hooks.
+
+    A hook that attached by itself gives way to one that was asked for.
+    """
+    made: list[ParamHook] = []
+    _hook_below(root, (), asked, sharded.owners(), made)
+    return made
+
+
+def _hook_below(
+    module: nn.Module,
+    around: tuple[nn.Module, ...],
+    asked: ParamHooks | None,
+    owners: dict[int, Tensor],
+    made: list[ParamHook],
+) -> None:
+    sharded.refuse(module)
+    chain = (module, *around)
+    for name, parameter in own_parameters(module):
+        owner = owners.get(id(parameter))
+        kind = ReducedHook if asked is not None and asked.reduced else ParamHook
+        kind = kind if owner is None else ShardedHook
+        parameter = parameter if owner is None else owner
+        hook = find_hook(parameter)
+        if hook is not None and asked is not None and hook.asked is not None:
+            refuse_both(hook.asked, asked)
+        if hook is None or (asked is not None and hook.asked is None):
+            with _lock:
+                known = find_hook(parameter)
+                if known is not hook and known is not None:  # another thread was faster
+                    continue
+                if hook is not None:
+                    hook.remove()
+                hook = kind(parameter, f"{type(module).__name__}.{name}", asked)
+                made.append(hook)
+        for each in chain:
+            hook.go_by(forwards_of(each))
+    for child in module._modules.values():
+        if child is not None and not isinstance(child, HOLDERS) and child not in around:
+            _hook_below(child, chain, asked, owners, made)
+
+
+def refuse_both(before: ParamHooks, asked: ParamHooks) -> None:
+    """Raise where the hooks that a model has act at another time than those that are asked for."""
+    if before.reduced != asked.reduced:
+        raise GradientError(
+            f"the model has hooks of attach_param_hooks(model, reduced={before.reduced}): take "
+            "them off first, multigrad.hook.remove_param_hooks(model)"
+        )
+
+
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield a module's own trainable parameters, also those in lists and dicts, where Keras's
+    layers have them.
+
+    Raises:
+        GradientError: torch.func takes the gradient of what stands for one: it calls no hooks.
+    """
+    in_transform = torch._C._are_functorch_transforms_active()
+    for name, parameter in module._parameters.items():
+        if parameter is None or is_lazy(parameter):
+            continue
+        if in_transform and torch._C._functorch.is_functorch_wrapped_tensor(parameter):
+            refuse_transformed(module, name, parameter)
+        # Not what a data-parallel replica puts in the place of parameters.
+        elif parameter.requires_grad and parameter.is_leaf:
+            yield name, parameter
+    for name, child in module._modules.items():
+        if isinstance(child, HOLDERS):
+            yield from ((f"{name}.{inner}", each) for inner, each in own_parameters(child))
+
+
+def refuse_transformed(module: nn.Module, name: str, value: Tensor) -> None:
+    """Raise where a transform differentiates with respect to what stands for a parameter."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_gradtrackingtensor(value):
+            raise GradientError(
+                f"the rule of scope 'params' cannot act on {type(module).__name__}.{name}: "
+                "torch.func differentiates what stands for it, and calls no hooks. Apply the rule "
+                "to the gradients: xg.apply_to_gradients(grads, rule), outside of this `use` or "
+                "under scope='activations'"
+            )
+        value = functorch.get_unwrapped(value)

@@ -1,0 +1,372 @@
+"""`xg.from_autograd_function`: a `torch.autograd.Function` class, unchanged, as what a Function is
+made of.
+
+Its code runs on symbolic values with a context of ours, in the old style (`forward(ctx, ...)`) and
+with `setup_context`. On torch, what cannot be captured is the class's own `apply`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils.hooks import BackwardHook
+
+from multigrad.capture.code.interception import Interception, comes_to_us
+from multigrad.capture.code.table import nested_codes
+from multigrad.capture.copies.capture import run_written_in
+from multigrad.errors import GradientError
+from multigrad.functions.calls.arguments import owner_of, signature_of
+from multigrad.functions.calls.recipe import Recorded
+from multigrad.functions.function import Function
+from multigrad.functions.recipes.record import CodeRecipe
+from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
+from multigrad.trace.answers import needs_gradient
+from multigrad.trace.trace import Trace, Value, cast_node
+from multigrad.trace.xp import all as xp
+
+Tensor: TypeAlias = Any
+ONCE = frozenset(nested_codes(once_differentiable.__code__))
+AMP_BACKWARD = frozenset(nested_codes(torch.amp.custom_bwd.__code__))
+AMP = AMP_BACKWARD.union(nested_codes(torch.amp.custom_fwd.__code__))
+
+
+class Context:
+    """What a class's code knows as `ctx`: it keeps what it is given, symbolic values or tensors."""
+
+    def __init__(self, trace: Trace | None, args: Sequence[Any]) -> None:
+        self._trace = trace
+        self._saved: tuple[Any, ...] = ()
+        self._marked: tuple[Any, ...] = ()
+        self._dirty: tuple[Any, ...] = ()
+        self._missing: Callable[[Any], Any] | None = None
+        self._args = args
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """Which arguments need a gradient: of a capture a fact."""
+        floats = [isinstance(x, Value) and may_have_gradient(x) for x in self._args]
+        if self._trace is None or not any(floats):
+            return tuple(map(may_have_gradient, self._args))
+        if self._trace.in_backward and sum(floats) == 1:  # else nobody would call it
+            return tuple(floats)
+        symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
+        names = [x.node.attr("name") for x in symbols]
+        needed = iter(needs_gradient(self._trace, tuple(names)))
+        return tuple(is_float and next(needed) for is_float in floats)
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors for backward."""
+        self._saved = tensors
+
+    def save_for_forward(self, *tensors: Tensor) -> None:
+        """Keep tensors for forward mode, which is not taken from a class."""
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        """What was kept."""
+        return self._saved
+
+    def mark_non_differentiable(self, *outputs: Tensor) -> None:
+        """Say which outputs carry no gradient."""
+        self._marked = outputs
+
+    def mark_dirty(self, *inputs: Tensor) -> None:
+        """Say which inputs forward changed in place."""
+        self._dirty = inputs
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Say whether a missing cotangent is zeros, else it is None."""
+        self._missing = None if value else no_cotangent
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "saved_variables":  # what `saved_tensors` was called before torch 0.4
+            return self._saved
+        if self._trace is not None and hasattr(torch.autograd.function.BackwardCFunction, name):
+            raise self._trace.error(f"uses ctx.{name}, which is not captured")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def no_cotangent(output: Any) -> None:
+    """What a backward that takes no zeros gets in the place of a cotangent."""
+
+
+def may_have_gradient(value: Any) -> bool:
+    """Return whether a value is a float tensor, symbolic or real."""
+    if isinstance(value, Value):
+        return value.node.type.kind == "tensor" and is_float(value.node.type)
+    return owner_of(value) is not None and dtype_name(value.dtype) in FLOATS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassRecipe(CodeRecipe):
+    """A `torch.autograd.Function` class."""
+
+    function_class: type[torch.autograd.Function]
+    native: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return self.function_class.__name__
+
+    @property
+    def has_setup(self) -> bool:
+        """Whether forward has no ctx, as `setup_context` gets it."""
+        own = self.function_class.setup_context
+        return own is not torch.autograd.Function.setup_context
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The signature of `apply`: forward's, without ctx."""
+        signature = signature_of(self.function_class.forward)
+        if signature is None or self.has_setup:
+            return signature
+        parameters = list(signature.parameters.values())
+        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+            parameters = parameters[1:]
+        return signature.replace(parameters=parameters)
+
+    def dialect(self) -> str:
+        """Return the library that it is written in."""
+        return "torch"
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the class itself, where it runs as it is on its own framework."""
+        return self.function_class.apply(*self.bind(args, kwargs))
+
+    def bound_to(self, instance: Any) -> ClassRecipe:
+        """Return what this is as an attribute of an object's class: itself, as `apply` is."""
+        return self
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return a call's arguments by position; with `setup_context`, torch adds the defaults."""
+        if not (kwargs or self.has_setup):  # at each call of a class that runs as it is
+            return args
+        signature = self.signature
+        if signature is None:
+            return args
+        bound = signature.bind(*args, **kwargs)
+        if self.has_setup:
+            bound.apply_defaults()
+        if bound.kwargs:
+            raise TypeError(
+                f"{self.name}: forward's arguments {sorted(bound.kwargs)} are keyword-only"
+            )
+        return bound.args
+
+    def functions(self) -> tuple[Any, ...]:
+        """Return forward and backward."""
+        own, base = self.function_class, torch.autograd.Function
+        is_backward = own.backward is not base.backward
+        setup = (own.setup_context,) if self.has_setup else ()
+        return (own.forward, *setup, unwrap_once(own.backward if is_backward else own.vjp)[0])
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run(function: Callable[..., Any], *given: Any) -> Any:
+            with torch.no_grad():  # as torch runs it
+                return run_written_in("torch", function, trace, *given)
+
+        return self._record(run, trace, args, kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run(function: Callable[..., Any], *given: Any) -> Any:
+            with torch.no_grad():
+                return function(*given)
+
+        return self._record(run, None, args, kwargs)
+
+    def _record(
+        self,
+        run: Callable[..., Any],
+        trace: Trace | None,
+        given: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Recorded:
+        args = self.bind(given, kwargs)
+        own, ctx = self.function_class, Context(trace, args)
+        is_backward = own.backward is not torch.autograd.Function.backward
+        backward = unwrap_amp(own.backward if is_backward else own.vjp, trace)
+        backward, once = unwrap_once(backward)
+        backward = unwrap_amp(backward, trace)
+        if self.has_setup:
+            outputs = run(unwrap_amp(own.forward, trace), *args)
+            run(own.setup_context, ctx, args, outputs)
+        else:
+            outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
+        if trace is not None and own.jvp is not torch.autograd.Function.jvp:
+            trace.lacks = trace.lacks or "its own jvp, in forward mode"
+        several = isinstance(outputs, tuple)
+        results = outputs if several else (outputs,)
+        watched = [value for value in (*args, *results) if isinstance(value, Value)]
+
+        def pull(upstream: Any) -> Any:
+            nodes = [value.node for value in watched]
+            returned = run(backward, ctx, *(upstream if several else (upstream,)))
+            if trace is not None and [value.node for value in watched] != nodes:
+                advice = trace.words.advise("work on a copy: x.clone()")
+                raise trace.error(
+                    "updates an input or an output in place in backward, which the caller would "
+                    f"see in one framework only{advice}"
+                )
+            gradients = self._count(returned, len(args))
+            gradients = tuple(map(fit, gradients, args))
+            if not kwargs:
+                return gradients[: len(given)]  # without those of defaults
+            assert self.signature is not None  # which the keywords were bound by
+            named = dict(zip(self.signature.parameters, gradients, strict=False))
+            return (*gradients[: len(given)], {name: named[name] for name in kwargs})
+
+        return Recorded(
+            outputs,
+            pull,
+            first_order=once,
+            second_order=not once,
+            keeps_output=True,  # backward gets at no others than those that ctx keeps
+            undifferentiable=ctx._marked,
+            dirty=ctx._dirty,
+            missing=ctx._missing,
+        )
+
+    def _count(self, returned: Any, count: int) -> tuple[Any, ...]:
+        """Return one gradient per argument of `apply`; torch lets more of them be None.
+
+        Raises:
+            GradientError: there is another number of them.
+        """
+        gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        extra = gradients[count:]
+        if len(gradients) < count or any(each is not None for each in extra):
+            given = "1 gradient" if len(gradients) == 1 else f"{len(gradients)} gradients"
+            called = "1 argument" if count == 1 else f"{count} arguments"
+            raise GradientError(
+                f"{self.name}.backward returned {given} for {called} of {self.name}.apply; "
+                "expected one for each, None where there is none"
+            )
+        return gradients[:count]
+
+
+def fit(gradient: Any, argument: Any) -> Any:
+    """Return a gradient as torch's engine takes it: cast to its argument's dtype, summed over what
+    was repeated.
+    """
+    if not (isinstance(gradient, Value) and may_have_gradient(argument)):
+        return gradient
+    given, expected = gradient.node.type, argument.node.type
+    if given.kind != "tensor":
+        return gradient
+    if given.dtype != expected.dtype and is_float(given):
+        gradient = gradient.trace.value(cast_node(gradient.node, expected.dtype))
+    if UNKNOWN in (given.shape, expected.shape):
+        gradient = xp.sum_to(gradient, argument)
+    return gradient
+
+
+def unwrap_once(backward: Any) -> tuple[Any, bool]:
+    """Return a backward without `once_differentiable`, the promise that nobody differentiates it,
+    and whether it was there.
+    """
+    if getattr(backward, "__code__", None) in ONCE:
+        return backward.__wrapped__, True
+    return backward, False
+
+
+def unwrap_amp(function: Any, trace: Trace | None) -> Any:
+    """Return a forward or backward without `custom_fwd` or `custom_bwd`: without autocast they do
+    nothing, and under it the backward computes under that of the forward.
+    """
+    is_plain = inspect.isfunction(function) and function.__code__ in AMP
+    if trace is None or not is_plain:
+        return function
+    casts = inspect.getclosurevars(function).nonlocals.get("cast_inputs")
+    if casts or function.__code__ in AMP_BACKWARD:
+        trace.lacks = "what it computes under autocast"
+    return function.__wrapped__
+
+
+def import_function(function_class: Any) -> ClassRecipe:
+    """Return the recipe of a `torch.autograd.Function` class.
+
+    Raises:
+        TypeError: it is no such class.
+    """
+    is_class = isinstance(function_class, type)
+    if not is_class or not issubclass(function_class, torch.autograd.Function):
+        owner = getattr(function_class, "__self__", None)
+        hint = f"; give the class itself: {owner.__name__}" if isinstance(owner, type) else ""
+        raise TypeError(
+            "expected a subclass of torch.autograd.Function, got "
+            f"{'class ' if is_class else ''}{function_class!r:.80}{hint}"
+        )
+    own, base = function_class, torch.autograd.Function
+    if own.forward is base.forward or (own.backward is base.backward and own.vjp is base.vjp):
+        lacking = "forward" if own.forward is base.forward else "backward"
+        raise TypeError(f"class {own.__name__} has no {lacking}; define it as a static method")
+    return ClassRecipe(function_class)
+
+
+# --- classes that captured code applies, wherever that is -----------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def find_imported(function_class: type[torch.autograd.Function]) -> Function:
+    """Return the Function of a class, made once."""
+    return Function(import_function(function_class))
+
+
+def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
+    """Apply a class; on symbolic values and other frameworks' tensors, with its own backward."""
+    if comes_to_us(args, kwargs, "torch"):
+        return find_imported(cls)(*args, **kwargs)
+    return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
+
+
+def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
+    """Do the same before torch asks which transforms are active."""
+    if comes_to_us(args, kwargs, "torch"):
+        return find_imported(cls)(*args, **kwargs)
+    return APPLY.__get__(None, cls)(*args, **kwargs)
+
+
+def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Return what torch's old name of tensors makes of one: the same memory without a history."""
+    if not isinstance(data, Value):
+        return torch._C._LegacyVariableBase.__new__(cls, data, *args, **kwargs)
+    if any(args) or any(kwargs.values()):
+        raise data.trace.error("makes a Variable with requires_grad or volatile")
+    return xp.stop_gradient(data)
+
+
+def enter_hooked(hook: Any, args: tuple[Any, ...]) -> Any:
+    """Refuse what a hook of a module makes of gradients; without symbols it is torch's."""
+    symbols = [value for value in args if isinstance(value, Value)]
+    if symbols:
+        raise symbols[0].trace.error(
+            f"calls a {type(hook.module).__name__} with a backward hook, which no graph runs"
+        )
+    return ENTER_HOOKED(hook, args)
+
+
+ENTER_HOOKED: Any = BackwardHook.setup_input_hook
+# The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound
+# before look up.
+BASE: Any = torch.autograd.Function.__mro__[1]
+APPLY: Any = vars(torch.autograd.Function)["apply"]
+INTERCEPTIONS = (
+    Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
+    Interception(BASE, "apply", classmethod(apply)),
+    Interception(BackwardHook, "setup_input_hook", enter_hooked),
+    Interception(torch.autograd.Variable, "__new__", staticmethod(variable)),
+)
+
+
+def is_custom_gradient(value: Any) -> bool:
+    """Return whether a value is a class with a gradient of its own, or the `apply` of one."""
+    owner = value if isinstance(value, type) else getattr(value, "__self__", None)
+    is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+    return is_class and (owner is value or getattr(value, "__name__", "") == "apply")

@@ -1,0 +1,96 @@
+"""Operators that a package has made by `torch.library.custom_op`: a Python function, and by
+`register_autograd` a gradient of its own, which is kept as that of a class.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._library.custom_ops import OPDEFS
+from torch._library.utils import fill_defaults
+
+from multigrad.capture.copies.capture import run_written_in
+from multigrad.graph.support.trees import optree
+from multigrad.trace.answers import place_of
+from multigrad.trace.trace import Trace, Value
+
+from .autograd_function import find_imported
+
+SETUP = ["ctx", "inputs", "output"]
+
+
+def find_custom_op(function: Any) -> Callable[..., Any] | None:
+    """Return what records a call of an operator, None for what is none that Python defines."""
+    name = getattr(function, "_qualified_op_name", None)
+    schema = getattr(function, "_schema", None)
+    definition = OPDEFS.get(name or getattr(schema, "name", ""))
+    if definition is None or getattr(function, "_overloadname", "default") != "default":
+        return None
+    if definition._opoverload._schema.is_mutable:
+        return None
+    return functools.partial(record, definition)
+
+
+def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record a call by what it runs where the tensors lie, with the gradient that it registers."""
+    # The dispatcher has taken away what is given as by default.
+    args, kwargs = fill_defaults(definition._opoverload._schema, args, kwargs)
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    kernels = definition._backend_fns
+    own = {id(kernel) for kernel in kernels.values()}
+    place = place_of(trace) if len(own) > 1 or None not in kernels else None
+    kernel = written(kernels.get(place, kernels.get(None)))
+    if kernel is None:
+        raise TypeError(f"it runs on {', '.join(map(str, kernels))} alone")
+    if definition._backward_fn is not None:
+        return find_imported(class_of(definition, kernel))(*args, **kwargs)
+    if trace.kind != "imported function":
+        raise TypeError("it registers no gradient")
+    return _without_gradient(trace, kernel, args, kwargs)
+
+
+def written(kernel: Any) -> Any:
+    """Return what an author has written, of which torch has made a kernel in several layers."""
+    while inspect.isfunction(kernel) and kernel.__module__.startswith("torch."):
+        inner = getattr(kernel, "__wrapped__", None)
+        inner = inner or inspect.getclosurevars(kernel).nonlocals.get("fn")
+        if inner is None:
+            break
+        kernel = inner
+    return kernel
+
+
+def _without_gradient(
+    trace: Trace, kernel: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Record the values alone, as a class uses them; a derivative of its backward ends there."""
+    trace.is_once |= trace.in_backward
+    return run_written_in("torch", kernel, trace, *args, **kwargs)
+
+
+@functools.lru_cache(maxsize=256)
+def class_of(definition: Any, kernel: Callable[..., Any]) -> type[torch.autograd.Function]:
+    """Return an operator as the class that its author might have written.
+
+    Raises:
+        TypeError: its functions are not called as those of a class.
+    """
+    setup = definition._setup_context_fn
+    if setup is not None and list(inspect.signature(setup).parameters) != SETUP:
+        raise TypeError("its setup_context takes other arguments than ctx, inputs, output")
+    methods = {
+        "forward": staticmethod(kernel),
+        "setup_context": staticmethod(setup or _keep_nothing),
+        "backward": staticmethod(definition._backward_fn),
+    }
+    name = definition._qualname.replace("::", ".")
+    return type(name, (torch.autograd.Function,), methods)
+
+
+def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep nothing for backward."""

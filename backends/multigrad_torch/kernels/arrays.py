@@ -1,0 +1,221 @@
+"""Torch's rows of the array family: op to callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.backend import rows_of
+from multigrad.graph import ops
+from multigrad.graph.ir.array_values import find_array
+from multigrad.graph.ir.op import Op
+
+from . import convolutions, indices, linalg, ordering, random, shapes
+from .ordering import factor, wide
+
+Tensor: TypeAlias = torch.Tensor
+transforms_active = torch._C._are_functorch_transforms_active
+Axis = int | tuple[int, ...] | None
+
+
+def _dims(x: Tensor, axis: Axis) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(x.ndim))
+    return axis if isinstance(axis, tuple) else (axis,)
+
+
+def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return torch.sum(x) if axis is None and not keepdims else torch.sum(x, _dims(x, axis), keepdims)
+
+
+def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    if axis is None and not keepdims:
+        return torch.mean(x)
+    return torch.mean(x, _dims(x, axis), keepdims)
+
+
+def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return torch.amax(x, _dims(x, axis), keepdims)
+
+
+def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return torch.amin(x, _dims(x, axis), keepdims)
+
+
+def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return torch.any(x) if axis is None and not keepdims else torch.any(x, _dims(x, axis), keepdims)
+
+
+def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return torch.all(x) if axis is None and not keepdims else torch.all(x, _dims(x, axis), keepdims)
+
+
+def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    # torch.prod takes one axis, and rounds 16-bit products at every step: 47 eps of 1001 (2.13,
+    # CPU)
+    result = wide(x)
+    if axis is None and not keepdims:
+        return torch.prod(result).to(x.dtype)
+    axes = [range(max(x.ndim, 1))[i] for i in _dims(x, axis)]  # an IndexError where there is none
+    for position in sorted(axes, reverse=True):
+        result = torch.prod(result, position, keepdims)
+    return result.to(x.dtype)
+
+
+def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return torch.sum(x != 0, _dims(x, axis), keepdims).to(x.dtype)
+
+
+def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
+    if ord == 2 or x.numel() == 0:
+        return torch.linalg.vector_norm(x, 2, axis, keepdims)
+    return torch.linalg.vector_norm(x, ord, axis, keepdims)
+
+
+def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return torch.logsumexp(wide(x), _dims(x, axis), keepdims).to(x.dtype) if x.ndim else x.clone()
+
+
+def softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    return over_axes(torch.softmax, x, axis)
+
+
+def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    return over_axes(torch.log_softmax, wide(x), axis).to(x.dtype)  # native: up to 0.9 eps
+
+
+def over_axes(function: Callable[..., Tensor], x: Tensor, axis: Axis) -> Tensor:
+    """Apply a function of one axis over several, merged into one."""
+    if isinstance(axis, int):
+        return function(x, axis)
+    if axis is None or x.ndim == 0:
+        return function(x.reshape(-1), 0).reshape(x.shape)
+    back = tuple(range(-len(axis), 0))
+    last = torch.movedim(x, axis, back)
+    rows = last.reshape((*last.shape[: x.ndim - len(axis)], -1))
+    return torch.movedim(function(rows, -1).reshape(last.shape), back, axis)
+
+
+def glu(x: Tensor, *, axis: int) -> Tensor:
+    return torch.nn.functional.glu(wide(x), axis).to(x.dtype)
+
+
+def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+    return torch.var(x, _dims(x, axis), correction=correction, keepdim=keepdims)
+
+
+def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
+    return torch.std(x, _dims(x, axis), correction=correction, keepdim=keepdims)
+
+
+def sum_to(x: Tensor, like: Tensor) -> Tensor:
+    return x.sum_to_size(like.shape)
+
+
+def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
+    return x.expand(like.shape)
+
+
+def expand_dims(x: Tensor, *, axis: int) -> Tensor:
+    return x.unsqueeze(axis)
+
+
+def dim(x: Tensor, *, axis: int) -> int:
+    return x.shape[axis]
+
+
+def size(x: Tensor) -> int:
+    return x.numel()
+
+
+def uniform_wide(key: Any, x: Tensor) -> Tensor:
+    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
+    return random.uniform_like(key, wide(x))
+
+
+def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
+    p = p.to(x.dtype) if isinstance(p, Tensor) else torch.tensor(p, dtype=x.dtype, device=x.device)
+    return (random.uniform_like(key, x) < p).to(x.dtype)
+
+
+def rademacher_like(key: Any, x: Tensor) -> Tensor:
+    return 2 * (random.uniform_like(key, x) < 0.5).to(x.dtype) - 1
+
+
+def exponential_like(key: Any, x: Tensor) -> Tensor:
+    return -torch.log1p(-uniform_wide(key, x)).to(x.dtype)
+
+
+def gumbel_like(key: Any, x: Tensor) -> Tensor:
+    uniform = uniform_wide(key, x)
+    positive = uniform.clamp(min=torch.finfo(uniform.dtype).tiny)
+    return -torch.log(-torch.log(positive)).to(x.dtype)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a, b)  # 16-bit products accumulate in float32 (2.13, CPU: 0.5 eps)
+
+
+def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(factor(cotangent), like, b)
+    columns = factor(b) if b.ndim > 1 else factor(b)[:, None]
+    result = product @ columns.transpose(-1, -2)
+    result = result if like.ndim > 1 else result[..., 0, :]
+    return result.sum_to_size(like.shape).to(cotangent.dtype)
+
+
+def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(factor(cotangent), a, like)
+    rows = factor(a) if a.ndim > 1 else factor(a)[None]
+    result = rows.transpose(-1, -2) @ product
+    result = result if like.ndim > 1 else result[..., 0]
+    return result.sum_to_size(like.shape).to(cotangent.dtype)
+
+
+def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Give the product of a and b back the axes that a vector among them took away."""
+    product = product[..., None] if b.ndim == 1 else product
+    return product[..., None, :] if a.ndim == 1 else product
+
+
+def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
+    if len(arrays) == 2:
+        return torch.einsum(subscripts, *arrays)
+    return torch.einsum(subscripts, *map(factor, arrays)).to(arrays[0].dtype)
+
+
+@torch.compiler.assume_constant_result
+def cpu_array(serial: int) -> Tensor:
+    """The values of a constant array, in float64 or as bools."""
+    value = find_array(serial)
+    return torch.from_numpy(value.as_numpy("bool" if value.dtype == "bool" else "float64").copy())
+
+
+def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
+    """One tensor for each device and dtype; a constant of the graph where torch compiles."""
+    if torch.compiler.is_compiling():
+        return cpu_array(value.serial).to(dtype).to(like.device)
+    place = "torch", like.device, dtype
+    tensor = value.native.get(place)
+    if tensor is None:
+        tensor = cpu_array(value.serial).to(dtype).to(like.device)
+        # A transform, a mode or inference around this call has tensors of its own.
+        if type(tensor) is Tensor and not (transforms_active() or tensor.is_inference()):
+            value.native[place] = tensor
+    return tensor
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    ops.FOLD_IN: random.fold_in,
+    ops.UNIFORM_LIKE: random.uniform_like,
+    ops.NORMAL_LIKE: random.normal_like,
+    **ordering.OPS,
+    **convolutions.OPS,
+    **indices.OPS,
+    **linalg.OPS,
+    **shapes.OPS,
+}
+NAMES = "matmul: bmm dot linalg.matmul matmul mm mv Tensor.dot Tensor.__matmul__"

@@ -1,0 +1,310 @@
+"""Torch's rows of the elementwise family: op to callable."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.backend import rows_of
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.elementwise.selection import LARGEST, MOST_IN_FLOAT8
+
+Tensor: TypeAlias = torch.Tensor
+HALVES = (torch.float16, torch.bfloat16)
+ROOT_HALF = math.sqrt(0.5)
+
+
+def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute 16-bit floats in float32 and round once."""
+
+    @functools.wraps(function)
+    def call(x: Tensor, **attrs: Any) -> Tensor:
+        if x.dtype in HALVES:
+            return function(x.float(), **attrs).to(x.dtype)
+        return function(x, **attrs)
+
+    return call
+
+
+def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Take numbers and any 0-d tensors beside a tensor; 16-bit floats as `widened`."""
+
+    @functools.wraps(function)
+    def call(*values: Any) -> Tensor:
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        like = next((tensor for tensor in tensors if tensor.ndim), tensors[0])
+        dtype = torch.float32 if like.dtype in HALVES else like.dtype
+        operands = [
+            value.to(like.device, dtype)
+            if isinstance(value, Tensor)
+            else torch.full((), value, dtype=like.dtype, device=like.device).to(dtype)
+            for value in values
+        ]
+        return function(*operands).to(like.dtype)
+
+    return call
+
+
+def fitting(value: Any, dtype: Any) -> Any:
+    """A number as the dtype rounds it: torch clamps and fills float16 with none above its range."""
+    if dtype is not torch.float16 or isinstance(value, Tensor) or not abs(value) > 65504.0:
+        return value
+    return math.copysign(math.inf if abs(value) >= 65520.0 else 65504.0, value)
+
+
+def clamp_min(x: Tensor, value: Any) -> Tensor:
+    return torch.clamp_min(x, fitting(value, x.dtype))
+
+
+def clamp_max(x: Tensor, value: Any) -> Tensor:
+    return torch.clamp_max(x, fitting(value, x.dtype))
+
+
+def maximum(a: Any, b: Any) -> Tensor:
+    if not isinstance(b, Tensor):
+        return clamp_min(a, b)
+    return torch.maximum(a, b) if isinstance(a, Tensor) and _alike(a, b) else _between(a, b, True)
+
+
+def minimum(a: Any, b: Any) -> Tensor:
+    if not isinstance(b, Tensor):
+        return clamp_max(a, b)
+    return torch.minimum(a, b) if isinstance(a, Tensor) and _alike(a, b) else _between(a, b, False)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device
+
+
+def _between(a: Any, b: Tensor, larger: bool) -> Tensor:
+    """The larger or smaller where one side is a number or a 0-d tensor of another kind."""
+    if not isinstance(a, Tensor):
+        return clamp_min(b, a) if larger else clamp_max(b, a)
+    tensor, scalar = (a, b) if b.ndim == 0 else (b, a)
+    scalar = scalar.to(tensor)
+    return torch.maximum(tensor, scalar) if larger else torch.minimum(tensor, scalar)
+
+
+def power(a: Any, b: Any) -> Tensor:
+    return torch.pow(a, b)
+
+
+def sign(x: Tensor) -> Tensor:
+    """torch.sign gives 0 for NaN; ours stays NaN."""
+    return torch.where(torch.isnan(x), x, torch.sign(x))
+
+
+def clip(x: Any, min: Any, max: Any) -> Tensor:
+    if not isinstance(x, Tensor) and not isinstance(min, Tensor):
+        x = torch.full_like(max, fitting(x, max.dtype))
+    if isinstance(min, Tensor) or isinstance(max, Tensor) or not isinstance(x, Tensor):
+        return minimum(maximum(x, min), max)
+    return torch.clamp(x, fitting(min, x.dtype), fitting(max, x.dtype))
+
+
+def where(condition: Any, a: Any, b: Any) -> Tensor:
+    if not isinstance(condition, Tensor):  # a comparison of params
+        condition = torch.tensor(condition, device=(a if isinstance(a, Tensor) else b).device)
+    return torch.where(condition, a, b)
+
+
+def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if dtype is torch.float8_e4m3fn and x.is_floating_point():
+        # torch 2.13 takes its largest number for what is out of range.
+        return torch.where(x.abs() > MOST_IN_FLOAT8, torch.nan, x).to(dtype)
+    if not x.is_floating_point() or dtype.is_floating_point or dtype is torch.bool:
+        return x.to(dtype)
+    # What is out of range is left to the processor otherwise.
+    if dtype is not torch.int64:
+        range_ = torch.iinfo(dtype)
+        return torch.nan_to_num(x.double()).clamp(range_.min, range_.max).to(dtype)
+    wide = x.float() if x.dtype is torch.float16 else x
+    return torch.nan_to_num(wide).clamp(-LARGEST, LARGEST).to(dtype)
+
+
+def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.to(device=x.device, dtype=dtype or x.dtype).expand(x.shape)
+    return torch.full_like(x, fitting(value, dtype or x.dtype), dtype=dtype)
+
+
+def erf(x: Tensor) -> Tensor:
+    # torch 2.13: the bfloat16 kernel is off by 6 % near zero.
+    return torch.erf(x.float()).to(x.dtype) if x.dtype == torch.bfloat16 else torch.erf(x)
+
+
+def nextafter(a: Any, b: Any) -> Tensor:
+    """Among the numbers of its own dtype, 16-bit ones too."""
+    like = a if isinstance(a, Tensor) else b
+    pair = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b))
+    return torch.nextafter(*pair)
+
+
+@widened
+def cbrt(x: Tensor) -> Tensor:
+    size = x.abs()
+    root = size.pow(1 / 3)
+    refined = root - (root - size / (root * root)) / 3  # Newton: pow alone knows 1/3 to eps only
+    return torch.copysign(torch.where((size > 0) & (size < math.inf), refined, size), x)
+
+
+@aligned
+def fmod(a: Tensor, b: Tensor) -> Tensor:
+    # torch 2.13, CPU: NaN where a / b overflows. So a multiple of b that is near 1 or above comes
+    # first.
+    power = 2.0 ** (1022 if b.dtype == torch.float64 else 126)
+    return torch.fmod(torch.fmod(a, torch.where(b.abs() < 1, b * power, b)), b)
+
+
+def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """A quotient or a remainder of integers: 0 where torch raises, at b = 0."""
+    none = b == 0
+    return function(a, torch.where(none, 1, b)).masked_fill(none, 0)
+
+
+@aligned
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    if not b.is_floating_point():
+        return of_integers(torch.floor_divide, a, b)
+    # torch.floor_divide, the same, has no derivative where this one's is zero.
+    return torch.div(a, b, rounding_mode="floor")
+
+
+@aligned
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    if not b.is_floating_point():
+        return of_integers(torch.remainder, a, b)
+    rest = fmod(a, b)
+    return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@aligned
+def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    return torch.lerp(a, b, weight)
+
+
+@widened
+def ndtr(x: Tensor) -> Tensor:
+    # torch.special.ndtr is 0 from -6 down in float32: (1 + erf) / 2.
+    return 0.5 * torch.special.erfc(-ROOT_HALF * x)
+
+
+@widened
+def digamma(x: Tensor) -> Tensor:
+    """Reflected here: torch.digamma (2.13) loses every digit near its poles in float64."""
+    below = x < 0
+    right = torch.digamma(torch.where(below, 1.0 - x, x))
+    left = right - math.pi / torch.tan(math.pi * (x - torch.round(x)))
+    left = torch.where(x == torch.floor(x), math.nan, left)
+    return torch.where(below, left, right)
+
+
+@widened
+def polygamma(x: Tensor, *, n: int) -> Tensor:
+    # torch.polygamma(1, x) is off by 2e6 eps in float64; NaN at infinity for the others.
+    sign = (-1.0) ** (n + 1)
+    inside = (x > 0) & (x < math.inf)
+    values = sign * math.factorial(n) * torch.special.zeta(n + 1.0, torch.where(inside, x, 1.0))
+    outside = torch.where(x == 0, sign * math.inf, torch.where(x > 0, 0.0, math.nan))
+    return torch.where(inside, values, outside.to(x.dtype))
+
+
+def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
+    numbers = {"nan": nan, "posinf": posinf, "neginf": neginf}
+    fit = {name: None if v is None else fitting(v, x.dtype) for name, v in numbers.items()}
+    return torch.nan_to_num(x, **fit)
+
+
+def stop_gradient(x: Tensor) -> Tensor:
+    return x.detach()
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    ops.POW: power,
+    ops.ABS: torch.abs,
+    ops.SQUARE: torch.square,
+    ops.SQRT: torch.sqrt,
+    ops.RSQRT: torch.rsqrt,
+    ops.RECIPROCAL: torch.reciprocal,
+    ops.FLOOR: torch.floor,
+    ops.CEIL: torch.ceil,
+    ops.ROUND: torch.round,
+    ops.TRUNC: torch.trunc,
+    ops.EXP: torch.exp,
+    ops.EXPM1: torch.expm1,
+    ops.LOG: torch.log,
+    ops.LOG1P: torch.log1p,
+    ops.SIN: torch.sin,
+    ops.COS: torch.cos,
+    ops.ATAN: torch.atan,
+    ops.TANH: torch.tanh,
+    ops.FRAC: torch.frac,
+    ops.FMAX: aligned(torch.fmax),
+    ops.FMIN: aligned(torch.fmin),
+    ops.COPYSIGN: aligned(torch.copysign),
+    ops.HYPOT: aligned(torch.hypot),
+    ops.ATAN2: aligned(torch.atan2),
+    ops.EXP2: torch.exp2,
+    ops.LOG2: torch.log2,
+    ops.LOG10: torch.log10,
+    ops.LOGADDEXP: aligned(torch.logaddexp),
+    ops.XLOGY: aligned(torch.xlogy),
+    ops.XLOG1PY: aligned(torch.special.xlog1py),
+    ops.TAN: torch.tan,
+    ops.ASIN: torch.asin,
+    ops.ACOS: torch.acos,
+    ops.SINC: torch.sinc,
+    ops.DEG2RAD: torch.deg2rad,
+    ops.RAD2DEG: torch.rad2deg,
+    ops.SINH: torch.sinh,
+    ops.COSH: torch.cosh,
+    ops.ASINH: torch.asinh,
+    ops.ACOSH: torch.acosh,
+    ops.ATANH: torch.atanh,
+    ops.ERFC: torch.special.erfc,
+    ops.ERFINV: torch.erfinv,
+    ops.NDTRI: widened(torch.special.ndtri),
+    ops.LOG_NDTR: widened(torch.special.log_ndtr),
+    ops.LGAMMA: torch.lgamma,
+    ops.I0E: widened(torch.special.i0e),
+    ops.I1E: widened(torch.special.i1e),
+    ops.SIGNBIT: torch.signbit,
+    ops.BITWISE_LEFT_SHIFT: torch.bitwise_left_shift,
+    ops.BITWISE_RIGHT_SHIFT: torch.bitwise_right_shift,
+    ops.ISNAN: torch.isnan,
+    ops.ISINF: torch.isinf,
+    ops.ISFINITE: torch.isfinite,
+}
+NAMES = """
+    mul: Tensor.__rmul__ mul multiply; neg: neg negative; pow: Tensor.__pow__ pow; square; sqrt;
+    rsqrt; reciprocal; maximum; minimum; abs: abs absolute; floor; ceil; round: round special.round;
+    trunc; floor_divide: Tensor.__floordiv__; remainder: Tensor.__mod__; exp;
+    expm1: expm1 special.expm1; exp2: special.exp2; log; log1p: log1p special.log1p;
+    xlogy: special.xlogy; xlog1py: special.xlog1py; sin; cos; atan: atan arctan; tanh: tanh F.tanh;
+    erf: erf special.erf; erfc: special.erfc; erfinv: special.erfinv; ndtr: special.ndtr;
+    ndtri: special.ndtri; log_ndtr: special.log_ndtr; lgamma: special.gammaln;
+    digamma: special.digamma special.psi; i0e: special.i0e; i1e: special.i1e; nextafter;
+    sinc: special.sinc; lt: lt less; le: le less_equal;
+    gt: gt greater; ge: ge greater_equal; eq; ne: ne not_equal; and: logical_and; or: logical_or;
+    xor: logical_xor; not: logical_not; isnan; isinf; isfinite; bitwise_and: Tensor.__and__;
+    bitwise_or: Tensor.__or__; bitwise_xor: Tensor.__xor__; bitwise_left_shift: Tensor.__lshift__;
+    bitwise_right_shift: Tensor.__rshift__
+"""
+
+# Kernels for a tensor and a number: `1.0 - x` goes through a Python wrapper in torch, rsub does
+# not.
+SCALAR_LEFT: dict[Op, Callable[..., Any]] = {
+    ops.SUB: torch.rsub,
+    ops.MAXIMUM: clamp_min,
+    ops.MINIMUM: clamp_max,
+}
+SCALAR_RIGHT: dict[Op, Callable[..., Any]] = {
+    ops.MAXIMUM: clamp_min,
+    ops.MINIMUM: clamp_max,
+}

@@ -1,0 +1,1 @@
+"""Rows of several ops at once, for code that nobody differentiates."""

@@ -1,0 +1,309 @@
+"""Torch's fast rows for masks: comparisons into floats and bytes, and gradients that a mask lets
+through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.backend import Pattern, kernel
+from multigrad.backend.matches import is_number, is_zero
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Node, make_node
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ir.types import BOOL, INPUT_SHAPE, T
+from multigrad.graph.ops.results import compared, elementwise
+
+from ..elementwise import fitting
+from ..elementwise import where as plain_where
+
+Tensor: TypeAlias = torch.Tensor
+# Exact in every dtype; a tensor without dimensions meets tensors of any.
+ZERO = torch.zeros((), device="cpu")
+LARGE = 1 << 14  # elements from which one pass over the memory costs more than the call of a kernel
+BLOCK = 1 << 17  # elements whose floats stay in the cache
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+COMPARISONS: dict[Op, Callable[..., Tensor]] = {
+    op: getattr(torch, op.name) for op in (ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE)
+}
+MIRRORED = {ops.LT: ops.GT, ops.LE: ops.GE, ops.GT: ops.LT, ops.GE: ops.LE}
+
+
+def into_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a comparison whose result is 0 or 1 in the dtype of its first operand."""
+
+    def compare_into_float(x: Tensor, other: Any) -> Tensor:
+        return compare(x, other, out=torch.empty_like(x))
+
+    return compare_into_float
+
+
+def pays(x: Tensor) -> bool:
+    """Return whether a way through floats pays: on a processor, for much contiguous memory."""
+    return x.numel() >= LARGE and x.is_cpu and x.is_contiguous()
+
+
+def mask_by_blocks(x: Tensor, compare: Callable[..., Tensor], *numbers: Any) -> Tensor:
+    """Compare into a small buffer of floats, from there into bools: no memory is touched for the
+    first time.
+    """
+    mask = torch.empty(x.shape, dtype=torch.bool, device="cpu")
+    block = min(BLOCK * torch.get_num_threads(), x.numel())
+    buffer = x.new_empty(block)
+    for part, bits in zip(x.view(-1).split(block), mask.view(-1).split(block), strict=True):
+        floats = buffer if part.numel() == block else buffer[: part.numel()]
+        bits.copy_(compare(part, *numbers, out=floats))
+    return mask
+
+
+def through_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a comparison that goes through floats where that pays."""
+
+    def compare_through_float(x: Tensor, other: Any) -> Tensor:
+        if x.numel() < LARGE or not pays(x) or (isinstance(other, Tensor) and other.ndim):
+            return compare(x, other)
+        return mask_by_blocks(x, compare, other)
+
+    return compare_through_float
+
+
+def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return two comparisons of one tensor, which both must hold."""
+    closed = lower is torch.ge and upper is torch.le
+
+    def compare_both(x: Tensor, low: Any, high: Any) -> Tensor:
+        numbers = type(low) is float and type(high) is float
+        if numbers and closed and low <= high:
+            if x.dtype is torch.float16:
+                low, high = fitting(low, x.dtype), fitting(high, x.dtype)
+            if x.numel() < LARGE or not pays(x):
+                return torch.eq(torch.clamp(x, low, high), x)
+            return mask_by_blocks(x, equals_its_clamp, low, high)
+        if not (numbers and pays(x)):
+            return lower(x, low).logical_and_(upper(x, high))
+        mask = mask_by_blocks(x, lower, low)
+        return mask.logical_and_(mask_by_blocks(x, upper, high))
+
+    return compare_both
+
+
+def equals_its_clamp(x: Tensor, low: float, high: float, *, out: Tensor) -> Tensor:
+    """low <= x <= high in two passes where three would be natural; False for NaN."""
+    return torch.eq(torch.clamp(x, low, high, out=out), x, out=out)
+
+
+def compare_twice(node: Node) -> Node | None:
+    first, second = node.operands
+    pair = (PLAIN.get(first.op), PLAIN.get(second.op))
+    if pair not in WINDOWS or first.operands[0] is not second.operands[0]:
+        return None
+    x, low, high = *first.operands, second.operands[1]
+    numbers = low.type.kind == high.type.kind == "scalar"
+    return make_node(WINDOWS[pair], (x, low, high), {}, node.type) if numbers else None
+
+
+ORDERED = (ops.LT, ops.LE, ops.GT, ops.GE)
+WINDOWS: dict[tuple[Op | None, Op | None], Op] = {
+    (a, b): kernel(f"torch.{a.name}_and_{b.name}", "x low high", lambda x, low, high: compared(x))
+    for a in ORDERED
+    for b in ORDERED
+}
+FLOAT_RESULT = {op: kernel(f"torch.{op.name}_float", "a b", elementwise) for op in COMPARISONS}
+BOOL_RESULT = {op: kernel(f"torch.{op.name}_bool", "a b", compared) for op in COMPARISONS}
+PLAIN = {fast: op for op, fast in BOOL_RESULT.items()}
+HEAVISIDE = kernel("torch.heaviside", "x", elementwise)
+
+
+def heaviside(x: Tensor) -> Tensor:
+    return torch.gt(x, ZERO if x.is_cpu else 0, out=torch.empty_like(x))
+
+
+def write_heaviside(node: Node) -> Node | None:
+    return make_node(HEAVISIDE, node.operands, {}, node.type)
+
+
+def compare_into_floats(node: Node) -> Node | None:
+    if node.type.dtype != T:
+        return None
+    inner = node.operands[0]
+    compared_op = inner.op if inner.op in COMPARISONS else PLAIN.get(inner.op)
+    return None if compared_op is None else _with_tensor_first(compared_op, inner, FLOAT_RESULT)
+
+
+def compare_through_floats(node: Node) -> Node | None:
+    return _with_tensor_first(node.op, node, BOOL_RESULT)
+
+
+def _with_tensor_first(op: Op, node: Node, results: dict[Op, Op]) -> Node | None:
+    """Return a comparison of the input's shape by another kernel, where its memory allows that."""
+    a, b = node.operands
+    if not is_full(a):
+        if not is_full(b):
+            return None
+        op, a, b = MIRRORED.get(op, op), b, a
+    if node.type.shape != INPUT_SHAPE or (b.type.kind == "tensor" and b.type != a.type):
+        return None
+    fast = results[op]
+    return make_node(fast, (a, b), {}, fast.result(a.type, b.type))
+
+
+def is_full(node: Node) -> bool:
+    """Return whether a value has the dtype and shape of the input."""
+    return node.type.kind == "tensor" and node.type.dtype == T and node.type.shape == INPUT_SHAPE
+
+
+# --- masked gradients -----------------------------------------------------------------------------
+
+MASKED = kernel("torch.masked", "x mask", lambda x, mask: elementwise(x))
+SELECT = kernel("torch.select", "mask x", lambda mask, x: elementwise(x))
+REJECT = kernel("torch.reject", "mask x", lambda mask, x: elementwise(x))
+SOFTPLUS = kernel("torch.softplus", "x", elementwise)
+THRESHOLD = kernel("torch.threshold", "grad x limit", lambda grad, x, limit: elementwise(grad))
+
+
+def masked(x: Tensor, mask: Tensor) -> Tensor:
+    if mask.numel() >= LARGE and pays(mask) and x.shape == mask.shape:
+        return mask.view(torch.int8).to(x.dtype).mul_(x)
+    return x * mask
+
+
+def masked_(x: Tensor, mask: Tensor) -> Tensor:
+    return x.mul_(mask.view(torch.uint8))
+
+
+def select(mask: Tensor, x: Tensor) -> Tensor:
+    """x where the mask holds, else 0: the bits of x, or none of them."""
+    if not pays(x) or not pays(mask) or x.shape != mask.shape:
+        return plain_where(mask, x, 0.0)
+    integer = INTEGERS[x.dtype.itemsize]
+    return mask.to(integer).neg_().bitwise_and_(x.view(integer)).view(x.dtype)
+
+
+def reject(mask: Tensor, x: Tensor) -> Tensor:
+    """0 where the mask holds, else x: none of its bits, or all."""
+    if not pays(x) or not pays(mask) or x.shape != mask.shape:
+        return plain_where(mask, 0.0, x)
+    integer = INTEGERS[x.dtype.itemsize]
+    return mask.to(integer).sub_(1).bitwise_and_(x.view(integer)).view(x.dtype)
+
+
+def threshold(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
+    return torch.ops.aten.threshold_backward(grad, x, limit)
+
+
+def multiply_by_bytes(node: Node) -> Node | None:
+    for x, mask in (node.operands, node.operands[::-1]):
+        is_cast = mask.op is ops.CAST and mask.operands[0].type.dtype == BOOL
+        if is_cast and is_full(x) and mask.type == x.type:
+            return make_node(MASKED, (x, mask.operands[0]), {}, node.type)
+    return None
+
+
+def select_bits(node: Node) -> Node | None:
+    mask, x, other = node.operands
+    fits = is_full_mask(mask) and is_full(x)
+    return make_node(SELECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
+
+
+def reject_bits(node: Node) -> Node | None:
+    mask, other, x = node.operands
+    fits = is_full_mask(mask) and is_full(x)
+    return make_node(REJECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
+
+
+def is_full_mask(node: Node) -> bool:
+    return node.type.kind == "tensor" and node.type.shape == INPUT_SHAPE
+
+
+def threshold_gradients(node: Node) -> Node | None:
+    """where(x <= limit, 0, grad): NaN in x lets the gradient pass, as the kernel does."""
+    condition, zero, grad = node.operands
+    if not is_zero(zero):
+        return None
+    if condition.op not in (ops.LE, BOOL_RESULT[ops.LE]) or not is_full(grad):
+        return None
+    x, limit = condition.operands
+    if not is_full(x) or limit.op is not ops.CONST:
+        return None
+    return make_node(THRESHOLD, (grad, x, limit), {}, node.type)
+
+
+def threshold_softplus(node: Node) -> Node | None:
+    """where(x > 20, x, softplus(x)), which torch's own is by default."""
+    condition, x, smooth = node.operands
+    if condition.op not in (ops.GT, BOOL_RESULT[ops.GT]) or smooth.op is not ops.SOFTPLUS:
+        return None
+    above, limit = condition.operands
+    if not is_full(x) or x is not smooth.operands[0] or x is not above or not is_number(limit, 20):
+        return None
+    return make_node(SOFTPLUS, (x,), {}, node.type)
+
+
+PATTERNS = (
+    Pattern(
+        "torch.heaviside",
+        "(x > 0).to(dtype) 366 us, gt(out=) 89",
+        {ops.HEAVISIDE: write_heaviside},
+    ),
+    Pattern(
+        "torch.compare_into_float",
+        "a comparison and its cast 366 us, into floats 71",
+        {ops.CAST: compare_into_floats},
+    ),
+    Pattern(
+        "torch.compare_through_float",
+        "into bools 311 us, into a buffer of floats and from there into bools 130",
+        dict.fromkeys(COMPARISONS, compare_through_floats),
+    ),
+    Pattern(
+        "torch.window",
+        "low <= x <= high by three passes 640 us, by a clamp 240",
+        {ops.AND: compare_twice},
+    ),
+    Pattern(
+        "torch.masked_product",
+        "grad * mask.to(dtype) 476 us, mask.view(int8).to(dtype).mul_(grad) 114",
+        {ops.MUL: multiply_by_bytes},
+    ),
+    Pattern(
+        "torch.threshold",
+        "where(x <= limit, 0, grad) 3.4 ms, one kernel 101 us",
+        {ops.WHERE: threshold_gradients},
+    ),
+    Pattern(
+        "torch.softplus",
+        "where(x > 20, x, softplus(x)) 3.3 ms, one kernel 1.7",
+        {ops.WHERE: threshold_softplus},
+    ),
+    Pattern(
+        "torch.select_bits",
+        "where(mask, x, 0) 3.4 ms, by the bits 230 us",
+        {ops.WHERE: select_bits},
+    ),
+    Pattern(
+        "torch.reject_bits",
+        "where(mask, 0, x) 4.1 ms, by the bits 210 us",
+        {ops.WHERE: reject_bits},
+    ),
+)
+KERNELS: dict[Op, Callable[..., Any]] = {
+    HEAVISIDE: heaviside,
+    MASKED: masked,
+    SELECT: select,
+    REJECT: reject,
+    THRESHOLD: threshold,
+    SOFTPLUS: torch.nn.functional.softplus,
+    **{op: window(COMPARISONS[a], COMPARISONS[b]) for (a, b), op in WINDOWS.items() if a and b},
+    **{FLOAT_RESULT[op]: into_float(compare) for op, compare in COMPARISONS.items()},
+    **{BOOL_RESULT[op]: through_float(compare) for op, compare in COMPARISONS.items()},
+}
+IN_PLACE: dict[Op, tuple[Callable[..., Any] | None, ...]] = {MASKED: (masked_, None)}
+CONSTANTS: dict[Op, tuple[int, ...]] = dict.fromkeys(
+    (*COMPARISONS, *FLOAT_RESULT.values(), *BOOL_RESULT.values()), (0, 1)
+)

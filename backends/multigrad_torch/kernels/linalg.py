@@ -1,0 +1,101 @@
+"""Torch's rows of linear algebra, each function named as its op; see
+`multigrad/graph/ops/arrays/linalg.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+
+from multigrad.backend import rows_of
+
+from .elementwise import widened
+from .ordering import wide
+
+Tensor: TypeAlias = torch.Tensor
+
+
+@widened
+def cholesky(x: Tensor) -> Tensor:
+    return torch.linalg.cholesky(x)
+
+
+def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
+    a, upper = (a.mT, lower) if transposed else (a, not lower)
+    result = torch.linalg.solve_triangular(wide(a), wide(b), upper=upper, unitriangular=unit)
+    return result.to(b.dtype)
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    # Right sides of one axis less count as vectors.
+    if a.ndim > b.ndim:
+        b = b[(None,) * (a.ndim - b.ndim)]
+    return torch.linalg.solve(wide(a), wide(b)).to(b.dtype)
+
+
+@widened
+def inv(x: Tensor) -> Tensor:
+    return torch.linalg.inv(x)
+
+
+@widened
+def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
+    cutoff = max(rtol, epsilons * max(x.shape[-2:]) * torch.finfo(x.dtype).eps)
+    # Its own scales v instead of u, which rounds otherwise than NumPy's and jax's.
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    inverse = torch.where(s > cutoff * s[..., :1], 1 / s, 0)
+    return vh.mT @ (inverse[..., None] * u.mT)
+
+
+@widened
+def det(x: Tensor) -> Tensor:
+    return torch.linalg.det(x)
+
+
+@widened
+def logabsdet(x: Tensor) -> Tensor:
+    return torch.linalg.slogdet(x).logabsdet
+
+
+@widened
+def signdet(x: Tensor) -> Tensor:
+    return torch.linalg.slogdet(x).sign
+
+
+# --- factors --------------------------------------------------------------------------------------
+@widened
+def lu(x: Tensor) -> Tensor:
+    return torch.linalg.lu_factor_ex(x)[0]
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    return torch.linalg.lu_factor_ex(wide(x))[1].long() - 1
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    *batch, count = indices.shape
+    factors = torch.empty((*batch, like.shape[-2], count), device=indices.device)
+    places = torch.lu_unpack(factors, (indices + 1).int(), unpack_data=False)[0]
+    rows = torch.arange(like.shape[-2], dtype=places.dtype, device=places.device)
+    return (places.mT @ rows).long()
+
+
+@widened
+def svd(x: Tensor) -> Tensor:
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    return torch.cat((s[..., None, :], u, vh.mT), -2)
+
+
+@widened
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    w, v = torch.linalg.eigh(x, "L" if lower else "U")
+    return torch.cat((w[..., None, :], v), -2)
+
+
+@widened
+def qr(x: Tensor) -> Tensor:
+    return torch.linalg.qr(x)[0]
+
+
+OPS = rows_of(vars())

@@ -1,0 +1,238 @@
+"""Random draws on torch, eagerly and in compiled code.
+
+The compiler must not see the rounds of the generator: inductor (torch 2.13)
+does not finish on 20 rounds, its time grows exponentially with their number. So compiled code calls
+the same functions as opaque operators, `torch.ops.multigrad.*`, and draws the same numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.errors import RuleError, RuleValueError
+from multigrad.graph import random as core
+
+from ..distributed.tensors import is_distributed
+from .random_kernels import (
+    draw_normal,
+    draw_uniform,
+    dtype_name,
+    fold_in_words,
+    is_readable,
+    with_words,
+    words_of,
+)
+from .random_parts import OwnKey, draw_part
+
+Tensor: TypeAlias = Any
+
+
+def fold_in(key: Tensor, n: int) -> Tensor:
+    """Derive the n-th key: a pair of ints from a pair, two int64 words from a tensor."""
+    words = words_of(key)
+    if not isinstance(words, tuple):
+        compiling = torch.compiler.is_compiling()
+        folded = fold_in_op(words, n) if compiling else fold_in_words(words, n)
+    else:
+        folded = core.fold_in(words, n)
+        folded = OwnKey(*folded) if isinstance(words, OwnKey) else folded
+    return with_words(key, folded)
+
+
+def uniform_like(key: Tensor, x: Tensor) -> Tensor:
+    """Draw uniforms in [0, 1) of x's shape, dtype and device, bit-equal to the other backends'."""
+    core.check_dtype(dtype_name(x.dtype))
+    if torch.compiler.is_compiling():
+        return draw_compiled(uniform_op, key, x)
+    if type(x) is not torch.Tensor:
+        return draw_for_class(draw_uniform, key, x)
+    return draw_uniform(key, x.shape, x.dtype, x.device)
+
+
+def normal_like(key: Tensor, x: Tensor) -> Tensor:
+    """Draw standard normals of x's shape, dtype and device."""
+    core.check_dtype(dtype_name(x.dtype))
+    if torch.compiler.is_compiling():
+        return draw_compiled(normal_op, key, x)
+    if type(x) is not torch.Tensor:
+        return draw_for_class(draw_normal, key, x)
+    return draw_normal(key, x.shape, x.dtype, x.device)
+
+
+def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
+    """Draw for a tensor of another class: a jagged one draws for its values, a distributed one its
+    part of the whole.
+    """
+    if is_distributed(x):
+        return draw_part(draw, key, x)
+    if x.layout is not torch.jagged:
+        return draw(key, x.shape, x.dtype, x.device)
+    values = x.values()
+    if isinstance(key, core.PlacedKey):
+        raise RuleValueError(
+            "a jagged tensor has no place in a whole array: a random rule over several shards "
+            'draws for it by over="shard"'
+        )
+    drawn = draw(key, values.shape, values.dtype, values.device)
+    return torch.nested.nested_tensor_from_jagged(drawn, x.offsets(), x.lengths(), x._ragged_idx)
+
+
+def draw_key() -> Tensor:
+    """Draw a key from torch's global generator, so that `torch.manual_seed` makes it repeat.
+
+    A pair of ints; two int64 words where the values must not become constants (compiled or traced
+    code, and `torch.func` transforms, where vmap's `randomness` says whether examples share a key).
+    """
+    if torch._C._are_functorch_transforms_active():
+        return draw_words_in_transform()
+    if torch.compiler.is_compiling():
+        return draw_key_op()
+    words = draw_words()
+    if not is_readable(words):
+        return words
+    if torch._C._get_tracing_state() is None:
+        return OwnKey(*words.tolist())
+    with warnings.catch_warnings():  # what a trace keeps is said where it is applied
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return OwnKey(*words.tolist())
+
+
+def key_pair(key: Tensor) -> Tensor:
+    """Turn an integer tensor of two words into two int64 words from 0 to 2**32 - 1."""
+    if key.is_floating_point() or key.is_complex() or key.dtype == torch.bool or key.shape != (2,):
+        raise RuleValueError(
+            f"key is {key.dtype} of shape {tuple(key.shape)}; expected an integer tensor of two "
+            "words: torch.tensor([0, 7])"
+        )
+    return key.to(torch.int64) & core.WORD_MASK
+
+
+class Drawn(threading.local):
+    """How many keys this thread has drawn from torch's own generator."""
+
+    number = 0
+
+
+DRAWN = Drawn()
+
+
+def draw_words() -> Tensor:
+    DRAWN.number += 1
+    return torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device="cpu")
+
+
+def draw_words_in_transform() -> Tensor:
+    try:
+        return draw_words()
+    except RuntimeError as error:
+        raise RuleError(
+            "a random rule without a key cannot draw inside torch.func.vmap: pass key=..., e.g. "
+            "xg.use(rule, key=0), or call vmap(..., randomness='different')"
+        ) from error
+
+
+def key_words(key: Tensor) -> Tensor:
+    """Make a pair of ints a tensor."""
+    return torch.tensor(key, dtype=torch.int64) if isinstance(key, tuple) else key
+
+
+# The same functions as operators, for compiled code. Their key may have leading dimensions, which
+# vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
+
+
+@torch.library.custom_op("multigrad::uniform", mutates_args=())
+def uniform_op(
+    key: torch.Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    start: int = 0,
+    whole: Sequence[int] | None = None,
+) -> torch.Tensor:
+    return draw_for_each(draw_uniform, key, (start, whole), shape, dtype, device)
+
+
+@torch.library.custom_op("multigrad::normal", mutates_args=())
+def normal_op(
+    key: torch.Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    start: int = 0,
+    whole: Sequence[int] | None = None,
+) -> torch.Tensor:
+    return draw_for_each(draw_normal, key, (start, whole), shape, dtype, device)
+
+
+@torch.library.custom_op("multigrad::fold_in", mutates_args=())
+def fold_in_op(key: torch.Tensor, n: int) -> torch.Tensor:
+    return fold_in_words(key, n)
+
+
+# The tag keeps the compiler from drawing once for two calls, or again in backward.
+@torch.library.custom_op(
+    "multigrad::draw_key", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def draw_key_op() -> torch.Tensor:
+    return draw_words()
+
+
+def draw_compiled(operator: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
+    """Draw like x by an operator."""
+
+    def draw(key: Tensor, *description: Any) -> Tensor:
+        words = key_words(words_of(key))
+        if isinstance(key, core.PlacedKey):
+            return operator(words, *description, key.start, key.whole)
+        return operator(words, *description)
+
+    return draw_part(draw, key, x) if is_distributed(x) else draw(key, x.shape, x.dtype, x.device)
+
+
+def draw_for_each(
+    draw: Callable[..., Tensor], keys: Tensor, place: tuple[int, Any], *description: Any
+) -> Tensor:
+    """Draw once per key, along the leading dimensions."""
+    if keys.dim() > 1:
+        return torch.stack([draw_for_each(draw, key, place, *description) for key in keys])
+    start, whole = place
+    key = keys if whole is None else core.PlacedKey(keys, start, tuple(whole))
+    return draw(key, *description)
+
+
+@uniform_op.register_fake
+@normal_op.register_fake
+def describe_draw(
+    key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *place: Any
+) -> Tensor:
+    return torch.empty((*key.shape[:-1], *shape), dtype=dtype, device=device)
+
+
+@fold_in_op.register_fake
+def describe_folded_key(key: Tensor, n: int) -> Tensor:
+    return torch.empty(key.shape, dtype=torch.int64, device=key.device)
+
+
+@draw_key_op.register_fake
+def describe_drawn_key() -> Tensor:
+    return torch.empty((2,), dtype=torch.int64, device="cpu")
+
+
+@uniform_op.register_vmap
+def map_uniform(info: Any, in_dims: Any, key: Tensor, *description: Any) -> tuple[Tensor, int]:
+    return uniform_op(key.movedim(in_dims[0], 0), *description), 0
+
+
+@normal_op.register_vmap
+def map_normal(info: Any, in_dims: Any, key: Tensor, *description: Any) -> tuple[Tensor, int]:
+    return normal_op(key.movedim(in_dims[0], 0), *description), 0
+
+
+@fold_in_op.register_vmap
+def map_fold_in(info: Any, in_dims: Any, key: Tensor, n: int) -> tuple[Tensor, int]:
+    return fold_in_op(key.movedim(in_dims[0], 0), n), 0

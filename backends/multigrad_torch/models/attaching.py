@@ -1,0 +1,210 @@
+"""`xg.attach` on torch modules."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.models.attribution.composites import Composite
+from multigrad.models.attribution.kinds import is_layer_rule
+from multigrad.models.handle import Attachment, Row, named
+from multigrad.models.selectors import Choice, Function, Layer, OperationChoice, choose
+
+from .composed import plan_composite
+from .layer_acting import FunctionActing, InsideActing, LayerActing, OnLayer
+from .layer_rules import rule_of_operation
+from .operation_acting import OperationsActing, QuietActing, RootActing, make_mode, may_call
+from .operations import find_operation, operation_names
+from .rule_over import PlainRule
+from .swapped_classes import Acting, acting_on, original_class, put_on, take_off
+
+Planned = tuple[Acting, nn.Module, str]
+
+
+def attach_rules(model: nn.Module, rules: Any) -> Attachment:
+    """Put rules on layers and operations of a module: all of them, or none."""
+    compiled = getattr(model, "_orig_mod", None)
+    if compiled is not None and type(model).__name__ == "OptimizedModule":
+        model = compiled
+    layers = layers_of(model)
+    if isinstance(rules, Composite):
+        for layer in layers:
+            refuse_scripted(layer.names[0], layer.layer)
+        plan, rows = plan_composite(model, layers, rules)
+    else:
+        choices, operations = choose(
+            rules, layers, find_operation, operation_names(), functions_of(layers)
+        )
+        plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
+        rows = [*map(row_of_layer, choices), *map(row_of_operation, operations)]
+    put: list[Acting] = []
+    try:
+        for acting, module, name in plan:
+            put.append(acting)
+            put_on(module, acting, name)
+    except RuleTypeError:
+        undo(put)
+        raise
+    return Attachment(rows, partial(undo, put))
+
+
+def row_of_layer(choice: Choice) -> Row:
+    name, layer = choice.layer.names[0] or "(model)", choice.layer.layer
+    kind = original_class(layer).__name__ if isinstance(layer, nn.Module) else "function"
+    return Row(name, kind, named(choice.rule), show(choice.selector))
+
+
+def row_of_operation(choice: OperationChoice) -> Row:
+    return Row(choice.operation, "operation", named(choice.rule), show(choice.selector))
+
+
+def undo(put: list[Acting]) -> None:
+    """Take off what was put on."""
+    for acting in dict.fromkeys(put):
+        take_off(acting)
+    put.clear()
+
+
+def show(selector: Any) -> str:
+    """Return a selector as a table shows it."""
+    return getattr(selector, "__name__", None) or str(selector)
+
+
+def layers_of(model: nn.Module) -> list[Layer]:
+    """Return the modules of a model, each once with all of its names."""
+    names: dict[int, list[str]] = {}
+    modules: dict[int, nn.Module] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        modules[id(module)] = module
+        names.setdefault(id(module), []).append(name)
+    return [
+        Layer(tuple(names[key]), module, is_leaf=not any(True for _ in module.children()))
+        for key, module in modules.items()
+    ]
+
+
+def plan_layers(choices: list[Choice]) -> list[Planned]:
+    """Return what is to act on which layers.
+
+    Raises:
+        RuleValueError: a rule is on one of them already.
+        RuleTypeError: one has code that is no Python.
+    """
+    acting: dict[Any, OnLayer] = {}
+    plan: list[Planned] = []
+    for choice in choices:
+        layer, rule = choice.layer.layer, choice.rule
+        name = choice.layer.names[0]
+        if isinstance(layer, Function):
+            plan.append((over_function(name, layer, rule), layer.layer, name))
+            continue
+        refuse_scripted(name, layer)
+        refuse_second(name, layer)
+        key = rule if isinstance(rule, str) else id(rule)
+        if key not in acting:
+            acting[key] = (
+                InsideActing(rule) if is_layer_rule(rule) else LayerActing(PlainRule(rule))
+            )
+        plan.append((acting[key], layer, name))
+    return plan
+
+
+def functions_of(layers: list[Layer]) -> list[Layer]:
+    """Return the functions that modules hold as attributes: F.relu as a block's activation."""
+    return [
+        Layer(
+            tuple(f"{name}.{attribute}" if name else attribute for name in layer.names),
+            Function(layer.layer, attribute, value),
+        )
+        for layer in layers
+        for attribute, value in vars(layer.layer).items()
+        if callable(value)
+        and not attribute.startswith("_")
+        and attribute != "forward"
+        and not isinstance(value, nn.Module | type)
+    ]
+
+
+def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
+    """Return what puts a rule on a function that a module holds.
+
+    Raises:
+        RuleTypeError: the rule reads weights, or the module has code that is no Python.
+        RuleValueError: the function has a rule already.
+    """
+    refuse_scripted(name, function.layer)
+    if is_layer_rule(rule):
+        raise RuleTypeError(
+            f"rule {named(rule)!r} reads what layers hold, and {name!r} is a function: select the "
+            "layer that holds it"
+        )
+    for other in acting_on(function.layer):
+        if isinstance(other, FunctionActing) and other.attribute == function.attribute:
+            raise RuleValueError(
+                f"function {name!r} has rule {other.rule.name!r} already: detach that first"
+            )
+    return FunctionActing(PlainRule(rule), function.attribute)
+
+
+def refuse_second(name: str, layer: nn.Module) -> None:
+    """Refuse a layer that has a rule.
+
+    Raises:
+        RuleValueError: it has.
+    """
+    for other in acting_on(layer):
+        if isinstance(other, OnLayer):
+            raise RuleValueError(
+                f"layer {name!r} has rule {other.rule_name!r} already: detach that first"
+            )
+
+
+def plan_operations(
+    model: nn.Module, layers: list[Layer], operations: list[OperationChoice]
+) -> list[Planned]:
+    """Return what sees the operations of which modules.
+
+    Raises:
+        RuleValueError: an operation has two rules, or one already.
+        RuleTypeError: a module has code that is no Python.
+    """
+    if not operations:
+        return []
+    chosen: dict[str, OperationChoice] = {}
+    for choice in operations:
+        known = chosen.setdefault(choice.operation, choice)
+        if known.rule is not choice.rule and known.rule != choice.rule:
+            raise RuleValueError(
+                f"operation {choice.operation!r} is selected twice: {show(known.selector)!r} gives "
+                f"it {named(known.rule)!r}, {show(choice.selector)!r} gives it "
+                f"{named(choice.rule)!r}"
+            )
+    for layer in layers:
+        refuse_scripted(layer.names[0], layer.layer)
+    rules = {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
+    mode = make_mode(model, layers, rules)
+    within, quiet, root = OperationsActing(mode), QuietActing(mode), RootActing(mode)
+    plan: list[Planned] = []
+    for layer in layers:
+        if may_call(layer.layer, set(chosen)):
+            plan.append((within, layer.layer, layer.names[0]))
+        elif layer.is_leaf:
+            plan.append((quiet, layer.layer, layer.names[0]))
+    return [*plan, (root, model, "")]
+
+
+def refuse_scripted(name: str, module: nn.Module) -> None:
+    """Refuse a module whose forward is no Python code.
+
+    Raises:
+        RuleTypeError: it is one.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise RuleTypeError(
+            f"layer {name or '(model)'!r} is a {type(module).__name__}: scripted and traced code "
+            "cannot be changed. Attach to the module that it was made of"
+        )

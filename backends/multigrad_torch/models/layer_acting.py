@@ -1,0 +1,342 @@
+"""A rule on a layer: around its forward, whatever that computes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from multigrad.errors import ActsNowhereWarning, RuleValueError
+from multigrad.models.handle import named
+
+from ..compile.regions import has_acted, is_around_region, keep_acting
+from .layer_rules import WeightRule, call_merged, rules_inside
+from .operation_mode import OperationMode, count_hits
+from .rule_over import PlainRule, is_compiling, may_have_gradient, refuse, stack_length
+from .swapped_classes import Acting, Method, acting_on, put_on, take_off
+
+Tensor: TypeAlias = torch.Tensor
+# Layers of torch that are one of our activations: the operation, and where its numbers stand.
+LAYERS: dict[type, tuple[str, tuple[str, ...]]] = {
+    nn.ReLU: ("relu", ()),
+    nn.ReLU6: ("relu6", ()),
+    nn.LeakyReLU: ("leaky_relu", ("negative_slope",)),
+    nn.ELU: ("elu", ("alpha",)),
+    nn.Tanh: ("tanh", ()),
+    nn.Sigmoid: ("sigmoid", ()),
+    nn.SiLU: ("silu", ()),
+    nn.GELU: ("gelu", ("approximate",)),
+}
+
+
+class InRegions(Acting):
+    """Acts on modules in the second run of a region as in its first."""
+
+    def acts_in_regions(self, module: nn.Module) -> bool:
+        """Note that it acts on a module in the regions around this call; return whether it did in
+        the first run of the one that runs again.
+        """
+        key = id(self), id(module)
+        if not has_acted(key):
+            return False
+        keep_acting(key, self, functools.partial(acting_again, self, module))
+        return True
+
+
+class OnLayer(InRegions):
+    """A rule acts on layers, each of which has one at most.
+
+    Attributes:
+        rule_name: what messages call it.
+    """
+
+    rule_name: str
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        ruled = self.wrap_forward(original, method)
+
+        @functools.wraps(method)
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling() and is_around_region() and not self.acts_in_regions(module):
+                return method(module, *args, **kwargs)
+            return ruled(module, *args, **kwargs)
+
+        return forward
+
+    def wrap_forward(self, original: type, method: Method) -> Method:
+        """Return what runs in the place of the forward of a class."""
+        raise NotImplementedError
+
+
+class ActingHere(Acting):
+    """Something that was taken off acts again on one thread."""
+
+    def __init__(self, acting: Acting) -> None:
+        super().__init__()
+        self.acting = acting
+        self.thread = threading.get_ident()
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        ruled = self.acting.wrap(original, name, method)
+        if ruled is method:
+            return method
+
+        @functools.wraps(method)
+        def here(*args: Any, **kwargs: Any) -> Any:
+            is_here = threading.get_ident() == self.thread
+            return (ruled if is_here else method)(*args, **kwargs)
+
+        return here
+
+
+@contextmanager
+def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
+    """Let something act on a module as in the first run of a region, also where it was taken off
+    since.
+    """
+    if acting in acting_on(module):
+        yield
+        return
+    here = ActingHere(acting)
+    put_on(module, here, "")
+    try:
+        yield
+    finally:
+        take_off(here)
+
+
+class LayerActing(OnLayer):
+    """A rule that reads no weights acts on the gradient of layers' input."""
+
+    def __init__(self, rule: PlainRule) -> None:
+        super().__init__()
+        self.rule = rule
+        self.rule_name = rule.name
+        self.has_acted = False  # or it was said that it does not
+        self.idle: set[int] = set()
+
+    def wrap_forward(self, original: type, method: Method) -> Method:
+        forward = self._wrap_any(method)
+        if original in LAYERS:
+            forward = self._wrap_activation(*LAYERS[original], method, forward)
+        return forward
+
+    def _wrap_any(self, method: Method) -> Method:
+        first = next(iter(list(inspect.signature(method).parameters)[1:]), "input")
+
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not args and first in kwargs:
+                args = (kwargs.pop(first),)
+            given: tuple[Any, ...] = args or (None,)
+            x, *rest = given
+            self.check(module, x, (rest, kwargs))
+
+            def call(given: Tensor) -> Any:
+                return method(module, given, *rest, **kwargs)
+
+            def where() -> str:
+                return self.name_of(module)
+
+            if getattr(module, "inplace", None) is True:
+                return x.copy_(self.rule.apply(x.clone(), on_clone(call), where))
+            out = self.rule.apply(x, call, where)
+            if not self.has_acted and not is_compiling():
+                self.note_gradient(module, x, out)
+            return out
+
+        return forward
+
+    def _wrap_activation(
+        self, operation: str, numbers: tuple[str, ...], method: Method, general: Method
+    ) -> Method:
+        rule = self.rule
+
+        def forward(module: Any, input: Any) -> Any:
+            if not isinstance(input, torch.Tensor) or not input.is_floating_point():
+                return general(module, input)
+            if not may_have_gradient(input):
+                rule.draw_along(input)
+                return method(module, input)
+            act = rule.activation(operation, (input,), {n: getattr(module, n) for n in numbers})
+            if act is None:
+                return general(module, input)
+            if getattr(module, "inplace", False):
+                act = rule.in_place[operation]
+            if stack_length():  # operations have rules too, but not those within ours
+                with torch._C.DisableTorchFunction():
+                    return act(input)
+            return act(input)
+
+        return forward
+
+    def note_gradient(self, module: nn.Module, x: Tensor, out: Any) -> None:
+        """Warn where a layer is trained a second time, and no gradient ever comes to the rule."""
+        if may_have_gradient(x):
+            self.has_acted = True
+        elif out.requires_grad:  # its weights' gradients pass
+            if id(module) in self.idle:
+                self.has_acted = True  # it is said once
+                warnings.warn(
+                    f"rule {self.rule.name!r} acts nowhere: the input of {self.name_of(module)} "
+                    "needs no gradient, and a rule on a layer is for that of its input. Select a "
+                    "later layer, or call the model with x.requires_grad_()",
+                    ActsNowhereWarning,
+                    stacklevel=4,
+                )
+            self.idle.add(id(module))
+
+    def check(self, module: nn.Module, x: Any, others: Any) -> None:
+        """Check what a layer is called with.
+
+        Raises:
+            RuleValueError: it is nothing that the rule could act on.
+        """
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            if others in (([], {}), ()):
+                return
+            active = [
+                each
+                for each in pytree.tree_leaves(others)
+                if isinstance(each, torch.Tensor) and may_have_gradient(each)
+            ]
+            if not active:
+                return
+            given = f"{len(active) + 1} tensors that a gradient may pass"
+            wish = "select the layers inside of it"
+        elif isinstance(x, torch.Tensor):
+            given = f"a tensor of {x.dtype}, which has no gradient"
+            wish = "select a layer that takes its output"
+        else:
+            given = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
+            wish = "select the layers inside of it"
+        raise RuleValueError(
+            f"{self.name_of(module)} is called with {given}, and rule {self.rule.name!r} acts on "
+            f"the gradient of one input: {wish}"
+        )
+
+
+class FunctionActing(InRegions):
+    """A rule acts on a function that a module holds as an attribute, wherever it is called there.
+
+    A property of the class stands before the module's own dict, which stays as it is. Dynamo (torch
+    2.13) reads the dict first: it leaves the module's forward to eager code.
+    """
+
+    def __init__(self, rule: PlainRule, attribute: str) -> None:
+        super().__init__()
+        self.rule = rule
+        self.attribute = attribute
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        in_eager_code = torch._dynamo.disable(method)
+
+        @functools.wraps(method)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return (in_eager_code if is_compiling() else method)(*args, **kwargs)
+
+        return forward
+
+    def attributes(self) -> dict[str, property]:
+        attribute = self.attribute
+
+        def get(module: Any) -> Any:
+            held = vars(module)
+            if attribute not in held:
+                raise AttributeError(attribute)
+            function = held[attribute]
+            return self.put_on_function(module, function) if callable(function) else function
+
+        def put(module: Any, value: Any) -> None:
+            vars(module)[attribute] = value
+
+        def delete(module: Any) -> None:
+            del vars(module)[attribute]
+
+        return {attribute: property(get, put, delete)}
+
+    def put_on_function(self, module: nn.Module, function: Callable[..., Any]) -> Any:
+        """Return a function with the rule's gradient for its first argument."""
+
+        def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling() and is_around_region() and not self.acts_in_regions(module):
+                return function(x, *args, **kwargs)
+
+            def forward(given: Tensor) -> Any:
+                return function(given, *args, **kwargs)
+
+            def where() -> str:
+                return f"function {self.modules.get(id(module), (None, self.attribute))[1]!r}"
+
+            return self.rule.apply(x, forward, where)
+
+        return call
+
+
+class InsideActing(OnLayer):
+    """A rule acts on the calls inside of layers that it has a meaning for; None keeps the gradients
+    of them all, whatever the model around says of such calls.
+    """
+
+    def __init__(self, rule: Any, merges: bool = False) -> None:
+        super().__init__()
+        self.rule_name = named(rule)
+        self.must_act = rule is not None
+        self.mode = OperationMode(rules_inside(rule, merges))
+
+    def wrap_forward(self, original: type, method: Method) -> Method:
+        mode, key, must_act = self.mode, self.mode.key, self.must_act
+
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            before = count_hits(key) if is_compiling() else mode.count()
+            with mode:
+                output = method(module, *args, **kwargs)
+            after = count_hits(key) if is_compiling() else mode.count()
+            if must_act and before == after:
+                message = "a layer calls no operation that its rule has a meaning for"
+                if is_compiling():
+                    torch._dynamo.graph_break(msg=message)
+                refuse(f"{self.name_of(module)}, rule {self.rule_name!r}: {message}")
+            return output
+
+        return forward
+
+
+class MergedActing(OnLayer):
+    """A batch normalization makes one layer with the layer before it, under the rule of that."""
+
+    def __init__(self, rule: Any, own: OnLayer | None) -> None:
+        super().__init__()
+        self.rule = WeightRule(rule)
+        self.rule_name = self.rule.name
+        self.own = own
+
+    def wrap_forward(self, original: type, method: Method) -> Method:
+        rule = self.rule
+        alone = method if self.own is None else self.own.wrap_forward(original, method)
+
+        def forward(module: Any, input: Any) -> Any:
+            merged = call_merged(rule, module, method, input)
+            return alone(module, input) if merged is None else merged
+
+        return forward
+
+
+def on_clone(call: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """Return a call that leaves its tensor as it is."""
+
+    def call_on_clone(given: Tensor) -> Any:
+        return call(given.clone())
+
+    return call_on_clone

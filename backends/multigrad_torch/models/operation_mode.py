@@ -1,0 +1,298 @@
+"""The operations of a model whose calls get a rule: seen by a mode that its own methods enter."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from multigrad.errors import suggest
+
+from ..compile.regions import (
+    RunAgain,
+    hooked_regions,
+    is_first_without_gradients,
+    may_run_again,
+    note_regions,
+    reentrant_regions,
+)
+from .layer_rules import OWN, CallRule
+from .operations import (
+    functions_calling,
+    known_functions,
+    let_dynamo_dispatch,
+    name_operation,
+    see_through,
+)
+from .rule_over import (
+    is_compiling,
+    stack_length,
+)
+
+Tensor: TypeAlias = torch.Tensor
+Call = Callable[..., Any]
+stack_at = torch._C._get_function_stack_at
+_keys = itertools.count()
+MODES: weakref.WeakValueDictionary[str, OperationMode] = weakref.WeakValueDictionary()
+# nn.ReLU6 calls it, with these limits.
+HARDTANH, LIMITS = "hardtanh", (0.0, 6.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a function of torch.
+
+    Attributes:
+        name: its operation.
+        through: how it runs where what it calls inside is meant.
+        writes: whether its result lies in its input.
+        inplace_at: the position of the argument that asks for that.
+    """
+
+    name: str
+    through: Call | None = None
+    writes: bool = False
+    inplace_at: int = 99
+
+
+def know(name: str, function: Any) -> Known:
+    """Return what is known of a function that computes an operation."""
+    own = function.__name__
+    writes = own.endswith("_") and not own.endswith("__")
+    writes = writes or (own.startswith("__i") and own != "__invert__")
+    code = getattr(function, "__code__", None)
+    taken = code.co_varnames[: code.co_argcount] if code is not None else ()
+    at = taken.index("inplace") if "inplace" in taken else 99
+    return Known(name, writes=writes, inplace_at=at)
+
+
+class OperationMode(TorchFunctionMode):
+    """Gives calls of some operations a rule, within methods of the models that it acts on.
+
+    Torch takes the mode away while it handles a call, so nothing is seen twice.
+
+    Attributes:
+        rules: by operation.
+        seen: the operations that were called, until a call of the whole model has ended.
+        recorded: those of the rules that acted where gradients are taken, as long as it is `seen`.
+        hits: how often each of the rules acted; compiled code counts when it is traced.
+        around: the modes of models that hold the one that this is for, with some of its operations.
+        roots: returns the models that this is for: one, and its copies.
+        say_layers: returns which of its layers that are an operation have rules of their own.
+    """
+
+    def __init__(self, rules: Mapping[str, CallRule]) -> None:
+        self.rules = dict(rules)
+        self.around: tuple[OperationMode, ...] = ()
+        self.roots: Callable[[], Sequence[Any]] = tuple
+        self.say_layers: Callable[[str], str] = lambda operation: ""
+        self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
+        self.seen: set[str] | None = set()
+        self.recorded: set[str] = set()
+        self.key = f"operations_{next(_keys)}"
+        MODES[self.key] = self
+        self.table = self._tabulate()
+        by_name = [Known(name, writes=writes) for name in self.rules for writes in (False, True)]
+        self.rows = {str(i): row for i, row in enumerate({*self.table.values(), *by_name})}
+        self.row_names = {row: key for key, row in self.rows.items()}
+        let_dynamo_dispatch(self.table)
+
+    def _tabulate(self) -> dict[Any, Known]:
+        """Return what is known of the functions that compute an operation with a rule, or call one
+        inside.
+        """
+        table: dict[Any, Known] = {}
+        names = set(self.rules)
+        if "relu6" in names:
+            names.add(HARDTANH)
+        for function, name in known_functions().items():
+            if name in names:
+                table[function] = know(name, function)
+        for name in names:
+            for packet in (getattr(torch.ops.aten, each, None) for each in (name, f"{name}_")):
+                if packet is not None:
+                    overloads = [getattr(packet, each) for each in packet.overloads()]
+                    table |= dict.fromkeys([packet, *overloads], know(name, packet))
+        for function in functions_calling(names):
+            table[function] = Known("", through=see_through(function))
+        return table
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        known = None
+        if not is_compiling():
+            known = self.table.get(func)
+        elif row := note_seen(self.key, func):  # functions are no keys: Dynamo makes some anew
+            known = self.rows[row]
+        if known is None:
+            if self.seen is not None and not is_compiling():
+                self.seen.add(name_operation(func))
+            if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot read that
+                func = torch.unflatten
+            return func(*args, **kwargs)
+        if known.through is not None:
+            with self:
+                return known.through(*args, **kwargs)
+        name = known.name
+        if name == HARDTANH:
+            if limits_of(args, kwargs) == LIMITS and "relu6" in self.rules:
+                name = "relu6"
+            elif name not in self.rules:
+                return func(*args, **kwargs)
+        rule = self.rules[name]
+        if rule is not OWN:
+            self.note_hit(name)
+        in_place = known.writes or (
+            kwargs.get("inplace") is True
+            or (len(args) > known.inplace_at and args[known.inplace_at] is True)
+        )
+        if stack_length():  # another model's: what our own code calls is not for it
+            with torch._C.DisableTorchFunction():
+                return rule.call(name, func, in_place, args, kwargs)
+        return rule.call(name, func, in_place, args, kwargs)
+
+    def note_hit(self, name: str) -> None:
+        """Count a call of an operation that has a rule."""
+        if is_compiling():
+            note_hit(self.key, name)
+            return
+        self.hits[name] += 1
+        if self.seen is not None and (torch.is_grad_enabled() or is_first_without_gradients()):
+            self.recorded.add(name)
+        if may_run_again():
+            self.keep_in_regions()
+
+    def count(self) -> int:
+        """Return how often its rules acted."""
+        return sum(self.hits.values())
+
+    def keep_in_regions(self) -> None:
+        """Let the regions around this call, that run again in backward, do so within this mode."""
+        note_regions()
+        for owner, name in (*hooked_regions(), *reentrant_regions()):
+            region = getattr(owner, name)
+            if isinstance(region, RunAgain) and not holds(region.function, self):
+                region.function = Within(region.function, self)
+
+    def say_missing(self) -> str:
+        """Return what is wrong after a call of the whole model; "" where every rule acted."""
+        if all(self.hits.values()):
+            return self.say_unrecorded()
+        called = sorted((self.seen or set()) - {"", "get", "set"})
+        missing = next(name for name, count in self.hits.items() if not count)
+        near = suggest(missing, called)
+        return (
+            f"the model called no operation {missing!r}, so its rule acted nowhere{near} "
+            f"{self.say_layers(missing)} (operations called: {', '.join(called) or 'none'}). For a "
+            f"layer of that name, give a predicate: lambda name, layer: name == {missing!r}"
+        )
+
+    def say_unrecorded(self, subject: str = "the model") -> str:
+        """Return what is wrong after a call in which each operation was called; "" where each was
+        with gradients, or where this thread takes none.
+        """
+        if not torch.is_grad_enabled():
+            return ""
+        missing = next((name for name in self.hits if name not in self.recorded), None)
+        if missing is None:
+            self.seen = None
+            return ""
+        return (
+            f"{subject} calls operation {missing!r} only where torch takes no gradient, so its "
+            "rule acts nowhere: inside of an autograd.Function, whose backward is its own, or "
+            "under torch.no_grad. Select the layer that does so"
+        )
+
+
+def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the limits of a call of hardtanh."""
+    low = args[1] if len(args) > 1 else kwargs.get("min_val", -1.0)
+    high = args[2] if len(args) > 2 else kwargs.get("max_val", 1.0)
+    return low, high
+
+
+# --- what Dynamo runs while it traces -------------------------------------------------------------
+
+
+@torch.compiler.assume_constant_result
+def note_hit(key: str, name: str) -> bool:
+    """Count a call in code that is traced."""
+    MODES[key].hits[name] += 1
+    MODES[key].recorded.add(name)
+    return True
+
+
+@torch.compiler.assume_constant_result
+def note_seen(key: str, function: Any) -> str:
+    """Note an operation in code that is traced; return which row of the mode is for it, if any."""
+    mode, name = MODES[key], name_operation(function)
+    known = mode.table.get(function)
+    if known is None and name in mode.rules:
+        known = Known(name, writes=know(name, function).writes)
+    if known is None and mode.seen is not None:
+        mode.seen.add(name)
+    return "" if known is None else mode.row_names[known]
+
+
+@torch.compiler.assume_constant_result
+def say_missing(key: str) -> str:
+    """Return what is wrong after the model was traced."""
+    return MODES[key].say_missing()
+
+
+@torch.compiler.assume_constant_result
+def count_hits(key: str) -> int:
+    """Return how many calls there were in code that is traced."""
+    return MODES[key].count()
+
+
+# --- regions that run again -----------------------------------------------------------------------
+
+
+class Within:
+    """A function that runs within a mode."""
+
+    def __init__(self, function: Call, mode: OperationMode) -> None:
+        self.function = function
+        self.mode = mode
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_entered(self.mode):
+            return self.function(*args, **kwargs)
+        with self.mode:
+            return self.function(*args, **kwargs)
+
+
+def holds(function: Any, mode: OperationMode) -> bool:
+    """Return whether a function runs within a mode already."""
+    while isinstance(function, Within):
+        if function.mode is mode:
+            return True
+        function = function.function
+    return False
+
+
+def is_entered(mode: OperationMode) -> bool:
+    """Return whether this thread is within a mode."""
+    for i in range(stack_length()):  # noqa: SIM110 (a third of the time of `any`)
+        if stack_at(i) is mode:
+            return True
+    return False
+
+
+def find_inner(mode: OperationMode) -> OperationMode | None:
+    """Return the innermost mode that this thread is within, of a model inside of a mode's."""
+    for i in range(stack_length() - 1, -1, -1):
+        entered = stack_at(i)
+        if isinstance(entered, OperationMode):
+            for each in entered.around:
+                if each is mode:
+                    return entered
+    return None

@@ -1,0 +1,1 @@
+"""How backends are found: what is installed, what it offers, which one owns a value."""

@@ -1,0 +1,342 @@
+"""How backends are found, and which one owns a value.
+
+A backend is found by the entry-point group `multigrad.backends`, ours and strangers' alike. Nothing
+here names a framework but NumPy: a value's owner is looked for among the backends whose framework
+is already imported, and cached by type. A backend that cannot be loaded is asked once, and is in
+the way of no other: `xg.backends()` and whoever asks for it by name are told why.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import BackendNotFound, GradientError, MultigradError, suggest
+from ...graph.support.notebook import InNotebooks
+from ...graph.support.threads import make_lock
+from ..contract import Backend, Reader
+from .admission import admit
+from .installed import (
+    find_points,
+    find_version,
+    install_line,
+    is_importable,
+    package_of,
+    requirements_of,
+    why_too_old,
+)
+
+GROUP = "multigrad.backends"
+OWN = "multigrad-rules"  # the distribution whose names nobody else takes
+# The reference needs no installation metadata, so that the core works from a source tree.
+REFERENCE = ("numpy", "multigrad.lowering.reference.backend:backend", GROUP)
+# What an activation asks before it acts: (types, is reading, what to call then). Both tables change
+# where a backend is loaded and nowhere else, because a compiler that reads along guards on all of
+# their keys.
+ReaderRow = tuple[tuple[type, ...], Callable[[], bool], Callable[..., Any]]
+EVERY_READER: list[ReaderRow] = []
+READERS: dict[type, tuple[ReaderRow, ...]] = {}  # for exactly these types of tensors
+FUNCTION_READERS: list[Reader] = []
+# Likewise, of all loaded compilers: who is asked, and told, at each step of a number that moves.
+IS_TRACING: list[Callable[[], bool]] = []
+ON_MOVE: list[Callable[[Any], None]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """One row of `xg.backends()`.
+
+    Attributes:
+        name: as it is asked for; the framework's import name.
+        installed: whether it can be used, as far as that is known.
+        version: the framework's.
+        reason: why it cannot be used, and what to type.
+
+    Examples:
+        >>> row = next(row for row in xg.backends() if row.name == "numpy")
+        >>> row.installed, row.reason
+        (True, None)
+    """
+
+    name: str
+    installed: bool
+    version: str | None
+    reason: str | None
+
+
+class Statuses(list[BackendStatus], InNotebooks):
+    """The rows of `xg.backends()`; prints as a table."""
+
+    def __repr__(self) -> str:
+        rows = [("name", "version", "why not")]
+        rows += [(row.name, row.version or "-", row.reason or "") for row in self]
+        wide = [max(len(row[i]) for row in rows) for i in range(2)]
+        return "\n".join(
+            f"{name:{wide[0]}}  {version:{wide[1]}}  {reason}".rstrip()
+            for name, version, reason in rows
+        )
+
+
+_loaded: dict[str, Backend] = {}
+_owners: dict[type, Backend] = {}
+_points: dict[str, Any] = {}
+_refused: dict[str, str] = {}  # by name: what was said where it could not be loaded
+_contested: dict[str, str] = {}  # by name: what is said where several packages offer one
+_indexing = make_lock()
+
+
+def load_backend(name: str) -> Backend:
+    """Return the backend of that name, importing its framework.
+
+    Raises:
+        BackendNotFound: there is none, its framework is not installed or too old, or the package
+            that offers it is broken.
+    """
+    backend = _loaded.get(name)
+    if backend is not None:
+        return backend
+    points = entry_points()
+    if name not in points:
+        raise BackendNotFound(
+            f"no backend named {name!r}{suggest(name, points)} (backends: {', '.join(points)})"
+        )
+    try:
+        backend = _import_backend(name, points[name])
+    except BackendNotFound as error:
+        if not _is_being_imported(name):
+            _refused[name] = str(error)
+        raise
+    with _indexing:  # so that no table of fewer backends comes last
+        found = _loaded.setdefault(name, backend)
+        _refused.pop(name, None)
+        index_readers()
+    return found
+
+
+def _import_backend(name: str, point: Any) -> Backend:
+    package = package_of(point)
+    where = f"{getattr(point, 'value', name)} of {package or 'an unknown package'}"
+    if name in _contested and package != OWN and name != REFERENCE[0]:
+        raise BackendNotFound(f"backend {name!r} cannot be used: {_contested[name]}")
+    _check_version(name, package)
+    try:
+        found = point.load()  # an import, for which other threads wait by its own lock
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != name:
+            raise _broken(name, where, error) from error
+        line = install_line(name, package, requirements_of(name, package))
+        raise BackendNotFound(
+            f"backend {name!r} needs {error.name}, which is not installed: {line}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        _check_version(name, package)
+        raise _broken(name, where, error) from error
+    _check_version(name, package)  # some say it themselves, and no metadata does
+    return admit(found, name, where)
+
+
+def _check_version(name: str, package: str) -> None:
+    old = why_too_old(name, package) if package else None
+    if old is not None:
+        raise BackendNotFound(f"backend {name!r} {old}")
+
+
+def _broken(name: str, where: str, error: BaseException) -> BackendNotFound:
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    return BackendNotFound(f"backend {name!r} cannot be loaded: {where} raises {said}")
+
+
+def load_point(point: Any, else_: str) -> None:
+    """Load what acquaints multigrad with a library; one that is broken is in the way of no other.
+
+    Args:
+        else_: what follows where it is broken, for a warning.
+    """
+    try:
+        point.load()
+    except ImportError:  # another library of that name, or a part of it is missing
+        return
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        warnings.warn(f"{else_}: {point.value} raises {said}", stacklevel=3)
+
+
+def _is_being_imported(name: str) -> bool:
+    """Return whether a framework's import has begun and not ended, so that it may work later."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def index_readers() -> None:
+    """Bring the tables of readers up to date with the loaded backends."""
+    rows: list[tuple[Backend, Reader]] = []
+    functions: list[Reader] = []
+    for backend in loaded():
+        rows += [(backend, reader) for reader in backend.compiler.read_activation]
+        functions += backend.compiler.read_function
+        own = tuple(_row(backend, reader) for reader in backend.compiler.read_activation)
+        READERS.update(dict.fromkeys(backend.tensors.types, own))
+    rows.sort(key=lambda row: not row[1].reads_code)
+    functions.sort(key=lambda reader: not reader.reads_code)
+    compilers = [backend.compiler for backend in loaded()]
+    IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
+    ON_MOVE[:] = [each.on_move for each in compilers if each.on_move is not None]
+    EVERY_READER[:] = [_row(*row) for row in rows]
+    FUNCTION_READERS[:] = functions
+
+
+def _row(backend: Backend, reader: Reader) -> ReaderRow:
+    return backend.tensors.types, reader.is_reading, reader.call
+
+
+def entry_points() -> Mapping[str, Any]:
+    """Return the entry points of all backends by name, NumPy first; read once per process.
+
+    An entry point is named after its framework's import name. No package takes a name of ours.
+    """
+    if not _points:
+        from importlib.metadata import EntryPoint
+
+        found: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
+        for point in sorted(find_points(GROUP), key=lambda each: package_of(each) != OWN):
+            same = found.setdefault(point.name, [])
+            if all(point.value != other.value for other in same):
+                same.append(point)
+        for name, points in found.items():
+            if len(points) > 1:
+                _contested[name] = _say_contested(points)
+        # At once: other threads look too.
+        _points.update({name: points[0] for name, points in found.items()})
+    return _points
+
+
+def _say_contested(points: list[Any]) -> str:
+    first, *others = [f"{point.value} of {package_of(point) or 'multigrad'}" for point in points]
+    if package_of(points[0]) in (OWN, ""):
+        return f"multigrad's own is used, and not {' or '.join(others)}, of the same name"
+    return f"two packages offer it, {first} and {' and '.join(others)}; uninstall one of them"
+
+
+def backends(*, load: bool = False) -> Statuses:
+    """Return one row per backend.
+
+    Args:
+        load: load each, to know for certain which of them work. Without it no framework is
+            imported, and a package that breaks on import shows once it was asked for.
+
+    Examples:
+        >>> "numpy" in [row.name for row in xg.backends() if row.installed]
+        True
+        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # of one that is not: why
+        [None]
+    """
+    return Statuses(_status(name, load) for name in entry_points())
+
+
+def _status(name: str, load: bool) -> BackendStatus:
+    if load or name in sys.modules:
+        with suppress(BackendNotFound):
+            load_backend(name)
+    point = _points[name]
+    package = package_of(point)
+    requirements = requirements_of(name, package) if package else []
+    if not is_importable(name):
+        return BackendStatus(name, False, None, install_line(name, package, requirements))
+    version = find_version(name, requirements)
+    reason = None if name in _loaded else _refused.get(name) or _foresee(name, point, package)
+    if reason is not None:
+        return BackendStatus(name, False, version, reason.removeprefix(f"backend {name!r} "))
+    return BackendStatus(name, True, version, _contested.get(name))
+
+
+def _foresee(name: str, point: Any, package: str) -> str | None:
+    """Return why a backend would not load, as far as it can be told without an import."""
+    if name in _contested and package != OWN and name != REFERENCE[0]:
+        return _contested[name]
+    root = str(getattr(point, "module", "") or "").partition(".")[0]
+    if root and not is_importable(root):
+        return f"its entry point names {root}, which is not there: reinstall {package}"
+    return why_too_old(name, package) if package else None
+
+
+def backend_of(value: Any) -> Backend:
+    """Return the backend that owns a value.
+
+    Raises:
+        BackendNotFound: no backend whose framework is imported takes values of this type.
+    """
+    type_ = type(value)
+    backend = _owners.get(type_)
+    if backend is None:
+        backend = _find_owner(type_)
+        _owners[type_] = backend
+    return backend
+
+
+def _find_owner(type_: type) -> Backend:
+    for backend in in_use():
+        if issubclass(type_, backend.tensors.types):
+            refuse = backend.tensors.refuse
+            if refuse is not None and (why := refuse(type_)):
+                named = f"{type_.__module__}.{type_.__qualname__}"
+                raise GradientError(f"a {named} is not taken: {why}")
+            return backend
+    refuse_unusable(type_)
+    names = ", ".join(entry_points())
+    raise BackendNotFound(
+        f"no backend takes a {type_.__module__}.{type_.__qualname__}; "
+        f"expected a NumPy array or a tensor of an installed backend ({names})"
+    )
+
+
+def refuse_unusable(*types: type) -> None:
+    """Say of what is no tensor to us why its framework's backend cannot be used.
+
+    Raises:
+        BackendNotFound: one of them is of such a framework.
+    """
+    for type_ in types:
+        roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
+        for name, said in _refused.items():
+            if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
+                raise BackendNotFound(
+                    f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
+                )
+
+
+def in_use() -> list[Backend]:
+    """Return the backends whose framework is already imported."""
+    found = []
+    for name in _points or entry_points():
+        backend = _loaded.get(name)
+        if backend is None and name in sys.modules and name not in _refused:
+            try:
+                backend = load_backend(name)
+            except BackendNotFound:
+                continue
+        if backend is not None:
+            found.append(backend)
+    return found
+
+
+def loaded() -> list[Backend]:
+    """Return the backends loaded so far."""
+    return list(_loaded.values())
+
+
+def backend_among(values: Any) -> Backend:
+    """Return the one backend that owns the tensors among `values`, plain numbers aside.
+
+    Raises:
+        MultigradError: they belong to two frameworks.
+    """
+    tensors = [v for v in values if not isinstance(v, bool | int | float | tuple | type(None))]
+    owners = {backend_of(v) for v in tensors}
+    if len(owners) > 1:
+        names = " and ".join(sorted(owner.name for owner in owners))
+        raise MultigradError(f"one call mixes tensors of {names}; convert them to one framework")
+    return owners.pop() if owners else load_backend("numpy")

@@ -1,0 +1,163 @@
+"""What is installed: a framework's version, and which one its backend needs; by metadata alone.
+
+The lower bound stands in one place, the metadata of the package that offers the backend: its extra
+of the backend's name, or a dependency on the framework. No framework is imported to read it, and
+`importlib.metadata` is loaded where it is first needed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
+SYSTEM = re.compile(r"""sys_platform\s*==\s*["']([^"']+)["']""")
+LEAST = re.compile(r"[~>]=\s*([0-9][0-9.]*)")
+RELEASE = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One line of what a package asks for.
+
+    Attributes:
+        package: the name under which it is installed.
+        text: as an installer takes it, "torch>=2.9".
+        extra: the extra that asks for it, "" where the package itself does.
+        least: the oldest version that will do, "" for any.
+    """
+
+    package: str
+    text: str
+    extra: str
+    least: str
+
+
+def read_requirement(line: str) -> Requirement:
+    """Return a `Requires-Dist` line in its parts."""
+    text, _, marker = line.partition(";")
+    text = text.strip().replace(" (", "").rstrip(")")
+    name, extra, least = NAME.match(text), EXTRA.search(marker), LEAST.search(text)
+    return Requirement(
+        name[0] if name else text, text, extra[1] if extra else "", least[1] if least else ""
+    )
+
+
+def normalized(package: str) -> str:
+    """Return a package's name as the index compares it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def find_points(group: str) -> list[Any]:
+    """Return the entry points of a group, but for those of packages with damaged metadata."""
+    from importlib import metadata
+
+    try:
+        return list(metadata.entry_points(group=group))
+    except Exception:  # one package's file, which is read with all others
+        return [point for each in metadata.distributions() for point in _points_of(each, group)]
+
+
+def _points_of(distribution: Any, group: str) -> list[Any]:
+    try:
+        return list(distribution.entry_points.select(group=group))
+    except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
+        return []
+
+
+def package_of(point: Any) -> str:
+    """Return the package that declares an entry point, "" where that is not known."""
+    try:
+        return str(point.dist.name or "")
+    except (AttributeError, KeyError, TypeError):  # no metadata, or damaged
+        return ""
+
+
+def requirements_of(name: str, package: str) -> list[Requirement]:
+    """Return what a package asks for, on this system, of the framework that is imported under this
+    name.
+    """
+    from importlib import metadata
+
+    try:
+        lines = metadata.requires(package) or []
+    except (metadata.PackageNotFoundError, ValueError, TypeError):
+        return []
+    rows = [read_requirement(line) for line in lines if _is_of_here(line)]
+    in_extra = [row for row in rows if normalized(row.extra) == normalized(name)]
+    same = [row for row in rows if not row.extra and normalized(row.package) == normalized(name)]
+    if in_extra or same:
+        return in_extra or same
+    provided = {normalized(each) for each in metadata.packages_distributions().get(name, ())}
+    return [row for row in rows if not row.extra and normalized(row.package) in provided]
+
+
+def _is_of_here(line: str) -> bool:
+    system = SYSTEM.search(line)
+    return system is None or system[1] == sys.platform
+
+
+def find_version(name: str, requirements: list[Requirement]) -> str | None:
+    """Return the version of a framework, its own word first; None where it is not known."""
+    from importlib import metadata
+
+    known = getattr(sys.modules.get(name), "__version__", None)
+    if isinstance(known, str):
+        return known
+    for package in _packages(name, requirements):
+        try:
+            return metadata.version(package)
+        except (metadata.PackageNotFoundError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _packages(name: str, requirements: list[Requirement]) -> Iterator[str]:
+    from importlib import metadata
+
+    yield from (row.package for row in requirements)
+    yield from metadata.packages_distributions().get(name, ())
+
+
+def is_importable(name: str) -> bool:
+    """Return whether a module of that name could be imported."""
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # imported by other means: it has no spec
+        return sys.modules.get(name) is not None
+
+
+def install_line(name: str, package: str, requirements: list[Requirement]) -> str:
+    """Return what installs, or renews, the framework of a backend."""
+    if any(row.extra for row in requirements):
+        return f"pip install '{package}[{name}]'"
+    if requirements:
+        return f"pip install '{requirements[0].text}'"
+    return f"see how {package or 'its backend'} says to install {name}"
+
+
+def why_too_old(name: str, package: str) -> str | None:
+    """Return what to say of a framework that is older than its backend needs; None: it is not."""
+    requirements = requirements_of(name, package)
+    bound = next((row for row in requirements if row.least), None)
+    version = find_version(name, requirements) if bound else None
+    if bound is None or version is None or not is_older(version, bound.least):
+        return None
+    line = install_line(name, package, requirements)
+    return f"needs {bound.text}, and {name} {version} is installed: {line}"
+
+
+def is_older(version: str, least: str) -> bool:
+    """Return whether a version comes before another; one that cannot be read does not."""
+    found, bound = RELEASE.match(version), RELEASE.match(least)
+    if found is None or bound is None:
+        return False
+    pair = [[int(part) for part in each[0].split(".")] for each in (found, bound)]
+    width = max(map(len, pair))
+    mine, wanted = (each + [0] * (width - len(each)) for each in pair)
+    return mine < wanted

@@ -1,0 +1,1 @@
+"""What all rooms do with tensors of any framework."""

@@ -1,0 +1,84 @@
+"""What all compilers are told at once; `Compiler` says what an event means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from ..finding.discovery import IS_TRACING, ON_MOVE, in_use, loaded
+
+Leave = Callable[[], None]
+
+
+def enter_rules(token: str) -> list[Leave]:
+    """Show the active rules' token to all compilers in use; return what to call where they end."""
+    leaves: list[Leave] = []
+    try:
+        for backend in in_use():
+            on_enter = backend.compiler.on_enter
+            if on_enter is not None:
+                leaves.append(on_enter(token))
+    except BaseException:
+        leave_rules(leaves)
+        raise
+    return leaves
+
+
+def leave_rules(leaves: list[Leave]) -> None:
+    """Let all compilers see what is in force now, the last that was told first."""
+    for leave in reversed(leaves):
+        leave()
+
+
+def show_tensors(active: Any) -> None:
+    """Show active rules, one of which has tensors for params, to all compilers in use."""
+    for backend in in_use():
+        if backend.compiler.on_tensors is not None:
+            backend.compiler.on_tensors(active)
+
+
+def hook_params() -> Leave:
+    """Let rules act on parameters' gradients, where frameworks can, until the result is called."""
+    with ExitStack() as stack:
+        for backend in in_use():
+            if backend.imports.hook_params is not None:
+                stack.enter_context(backend.imports.hook_params())
+        return stack.pop_all().close
+
+
+def tell_read() -> None:
+    """Tell all loaded compilers that the rule in force is read."""
+    for backend in loaded():
+        if backend.compiler.on_read is not None:
+            backend.compiler.on_read(None, None)
+
+
+def tell_depend(held: Any) -> None:
+    """Tell all loaded compilers that code depends on something that may be superseded."""
+    for backend in loaded():
+        if backend.compiler.on_depend is not None:
+            backend.compiler.on_depend(held)
+
+
+def tell_registered(epoch: int) -> None:
+    """Tell all loaded compilers that a name changed its meaning."""
+    for backend in loaded():
+        if backend.compiler.on_register is not None:
+            backend.compiler.on_register(epoch)
+
+
+def tell_moved(moving: Any) -> None:
+    """Tell all loaded compilers, and what follows it, that a number has moved."""
+    for on_move in ON_MOVE:
+        on_move(moving)
+    for follower in moving.all_following():
+        follower.on_move(moving)
+
+
+def is_tracing() -> bool:
+    """Return whether a loaded compiler traces what runs now, to run it again as it is then."""
+    for ask in IS_TRACING:  # noqa: SIM110  (a loop, which Dynamo reads)
+        if ask():
+            return True
+    return False

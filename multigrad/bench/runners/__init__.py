@@ -1,0 +1,1 @@
+"""How each framework runs forward and backward of a rival."""

@@ -1,0 +1,130 @@
+"""Epochs of `fit` in Keras, on the backend that this process runs: our layer, bridged ones, and one
+written by hand.
+
+All models begin with the same weights and see the same batches, so that they compute the same
+numbers.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import multigrad.keras as xk
+
+from ..cases import KERAS_PART, NATIVE, OURS, STEP, Effort
+from ..contests import Contest, contest_to_document
+from ..fits import Workload
+from ..harness import keep_memory
+from ..measure import run_clocked_race
+from ..rivals.in_keras import Step
+
+CLASSES = 10
+# the first epoch compiles; on jax the second one may again, for what the first has put elsewhere
+WARM_UPS = 2
+
+
+class Clock(keras.callbacks.Callback):
+    """Takes the time of an epoch, without what `fit` does around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = self.seconds = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Start."""
+        self.start = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Stop: the loss of the last batch is known, so all work is done."""
+        self.seconds = time.perf_counter() - self.start
+
+
+def measure(guests: Sequence[str], threads: int, effort: Effort, workload: Workload) -> Contest:
+    """Train one model with each layer, epoch by epoch in turns."""
+    layers = list_layers(guests)
+    data = make_data(workload)
+    epochs = {name: build_epoch(build_model(make, workload), data) for name, make in layers.items()}
+    for epoch in (*epochs.values(),) * WARM_UPS:
+        epoch()
+    race = run_clocked_race(epochs, effort)
+    return Contest(
+        KERAS_PART,
+        keras.config.backend(),
+        STEP,
+        size=workload.batch * workload.units,
+        threads=threads,
+        timings={name: race.summarize(name) for name in layers},
+        ratios={name: race.compare(name, NATIVE) for name in layers if name != NATIVE},
+    )
+
+
+def list_layers(guests: Sequence[str]) -> dict[str, Callable[[], Any]]:
+    """Return what makes each contender's layer."""
+    ours = partial(xk.Activation, STEP.forward, rule=STEP.rule)
+    bridged = {f"{OURS} in {guest}": partial(ours, backend=guest) for guest in guests}
+    return {NATIVE: Step, OURS: ours, **bridged}
+
+
+def make_data(workload: Workload) -> tuple[Any, Any, int]:
+    """Return inputs, labels and the size of a batch."""
+    generator = np.random.default_rng(0)
+    count = workload.batch * workload.batches
+    x = generator.standard_normal((count, workload.features), dtype=np.float32)
+    return x, generator.integers(0, CLASSES, count), workload.batch
+
+
+def build_model(make: Callable[[], Any], workload: Workload) -> Any:
+    """Return a compiled model with two layers of a kind."""
+    keras.utils.set_random_seed(0)
+    dense = keras.layers.Dense
+    model = keras.Sequential(
+        [
+            keras.Input((workload.features,)),
+            dense(workload.units),
+            make(),
+            dense(workload.units),
+            make(),
+            dense(CLASSES),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss)
+    return model
+
+
+def build_epoch(model: Any, data: tuple[Any, Any, int]) -> Callable[[], float]:
+    """Return a call that trains an epoch and gives its seconds."""
+    x, labels, batch = data
+    clock = Clock()
+
+    def epoch() -> float:
+        model.fit(x, labels, batch_size=batch, shuffle=False, verbose=0, callbacks=[clock])
+        return clock.seconds
+
+    return epoch
+
+
+def main(request: str, reply: str) -> None:
+    """Measure what a document asks for and write the answer to a file."""
+    asked = json.loads(request)
+    keep_memory()
+    effort, workload = Effort(**asked["effort"]), Workload(**asked["workload"])
+    contest = measure(asked["guests"], asked["threads"], effort, workload)
+    answer = {"version": f"Keras {keras.__version__}", "contest": contest_to_document(contest)}
+    Path(reply).write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,254 @@
+"""A meaning of ours, called as a library's function is: by its names, in its order, with its
+defaults.
+
+What calls it is compiled once, at the first call, so that a call costs what it would cost by hand,
+and a wrong one is Python's own TypeError, in the library's words.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from keyword import iskeyword
+from typing import Any
+
+import numpy as np
+
+Handler = Callable[..., Any]
+Parameters = Mapping[str, inspect.Parameter]
+
+# What one library and another call the same parameter.
+SYNONYMS = {
+    word: words.split()[0]
+    for words in (
+        "axis axes dim dimension dimensions dims permutation",
+        "axis1 dim1",
+        "axis2 dim2",
+        "keepdims keepdim",
+        "ord p",
+        "correction ddof",
+        "x input self a",
+        "descending reverse",
+        "eps epsilon",
+    )
+    for word in words.split()
+}
+# What labels or checks a result, or says where it lies or by which method it is found, has no
+# meaning in a graph of real numbers.
+LABELS = {
+    "accuracy", "check_finite", "compute_mode", "conjugate", "device", "driver", "is_stable",
+    "layout", "memory_format", "name", "non_blocking", "overwrite_a", "overwrite_b", "pin_memory",
+    "precision", "requires_grad", "validate_args",
+}  # fmt: skip
+UNSET = inspect.Parameter.empty
+PLAIN = (bool, int, float, str, tuple, list)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library whose functions are called as it has them.
+
+    Attributes:
+        home: its module.
+        rooms: where names are looked up that begin with one of these words and a dot.
+        signature_of: how it is asked what a function takes.
+        values: what makes a value of ours of what the library takes, by its parameter's name.
+    """
+
+    home: Any
+    rooms: Mapping[str, Any] = field(default_factory=dict)
+    signature_of: Callable[[Any], inspect.Signature] = inspect.signature
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+
+    def called(self, rows: Mapping[Any, str]) -> dict[Any, Handler]:
+        """Return what functions record that mean what functions of ours do.
+
+        Args:
+            rows: by the module that has ours: "hsplit; unstack: unbind; solve: solve(rhs=b)", which
+                is ours, the library's names for it, and in brackets which of ours a parameter is.
+                What the installed version lacks is left out.
+        """
+        found: dict[Any, Handler] = {}
+        for home, text in rows.items():
+            for entry in text.split(";"):
+                own, _, names = entry.partition(":")
+                own = own.strip()
+                for name, brackets in NAME.findall(names or own):
+                    function = self.find(name)
+                    if function is not None:
+                        meaning = getattr(home, own.partition("(")[0])
+                        words = dict(WORDS.findall(brackets))
+                        found[function] = self.bound(function, meaning, words)
+        return found
+
+    def find(self, name: str) -> Any:
+        """Return the function of a name, None where the installed version has none."""
+        room, _, rest = name.partition(".")
+        found, path = (self.rooms[room], rest) if room in self.rooms else (self.home, name)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        return found
+
+    def bound(
+        self, function: Any, meaning: Handler, words: Mapping[str, str] | None = None
+    ) -> Handler:
+        """Return a meaning called as a function of the library is.
+
+        A parameter is the one of ours that has its name, or a synonym's; of the others, those that
+        have to be given are paired in order. What ours does not know may be given as its default
+        alone, and labels are dropped.
+
+        Args:
+            words: which of ours a parameter is, where no rule here finds it; None: ours takes all
+                of the library's but labels, in the same order.
+        """
+
+        @functools.cache
+        def adapter() -> Handler:
+            return bind(self, function, meaning, words)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return adapter()(*args, **kwargs)
+
+        call.__name__ = call.__qualname__ = getattr(function, "__name__", "call")
+        call.__doc__ = meaning.__doc__
+        vars(call).update(meaning=meaning, adapter=adapter)
+        return call
+
+
+NAME = re.compile(r"([\w.]+)(?:\(([^)]*)\))?")
+WORDS = re.compile(r"(\w+)=(\w+)")
+
+
+def bind(
+    library: Library, function: Any, meaning: Handler, words: Mapping[str, str] | None
+) -> Handler:
+    """Compile what calls a meaning by a function's signature; where the library tells of none, it
+    is called by its own.
+
+    Raises:
+        TypeError: the two do not fit.
+    """
+    ours = inspect.signature(meaning).parameters
+    try:
+        signature = library.signature_of(function)
+    except ValueError:  # the library does not tell
+        return meaning
+    theirs = signature.parameters
+    pairs = in_order(theirs, ours) if words is None else paired(theirs, ours, words)
+    name = getattr(function, "__name__", "").strip("_")
+    name = name if name.isidentifier() and not iskeyword(name) else "call"
+    known: dict[str, Any] = {"_meaning": meaning, "_refuse": refuse, "__name__": __name__}
+    own_names = {their: own for own, given in pairs.items() for their in given}
+    parameters, lines = [], []
+    for word, each in theirs.items():
+        default = each.default
+        if word in own_names and default is NOT_GIVEN:
+            default = ours[own_names[word]].default
+        is_needed = default is UNSET and each.kind is not each.VAR_KEYWORD
+        known[f"_{word}"] = {} if default is UNSET else default
+        if word not in own_names and word not in LABELS:
+            if is_needed:
+                raise TypeError(f"{name}{signature}: {word!r} is nothing to {meaning}")
+            lines.append(f"if {word} is not _{word}: _refuse({name!r}, {word!r}, {word}, _{word})")
+        default = UNSET if default is UNSET else _Written(f"_{word}")
+        parameters.append(each.replace(default=default, annotation=UNSET))
+        if word in library.values:
+            known[f"_as_{word}"] = library.values[word]
+            lines.append(f"{word} = _as_{word}({word})")
+    lines.append(f"return _meaning({', '.join(arguments(theirs, ours, pairs))})")
+    heading = inspect.Signature(parameters)
+    source = "\n    ".join((f"def {name}{heading}:", *lines))
+    # As code of this file, for all that asks whose code it is.
+    exec(compile(source, __file__, "exec"), known)  # noqa: S102
+    adapter: Handler = known[name]
+    adapter.source = source  # type: ignore[attr-defined]
+    return adapter
+
+
+NOT_GIVEN = getattr(np, "_NoValue", UNSET)
+
+
+class _Written(str):
+    """Words whose `repr` is the words."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def arguments(
+    theirs: Parameters, ours: Parameters, pairs: Mapping[str, tuple[str, ...]]
+) -> list[str]:
+    """Return what a meaning is called with, as it is written.
+
+    Raises:
+        TypeError: it needs more.
+    """
+    written, in_place = [], True
+    for own, each in ours.items():
+        given = pairs.get(own)
+        if each.kind is each.VAR_POSITIONAL:
+            for their in given or ():
+                is_many = theirs[their].kind is each.VAR_POSITIONAL
+                written.append(f"*{their}" if is_many else their)
+        elif given is None:
+            if each.default is UNSET and each.kind is not each.VAR_KEYWORD:
+                raise TypeError(f"nothing gives {own!r} among {', '.join(theirs)}")
+            in_place = False
+        else:
+            in_place = in_place and each.kind is not each.KEYWORD_ONLY
+            written.append(given[0] if in_place else f"{own}={given[0]}")
+    return written
+
+
+def paired(
+    theirs: Parameters, ours: Parameters, words: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return which parameter of a library's is each of ours."""
+    pairs = {own: their for their, own in words.items()}
+
+    def free(parameters: Parameters, taken: Iterable[str]) -> list[str]:
+        taken = {*taken, *LABELS}
+        return [
+            word
+            for word, each in parameters.items()
+            if word not in taken and each.kind is not each.VAR_KEYWORD
+        ]
+
+    for word in free(theirs, pairs.values()):
+        if word in ours and word not in pairs:
+            pairs[word] = word
+    for word in free(theirs, pairs.values()):
+        same = [own for own in free(ours, pairs) if SYNONYMS.get(own, own) == SYNONYMS.get(word)]
+        if same:
+            pairs[same[0]] = word
+    needed = [
+        [word for word in free(each, taken) if each[word].default in (UNSET, NOT_GIVEN)]
+        for each, taken in ((ours, pairs), (theirs, pairs.values()))
+    ]
+    pairs.update(zip(*needed, strict=False))
+    return {own: (their,) for own, their in pairs.items()}
+
+
+def in_order(theirs: Parameters, ours: Parameters) -> dict[str, tuple[str, ...]]:
+    """Return the same where ours takes what the library does in the same order."""
+    rest = [word for word in theirs if word not in (*LABELS, "out")]
+    pairs: dict[str, tuple[str, ...]] = {}
+    for own, each in ours.items():
+        if each.kind is each.VAR_POSITIONAL:
+            pairs[own], rest = tuple(rest), []
+        elif rest and each.kind is not each.KEYWORD_ONLY:
+            pairs[own] = (rest.pop(0),)
+    return pairs
+
+
+def refuse(name: str, word: str, given: Any, default: Any) -> None:
+    """Raise TypeError for a parameter of a library's that no meaning takes, unless it is given as
+    its default.
+    """
+    is_plain = default is None or type(default) in PLAIN or default == {}
+    if not (is_plain and type(given) is type(default) and given == default):
+        raise TypeError(f"{name} with {word}={given!r:.40}")

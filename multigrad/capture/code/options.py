@@ -1,0 +1,73 @@
+"""How code becomes a graph: what its author says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ...errors import RuleTypeError
+from .table import check_dialect
+
+__all__ = ["Capture"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """How code becomes a graph; an option of `register`, `custom_gradient`, `function` and
+    `convert`.
+
+    Examples:
+        >>> @xg.custom_gradient(capture=xg.Capture(dialect="numpy", native=False))
+        ... def doubled(x):
+        ...     return x * 2, lambda upstream: upstream * 2
+        >>> doubled(np.array([1.0, 2.0]))
+        array([2., 4.])
+
+    Attributes:
+        native: None: code that cannot be captured runs as it is, on its own framework (a rule with
+            one warning). True: it always runs as it is, for side effects or values that change
+            outside of it. False: TraceError where it cannot be captured.
+        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its
+            file imports several and it mentions none.
+        prove: when it has been captured, run it once as it is on small inputs, forward and
+            backward, and compare it with the graph: where they differ the graph is never used.
+            `MULTIGRAD_PROVE=0` turns all proofs off.
+
+    Raises:
+        RuleTypeError: `native` is not None, True or False, or no dialect has that name.
+    """
+
+    native: bool | None = None
+    dialect: str | None = None
+    prove: bool = True
+
+    def __post_init__(self) -> None:
+        if self.native not in (None, True, False):
+            raise RuleTypeError(f"native is None, True or False, got {self.native!r}")
+        check_dialect(self.dialect)
+
+    @property
+    def library(self) -> str:
+        """The import name of the dialect's library, "" where none is named."""
+        return check_dialect(self.dialect)
+
+
+def settled(
+    capture: Capture | None,
+    native: bool | None = None,
+    dialect: str | None = None,
+    prove: bool = True,
+) -> Capture:
+    """Return the options that a call has given, together or one by one.
+
+    Raises:
+        RuleTypeError: they are given both ways, or are no options.
+    """
+    one_by_one = Capture(native, dialect, prove)
+    if capture is None:
+        return one_by_one
+    if not isinstance(capture, Capture):
+        raise RuleTypeError(f"capture is an xg.Capture(...), got {type(capture).__name__}")
+    if one_by_one != Capture():
+        names = ", ".join(each.name for each in fields(Capture))
+        raise RuleTypeError(f"give {names} in capture=xg.Capture(...), or without it, not both")
+    return capture

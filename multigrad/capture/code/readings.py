@@ -1,0 +1,169 @@
+"""Readings: which library a function is written in, by what its code and its module mention."""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...errors import RuleValueError
+from ...trace.trace import Trace
+from .libraries import is_library_file
+from .table import contents, mentioned, nested_codes, registered_dialects
+
+OWN = __name__.partition(".")[0]
+CODE, TENSORS, NOBODY = "code", "tensors", "nobody's"
+DIALECTS = registered_dialects()  # those registered later, too
+
+
+def dialect_of(function: types.FunctionType) -> str:
+    """Return the import name of the array library that a function is written in, or ""; the
+    likeliest of several.
+    """
+    return next(iter(readings_of(function)), "")
+
+
+def names_library(function: types.FunctionType) -> bool:
+    """Return whether code mentions an array library, and not `xg.xp`, which is for all."""
+    roots = set(_roots(function, set()))
+    return bool(roots) and OWN not in roots
+
+
+def readings_of(function: types.FunctionType) -> tuple[str, ...]:
+    """Return the libraries that a function may be written in, the likeliest first; one where the
+    code tells.
+
+    What the function mentions decides, then what its module imports. NumPy's constants are used
+    beside all of them, so that it decides only where no framework is about; `xg.xp` decides where
+    it is mentioned without one.
+    """
+    own = __name__.partition(".")[0]
+    roots = tuple(dict.fromkeys(_roots(function, set())))
+    known = tuple([root for root in roots if root in DIALECTS and root != "numpy"])
+    if known or roots == (own,):
+        return known or roots
+    around = dict.fromkeys(_packages(function.__globals__.values()))
+    frameworks = tuple([root for root in around if root in DIALECTS and root != "numpy"])
+    if "numpy" in roots and not (frameworks and _reads_constants_only(function)):
+        return ("numpy", *frameworks)
+    if own in roots:
+        return (own,)
+    others = tuple(root for root in roots if root not in DIALECTS)
+    if frameworks:
+        return frameworks
+    return others[:1] or (("numpy",) if "numpy" in (*roots, *around) else ())
+
+
+def whose_types(function: types.FunctionType | None, readings: tuple[str, ...]) -> str:
+    """Return whose dtypes a function's operators have: those of its "code" where that mentions a
+    library, of its "tensors" where NumPy is imported beside it alone, "nobody's" where it is
+    written with `xg.xp` for all.
+    """
+    if readings[:1] not in ((), ("numpy",)):
+        return CODE
+    roots = set() if function is None else set(_roots(function, set()))
+    if OWN in roots:
+        return NOBODY
+    return CODE if "numpy" in roots else TENSORS
+
+
+def _reads_constants_only(function: types.FunctionType) -> bool:
+    """Return whether all that a function takes from NumPy are numbers and classes: `np.pi`,
+    `np.float32`.
+    """
+    taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
+    for code in nested_codes(function.__code__):
+        rows = list(dis.get_instructions(code))
+        for row, following in itertools.pairwise(rows):
+            module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
+            if isinstance(module, types.ModuleType) and _root_of(module) == "numpy":
+                taken.append(getattr(module, str(following.argval), None))
+    return not any(
+        callable(v) and not isinstance(v, type) and _root_of(v) == "numpy" for v in taken
+    )
+
+
+def library_for(trace: Trace, method: str) -> str:
+    """Return the library whose methods a tensor has, where they mean another thing in another
+    library.
+
+    Raises:
+        RuleValueError: the code may be written in several.
+    """
+    if len(trace.readings) > 1:
+        where = trace.location()
+        names = " and ".join(trace.readings)
+        raise RuleValueError(
+            f"{trace.kind} {trace.name!r}{f' ({where})' if where else ''} uses .{method}, which "
+            f"differs between the libraries that its file imports ({names}). Say which it means: "
+            f"dialect={trace.readings[-1 if trace.readings[0] == 'numpy' else 0]!r}"
+        )
+    return trace.dialect
+
+
+def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
+    """Yield the packages that a function, its closure and its annotations mention, then those of
+    its helpers.
+    """
+    seen.add(function)
+    names = [name for name, _ in mentioned(function)]
+    for note in function.__annotations__.values():
+        names += re.findall(r"\w+", str(note))
+    around = function.__globals__
+    values = [around[name] for name in names if name in around]
+    held = [contents(cell) for cell in function.__closure__ or ()]
+    yield from _packages(values)
+    yield from _packages(held)
+    for name in names:  # imported inside the function
+        root = name.partition(".")[0]
+        if root in DIALECTS and root in sys.modules and name not in around:
+            yield root
+    for value in (*held, *values):
+        if isinstance(value, types.FunctionType) and value not in seen:
+            if not is_library_file(value.__code__.co_filename):
+                yield from _roots(value, seen)
+        elif isinstance(value, types.ModuleType) and not _is_library(value):
+            yield from _packages(vars(value).values())
+
+
+def _packages(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the libraries of modules, and of what is imported from a dialect's."""
+    for value in list(values):
+        is_module = isinstance(value, types.ModuleType)
+        root = _root_of(value)
+        if root in DIALECTS or (is_module and _is_library(value)):
+            yield root
+
+
+def _root_of(value: Any) -> str:
+    """Return the top-level package that a module is of, or that a value comes from."""
+    is_module = isinstance(value, types.ModuleType)
+    home = value.__name__ if is_module else getattr(value, "__module__", None)
+    return home.partition(".")[0] if isinstance(home, str) else ""
+
+
+def _is_library(module: types.ModuleType) -> bool:
+    """Return whether a module is a library's, neither the user's own nor Python's."""
+    root = module.__name__.partition(".")[0]
+    if root == __name__.partition(".")[0]:
+        return True
+    return root not in sys.stdlib_module_names and is_library_file(
+        getattr(module, "__file__", None)
+    )
+
+
+@contextmanager
+def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
+    """Let methods mean what they mean in a library, or in one of several."""
+    before = trace.dialect, trace.readings, trace.types_of
+    trace.dialect, trace.readings = readings[0] if readings else "", readings
+    trace.types_of = trace.latest_types if readings == trace.latest else CODE
+    try:
+        yield
+    finally:
+        trace.dialect, trace.readings, trace.types_of = before

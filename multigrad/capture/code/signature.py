@@ -1,0 +1,229 @@
+"""Signatures of rules: which parameters, which of them are run-time scalars, which values are
+legal.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import RuleTypeError, suggest
+from ...trace.scope.moving import Moving
+
+REQUIRED = inspect.Parameter.empty
+STATIC_TYPES = (bool, int, str, type(None), tuple)
+# The names of the graph's own inputs.
+TAKEN = ("ctx", "grad_out", "key", "tin")
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a rule.
+
+    Attributes:
+        kind: float: known when the rule runs; int, bool, str: fixed in a capture; None: the given
+            value decides.
+        optional: a float param that takes None, a bool, str or tuple too, as it is.
+    """
+
+    name: str
+    default: Any = REQUIRED
+    kind: type | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a rule takes after `(ctx, grad_out, tin)`."""
+
+    params: Mapping[str, Param]
+    takes_any: bool  # has **params, so receives everything
+
+    def takes(self, name: str) -> bool:
+        """Return whether a parameter of that name is accepted; `**params` gets no draw's key."""
+        return name in self.params or (self.takes_any and name not in TAKEN)
+
+    def param(self, name: str) -> Param:
+        """Return the parameter of that name; one that `**params` receives may be anything."""
+        return self.params.get(name) or Param(name)
+
+    def select(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values whose names are accepted."""
+        return {name: value for name, value in values.items() if self.takes(name)}
+
+
+def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
+    """Read and check `fn(ctx, grad_out, tin, **params)`; a default that no param can have is left
+    to the function.
+
+    Raises:
+        RuleTypeError: the function does not take three leading positional arguments.
+    """
+    if not callable(function):
+        raise RuleTypeError(
+            f"rule {name!r} must be a function fn(ctx, grad_out, tin, **params), got "
+            f"{type(function).__name__}"
+        )
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise RuleTypeError(f"rule {name!r} has no readable signature: {error}") from error
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 3:
+        raise RuleTypeError(
+            f"rule {name!r} takes {inspect.signature(function)}, expected (ctx, grad_out, tin, "
+            "**params)"
+        )
+    params = {}
+    for p in parameters[3:]:
+        if p.kind is p.POSITIONAL_ONLY and p.default is REQUIRED:
+            raise RuleTypeError(f"rule {name!r}: param {p.name!r} must be settable by name")
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            if p.name in TAKEN:
+                raise RuleTypeError(
+                    f"rule {name!r}: no param can be called {p.name!r}, which means something else "
+                    "to multigrad; choose another name"
+                )
+            if p.default is REQUIRED or _is_settable(p):
+                params[p.name] = _read_param(p)
+    return Signature(params, any(p.kind is p.VAR_KEYWORD for p in parameters))
+
+
+def name_of(function: Any) -> str:
+    """Return a callable's name, for messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def called_method(function: Any) -> Any:
+    """Return the method in which an object does its work, where its call takes anything: a module's
+    `forward`.
+    """
+    method = getattr(function, "forward", None)
+    if isinstance(function, type) or not inspect.ismethod(method):
+        return function
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    variadic = all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    return method if variadic else function
+
+
+def _is_settable(p: inspect.Parameter) -> bool:
+    """Return whether a parameter can be one of the rule's; another has its default, such as a list,
+    for ever.
+    """
+    return isinstance(p.default, (*STATIC_TYPES, float, np.generic)) or hasattr(p.default, "shape")
+
+
+def _read_param(p: inspect.Parameter) -> Param:
+    """Return a parameter with its kind, by its annotation, else by its default."""
+    words = {p.annotation.__name__} if isinstance(p.annotation, type) else set()
+    words = words or set(re.findall(r"\w+", str(p.annotation)))
+    if p.annotation is not REQUIRED:
+        for kind in (int, bool, str):
+            if words == {kind.__name__} and p.default is not None:
+                return Param(p.name, p.default, kind)
+        if "float" in words and "int" not in words:
+            return Param(p.name, p.default, float, words != {"float"} or p.default is None)
+    return Param(p.name, p.default, float if isinstance(p.default, float) else None)
+
+
+def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
+    """Return (is run-time, value) after coercion.
+
+    Raises:
+        RuleTypeError: the value is of a kind that the parameter does not take.
+    """
+    if isinstance(value, np.generic | np.ndarray) and value.shape == ():
+        value = value.item()
+    kind = param.kind
+    if kind is None and isinstance(value, STATIC_TYPES):
+        return False, value
+    if param.optional and isinstance(value, STATIC_TYPES) and type(value) is not int:
+        return False, value
+    if kind is None or kind is float:
+        return True, _run_time_value(rule, param, value)
+    if kind is bool and isinstance(value, int) and value in (0, 1):
+        return False, bool(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _wrong(rule, param, value)
+    return False, value
+
+
+def _run_time_value(rule: str, param: Param, value: Any) -> Any:
+    """Return a float, or a scalar tensor or a number that moves as it is."""
+    if isinstance(value, Moving):
+        value.take(f"param {param.name!r} of rule {rule!r}")
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise _wrong(rule, param, value) from None
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        if inspect.isfunction(value):
+            raise RuleTypeError(
+                f"{_wrong(rule, param, value)}; a function of the step is xg.schedule.of(f)"
+            )
+        raise _wrong(rule, param, value)
+    if len(shape) != 0:
+        raise RuleTypeError(
+            f"rule {rule!r}: param {param.name!r} is one number, got shape {tuple(shape)}"
+        )
+    if getattr(value, "requires_grad", False) is True:  # it would get none, silently
+        raise RuleTypeError(
+            f"rule {rule!r}: param {param.name!r} waits for a gradient, which a rule does not give "
+            f"to its params; pass {param.name}.detach()"
+        )
+    return value
+
+
+NOUNS = {
+    None: "a number, bool, str, None or tuple",
+    float: "a float",
+    int: "an int",
+    bool: "a bool",
+    str: "a str",
+}
+
+
+def _wrong(rule: str, param: Param, value: Any) -> RuleTypeError:
+    given = "None" if value is None else f"{type(value).__name__} {value!r:.40}"
+    return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {given}")
+
+
+_WORDS = {str}
+
+
+def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the params given to a rule as a dict of their own.
+
+    Raises:
+        RuleTypeError: they are no mapping of names to values.
+    """
+    if params is None:
+        return {}
+    if type(params) is dict and _WORDS.issuperset(map(type, params)):  # each `use` asks
+        return params.copy()
+    if not isinstance(params, Mapping) or any(not isinstance(name, str) for name in params):
+        raise RuleTypeError(
+            f"params are a dict, such as {{'width': 1.0}}, got {type(params).__name__} "
+            f"{params!r:.40}"
+        )
+    return dict(params)
+
+
+def unknown_param(rule: str, name: str, known: list[str]) -> RuleTypeError:
+    """Return the error for a parameter that the rule does not take."""
+    listing = f"it takes {', '.join(known)}" if known else "it takes no params"
+    return RuleTypeError(f"rule {rule!r} has no param {name!r}{suggest(name, known)} ({listing})")

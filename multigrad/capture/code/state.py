@@ -1,0 +1,315 @@
+"""The state of an object whose method is captured: its tensors, which become inputs of the graph,
+and all else that it holds, by which one capture is told from another.
+
+An object may change between calls: an optimizer steps, `load_state_dict` puts other tensors in
+place, `.eval()` sets a flag. So its state is read at each call. While it is captured, a copy of it
+runs, with symbols in place of the tensors; the object itself is not touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import backend_of
+from ...errors import BackendNotFound
+from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ...trace.scope.identity import Same, attributes_of, is_plain, value_key
+from ...trace.trace import Trace, Value
+from .libraries import is_library_file
+from .table import contents, load_dialects, mentioned, nested_codes, registered_dialects
+
+OWN = __name__.partition(".")[0]
+MOST = 20_000  # things that are looked at; the rest is known by identity
+MOST_BYTES = 4096  # of an array that is known by its values
+CONTAINERS = (list, tuple, dict, OrderedDict)
+FIXED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+# Where torch's modules hold what people know as attributes.
+UNNAMED = ("_parameters", "_buffers", "_modules")
+
+
+@dataclass(slots=True)
+class State:
+    """What an object holds now.
+
+    Attributes:
+        tensors: by name, as people reach them from the object: each once.
+        key: equal where one capture serves.
+        leading: the ids of all that a tensor is reached through.
+    """
+
+    tensors: dict[str, Any] = field(default_factory=dict)
+    key: tuple[Any, ...] = ()
+    leading: set[int] = field(default_factory=set)
+
+    @property
+    def home(self) -> str:
+        """The framework of its tensors, "" where it has none."""
+        held = map(held_by, self.tensors.values())
+        return next((backend_of(tensor).name for tensor in held), "")
+
+
+def read_state(owner: Any) -> State:
+    """Return what an object holds."""
+    load_dialects()  # they know variables
+    reading = _Reading()
+    reading.visit(owner, ())
+    reading.state.key = tuple(reading.parts)
+    return reading.state
+
+
+class _Reading:
+    """One walk through an object."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.parts: list[Any] = []
+        self.tensors: dict[int, int] = {}
+        self.seen: dict[int, int] = {}
+
+    def visit(self, value: Any, path: tuple[str, ...]) -> bool:
+        """Look at a value; return whether it is, or leads to, a tensor."""
+        if is_plain(value):
+            self.parts.append(value_key(value))
+            return False
+        if id(value) in self.seen:
+            self.parts.append(("again", self.seen[id(value)]))
+            return id(value) in self.state.leading
+        if _is_tensor(value) or _is_variable(value):
+            self._see_tensor(value, path)
+            return True
+        if isinstance(value, np.ndarray):
+            self.parts.append(_array_key(value))
+            return False
+        is_root = not path and isinstance(value, types.FunctionType)
+        if len(self.parts) > MOST or not (is_root or is_open(value)):
+            self.parts.append(Same(value))
+            return False
+        self.seen[id(value)] = len(self.seen)
+        self.parts.append(type(value))
+        found = False
+        for name, held in rows_of(value):
+            self.parts.append(name if isinstance(name, str | int) else value_key(name))
+            found |= self.visit(held, path if name in UNNAMED else (*path, str(name)))
+        if found:
+            self.state.leading.add(id(value))
+        return found
+
+    def _see_tensor(self, tensor: Any, path: tuple[str, ...]) -> None:
+        serial = self.tensors.setdefault(id(tensor), len(self.tensors))
+        self.parts.append(("tensor", serial))
+        if serial == len(self.state.tensors):
+            name = ".".join(path)
+            self.state.tensors[name if name not in self.state.tensors else f"{name}'"] = tensor
+
+
+def _is_tensor(value: Any) -> bool:
+    """Return whether a value is a framework's tensor of a dtype that is captured."""
+    if not hasattr(type(value), "shape"):
+        return False
+    try:
+        if backend_of(value).name == "numpy":
+            return False
+        return dtype_name(value.dtype) in (*FLOATS, *WHOLE, BOOL)
+    except BackendNotFound:
+        return False
+
+
+def _is_variable(value: Any) -> bool:
+    """Return whether a value is a variable of a library above the frameworks, which holds one."""
+    known = (dialect.variables for dialect in registered_dialects().values())
+    return any(isinstance(value, kinds) for kinds in known) and _is_tensor(value.value)
+
+
+def held_by(value: Any) -> Any:
+    """Return the tensor that such a variable holds now, or the tensor itself."""
+    return value.value if _is_variable(value) else value
+
+
+def _array_key(array: np.ndarray[Any, Any]) -> Any:
+    """Return an array as a key: it is taken by its values."""
+    if array.nbytes > MOST_BYTES or array.dtype.hasobject:
+        return Same(array)
+    return (array.shape, array.dtype.str, array.tobytes())
+
+
+def is_open(value: Any) -> bool:
+    """Return whether what a value holds is looked at: a container, a bound method, an object with
+    attributes; no class, module or function, nor what is ours.
+    """
+    kind = type(value)
+    if kind in CONTAINERS or kind is types.MethodType:
+        return True
+    if isinstance(value, FIXED) or kind.__module__.startswith(OWN):
+        return False
+    if isinstance(value, tuple):
+        return hasattr(kind, "_make")
+    if isinstance(value, list | dict):  # of a kind that keeps record of what is put in
+        return True
+    if isinstance(value, set | frozenset):
+        return False
+    if any(kind in dialect.wrappers for dialect in registered_dialects().values()):
+        return False  # what a decorator made of a function
+    return hasattr(value, "__dict__") and _is_plain_class(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_plain_class(kind: type) -> bool:
+    """Return whether an object of a class can be made and filled without its constructor."""
+    if hasattr(kind, "__del__"):  # which wants what the constructor makes
+        return False
+    try:
+        return type(object.__new__(kind)) is kind
+    except TypeError:  # built in another way
+        return False
+
+
+def rows_of(value: Any) -> list[tuple[Any, Any]]:
+    """Return what an open value holds, by name."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if isinstance(value, types.MethodType):
+        return [("__self__", value.__self__)]
+    if isinstance(value, types.FunctionType):
+        return [(name, held) for name, held in _referred(value) if is_object(held)]
+    rows = attributes_of(value)
+    aside = {name for dialect in registered_dialects().values() for name in dialect.bookkeeping}
+    return [(name, held) for name, held in rows if name not in aside]
+
+
+def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function's names stand for: those of the function around it, and globals."""
+    yield from zip(function.__code__.co_freevars, _cells(function), strict=True)
+    yield from mentioned(function)
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    return list(map(contents, function.__closure__ or ()))
+
+
+def is_object(value: Any) -> bool:
+    """Return whether a value is an open object that may hold tensors, itself none."""
+    is_tensor = hasattr(type(value), "shape")
+    return is_open(value) and not is_tensor and not isinstance(value, list | tuple | dict)
+
+
+class Filled:
+    """A copy of an object with other tensors in place of its own.
+
+    Attributes:
+        copy: what stands for the object, and shares with it all that leads to no tensor.
+    """
+
+    def __init__(self, owner: Any, state: State, given: Mapping[str, Any]) -> None:
+        self._leading = state.leading
+        self._given = {id(own): given.get(name, own) for name, own in state.tensors.items()}
+        self._copies: dict[int, Any] = {}
+        self.copy = self._put(owner)
+        self._before = [(each, rows_of(each)) for each in self._copies.values()]
+
+    def _put(self, value: Any) -> Any:
+        """Return what stands for a value."""
+        if id(value) in self._given:
+            return self._given[id(value)]
+        if id(value) not in self._leading:
+            return value
+        known = self._copies.get(id(value))
+        if known is not None:
+            return known
+        kind = type(value)
+        if isinstance(value, tuple):
+            items = map(self._put, value)
+            made = tuple(items) if kind is tuple else kind._make(items)  # type: ignore[attr-defined]
+            return self._copies.setdefault(id(value), made)
+        if kind is types.MethodType:
+            return types.MethodType(value.__func__, self._put(value.__self__))
+        if isinstance(value, types.FunctionType):
+            return self._put_function(value)
+        made = self._copies[id(value)] = _empty(value)
+        for name, held in rows_of(value):
+            if isinstance(value, list):
+                made.append(self._put(held))
+            elif isinstance(value, dict):
+                made[name] = self._put(held)
+            else:
+                _set(made, name, self._put(held))
+        return made
+
+    def _put_function(self, function: types.FunctionType) -> types.FunctionType:
+        """Return a function whose names stand for what stands for their objects."""
+        named = {name: self._put(held) for name, held in mentioned(function) if is_object(held)}
+        cells = [
+            cell if self._put(held) is held else types.CellType(self._put(held))
+            for cell, held in zip(function.__closure__ or (), _cells(function), strict=True)
+        ]
+        made = types.FunctionType(
+            function.__code__,
+            {**function.__globals__, **named},
+            function.__name__,
+            function.__defaults__,
+            tuple(cells),
+        )
+        made.__kwdefaults__, made.__module__ = function.__kwdefaults__, function.__module__
+        return self._copies.setdefault(id(function), made)
+
+    def objects(self) -> Iterator[Any]:
+        """Yield the copies that have attributes."""
+        yield from (
+            each for each in self._copies.values() if not isinstance(each, list | tuple | dict)
+        )
+
+    def mention(self, trace: Trace) -> None:
+        """Let the lines of the user's classes be named in messages."""
+        for kind in {type(each) for each in self.objects()}:
+            for method in vars(kind).values():
+                code = getattr(method, "__code__", None)
+                if code is not None and not is_library_file(code.co_filename):
+                    trace.codes.update(nested_codes(code))
+
+    def changed(self) -> str:
+        """Return in words what was assigned to the copy, which the object would keep; "": nothing.
+
+        What is new and holds no symbol may be a cache.
+        """
+        for each, rows in self._before:
+            before = dict(rows)
+            for name, now in rows_of(each):
+                is_new = name not in before
+                if now is not before.get(name) and (not is_new or isinstance(now, Value)):
+                    return f"assigns to {name!r} of {_shown(each)}"
+        return ""
+
+
+def _empty(value: Any) -> Any:
+    """Return an object of the same class without what it holds; what is aside, it shares."""
+    if isinstance(value, list):
+        return []
+    if isinstance(value, dict):
+        return OrderedDict() if isinstance(value, OrderedDict) else {}
+    made = object.__new__(type(value))
+    for name, held in attributes_of(value):
+        _set(made, name, held)
+    return made
+
+
+def _shown(holder: Any) -> str:
+    """Return in words what holds an attribute or an item."""
+    is_plain_holder = isinstance(holder, list | tuple | dict)
+    return "what it holds" if is_plain_holder else f"a {type(holder).__name__}"
+
+
+def _set(made: Any, name: str, value: Any) -> None:
+    """Set an attribute without running code of the class."""
+    own = getattr(made, "__dict__", None)
+    if isinstance(getattr(type(made), name, None), types.MemberDescriptorType) or own is None:
+        object.__setattr__(made, name, value)
+    else:
+        own[name] = value

@@ -1,0 +1,412 @@
+"""Dialects: which foreign function means which op.
+
+An alias is keyed by (dialect, callable), because the same name has other defaults elsewhere
+(`torch.std` divides by n - 1, `np.std` by n). A backend contributes its framework's table; NumPy's
+stands here.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...backend.finding.discovery import entry_points as find_backends
+from ...backend.finding.discovery import load_backend, load_point
+from ...backend.finding.installed import find_points
+from ...errors import RuleTypeError, TraceError, suggest
+from ...graph.ir.types import INT64
+from ...graph.passes.facts import BUFFERS
+from ...trace.trace import NeedsConcrete, Trace, Value
+from .conventions import conventions_read
+from .libraries import add_library
+
+Handler = Callable[..., Any]
+WRITING = (
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__",
+    "__ior__", "__ixor__",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Where one spelling means another thing from library to library; by default as NumPy has it.
+
+    Attributes:
+        exchanges_two: `x.transpose(0, 1)` exchanges two axes; else it names the order of all.
+        repeats_whole: `x.repeat(2)` repeats the whole; else each element.
+        sorts_anew: `x.sort()` returns what is sorted; else it sorts in place.
+        integers_first: an integer in an index is taken before its arrays, wherever it stands.
+        bytes_are_masks: an index of uint8 is a mask; else integers.
+        nested_lists: a list of lists is one index.
+        small_integers_wrap: a float beyond int8, uint8 or int16 wraps; else it is limited.
+        float8_is_limited: a float beyond float8_e4m3fn is its largest number; else NaN.
+        plus_copies: `+x` is a copy; else x itself.
+        none_is_other: `x == None` is False; else each element is compared.
+        inexact: ops whose kernels are off by more than rounding, and by how much of the result.
+        promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
+        whole: the dtype of an integer that is returned, such as a length.
+    """
+
+    exchanges_two: bool = False
+    repeats_whole: bool = False
+    sorts_anew: bool = False
+    integers_first: bool = False
+    bytes_are_masks: bool = False
+    nested_lists: bool = True
+    plus_copies: bool = True
+    none_is_other: bool = False
+    inexact: Mapping[str, float] = field(default_factory=dict)
+    promotes_to_float32: bool = False
+    small_integers_wrap: bool = False
+    float8_is_limited: bool = False
+    whole: str = INT64
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One array library as rules are written in it.
+
+    Attributes:
+        aliases: its callables, and what each records.
+        tensor: its tensor class, so that `isinstance` in a rule sees one.
+        dtype: its dtype object for an IR name.
+        device: a device of it, for the constants that a rule makes.
+        device_of: optional; the device of a kind ("cuda"), where code may ask on which it runs.
+        correction: what `x.std()` and `x.var()` subtract from n by default.
+        methods: tensor methods that mean something else in this library.
+        attributes: attributes of a tensor that no other library's has, by name, from the tensor.
+        hidden: functions that offer no protocol, and what stands in for them in a rule: always,
+            also where no symbolic value is among the arguments.
+        mutable: whether `x += 1` reaches whoever else holds x.
+        protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
+            wherever a rule refers to the library's modules or functions.
+        finds: optional; what records a callable that is not among the aliases, None for none.
+        trees: its functions of nested structures, called as they are: a symbol is a leaf.
+        refused: functions that a rule may not call, and the reason, which ends a sentence.
+        at_once: a context in which the library computes at once, though a compiler may be reading
+            along.
+        import_function: records a function in another way, where substitution cannot see through
+            it: (function, trace, args, kwargs) -> its result; raises NeedsConcrete, or TraceError
+                where
+            it cannot either.
+        import_route: that way, in the words of `xg.show`.
+        shown: how people write the library's name.
+        wrappers: classes of objects that a decorator of the library's makes of a function and that
+            compute just what it does, and the attribute that holds it.
+        keeps: optional; whether a class or a function stays as it is in captured code, as its calls
+            with symbolic values are intercepted.
+        paired: those of the wrappers whose function returns a value and its gradient function.
+        own_gradients: those of the wrappers whose function has a gradient of its own, and what
+            makes a function for symbolic values of one, through which derivatives pass by that
+            gradient; None: they need not.
+        interceptions: what makes calls of the library's custom gradients with symbolic values come
+            to us, wherever they are called from; entered while something is captured.
+        shape_class: what `x.shape` is, and is an instance of.
+        runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
+        one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
+        classes: those that its tensors are of, where there are a few.
+        asking: its own modules, in Python, that ask by `isinstance` whether something is a tensor.
+        scalars: classes of what stands in place of a tensor without axes in the library's own
+            results.
+        generators: its global generators of random numbers: objects with `get_state` and
+            `set_state`.
+        habits: where its spellings mean something else than NumPy's.
+        variables: classes of its variables, which hold a framework's tensor as `value`.
+        bookkeeping: attributes of its objects that are no state.
+        refusals: optional; why a symbol does not answer an attribute that its tensors have, by
+            name. With it, what its tensor class lacks is an AttributeError.
+        pauses: optional; whether its code now computes what no gradient passes through; raises
+            TypeError in a mode that no graph follows.
+        passes: optional; a context in which gradients pass, and without such a mode. What it gives,
+            if anything, says which variables code has read in it that wait for a gradient.
+        types: optional; how the library is asked for types (`type_oracle.TypeOracle`).
+    """
+
+    aliases: Mapping[Any, Handler]
+    tensor: type
+    dtype: Callable[[str], Any]
+    device: Any
+    correction: int = 0
+    device_of: Callable[[str], Any] | None = None
+    methods: Mapping[str, Handler] = field(default_factory=dict)
+    hidden: Mapping[Any, Handler] = field(default_factory=dict)
+    mutable: bool = True
+    attributes: Mapping[str, Handler] = field(default_factory=dict)
+    protocol: bool = True
+    refused: Mapping[Any, str] = field(default_factory=dict)
+    at_once: Callable[[], AbstractContextManager[Any]] | None = None
+    import_function: Callable[..., Any] | None = None
+    import_route: str = "import"
+    shown: str = ""
+    wrappers: Mapping[type, str] = field(default_factory=dict)
+    paired: tuple[type, ...] = ()
+    own_gradients: Mapping[type, Callable[[Any], Any]] = field(default_factory=dict)
+    keeps: Callable[[Any], bool] | None = None
+    interceptions: tuple[AbstractContextManager[Any], ...] = ()
+    runs_on: Callable[[], str] | None = None
+    shape_class: type = tuple
+    one_class: bool = False
+    classes: tuple[type, ...] = ()
+    asking: tuple[str, ...] = ()
+    scalars: tuple[type, ...] = ()
+    generators: Callable[[], Iterable[Any]] | None = None
+    refusals: Callable[[str], str | None] | None = None
+    habits: Habits = Habits()
+    variables: tuple[type, ...] = ()
+    bookkeeping: frozenset[str] = frozenset()
+    trees: frozenset[Any] = frozenset()
+    finds: Callable[[Any], Handler | None] | None = None
+    pauses: Callable[[], bool] | None = None
+    passes: Callable[[], AbstractContextManager[Any]] | None = None
+    types: Any = None
+
+
+GROUP = "multigrad.dialects"
+# Modules that tell a library, which computes by the tensors' own frameworks, of symbolic values.
+ACQUAINTED = "multigrad.acquainted"
+XP = "xp"  # what authors call our own
+_dialects: dict[str, Dialect] = {}
+
+
+def register_dialect(name: str, dialect: Dialect) -> None:
+    """Add a dialect under its library's import name."""
+    _dialects[name] = dialect
+    add_library(name)
+
+
+def find_dialect(name: str) -> Dialect | None:
+    """Return the dialect of that name, or None."""
+    return _dialects.get(name)
+
+
+def registered_dialects() -> dict[str, Dialect]:
+    """Return the dialects registered so far, by name."""
+    return _dialects
+
+
+@contextmanager
+def intercepting() -> Iterator[None]:
+    """Let the custom gradients of all libraries come to us where they are called with symbolic
+    values.
+    """
+    with ExitStack() as stack:
+        for dialect in tuple(_dialects.values()):
+            for interception in dialect.interceptions:
+                stack.enter_context(interception)
+        yield
+
+
+def load_dialects() -> None:
+    """Register the dialects of imported libraries that are no backends, and tell others of us."""
+    for name, point in (*entry_points().items(), *entry_points(ACQUAINTED).items()):
+        if name in sys.modules and name not in _dialects and name not in _loaded:
+            load_point(point, f"functions of {name} are not captured")
+            _loaded.add(name)
+
+
+@functools.cache
+def entry_points(group: str = GROUP) -> Mapping[str, Any]:
+    """Return the entry points of all dialects by their library's import name, read once per
+    process.
+    """
+    return {point.name: point for point in find_points(group)}
+
+
+_loaded: set[str] = set()
+
+
+def record_call(
+    dialect: str,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    trace: Trace | None = None,
+    shown: str = "",
+) -> Any:
+    """Record a foreign function called with symbolic values.
+
+    Args:
+        trace: where it is called from a stand-in.
+        shown: its name there, as people write it.
+    """
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
+    name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
+    handler = _find_handler(dialect, function, name)
+    route = "protocol" if trace is None else "substitution"
+    trace = trace or _find_trace((*args, *kwargs.values()))
+    trace.routes[dialect] = route
+    shown = shown or f"{dialect}'s {name}"
+    if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
+        raise trace.error(
+            f"calls {shown}: a rule is the backward pass"
+            f"{trace.words.advise('write the derivative out')}"
+        )
+    if (
+        trace.kind != "rule"
+        and BUFFERS not in trace.facts
+        and _writes_into_other(name, args, kwargs)
+    ):
+        raise NeedsConcrete(BUFFERS)
+    if handler is None:
+        advice = trace.words.advise(*trace.words.write)
+        raise trace.error(f"calls {shown}, which is not captured{advice}")
+    target, kwargs = _find_target(name, args, kwargs)
+    if target is not None and not isinstance(target, Value):
+        raise trace.error(
+            f"lets {shown} write into a {type(target).__name__} that the rule did not get or make. "
+            "Use the function's result"
+        )
+    if trace.overriding is not None:
+        changed = trace.overriding.call(trace, dialect, function, args, kwargs)
+        if changed is not None:
+            return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
+    before = trace.dialect, trace.readings, trace.types_of
+    trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), "code"
+    try:
+        if trace.types is None:
+            result = handler(*args, **kwargs)
+        else:
+            result = trace.types.confirmed(function, args, kwargs, handler, shown)
+        return result if target is None else target.update(result)  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
+    finally:
+        trace.dialect, trace.readings, trace.types_of = before
+
+
+def describe_routes(trace: Trace) -> str:
+    """Return in words which dialects a rule is written in, and how it was captured."""
+    own = __name__.partition(".")[0]
+    names, kinds = [], []
+    for library, route in trace.routes.items():
+        dialect = _dialects.get(library)
+        names.append("xg.xp" if library == own else (dialect and dialect.shown) or library)
+        if route not in ("", *kinds):
+            kinds.append(route)
+    written = f"written in {' and '.join(names) or 'plain operators'}"
+    captured = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
+    open_types = () if trace.types is None else trace.types.unconfirmed
+    said = (f"types not confirmed: {', '.join(open_types)}",) if open_types else ()
+    return "; ".join((captured, *conventions_read(trace), *said))
+
+
+def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
+    """Return what a function records; one that updates its argument records what its plain form
+    does.
+    """
+    if dialect not in _dialects:
+        return None
+    aliases = _dialects[dialect].aliases
+    handler = aliases.get(function)
+    if handler is None and _updates(name):
+        library = sys.modules[dialect]
+        for part in name.split(".")[:-1]:
+            library = getattr(library, part, library)
+        plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
+        handler = aliases.get(plain)
+    finds = _dialects[dialect].finds
+    return finds(function) if handler is None and finds is not None else handler
+
+
+def _updates(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _writes_into_other(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call writes into a tensor that is no symbol: one that the code has made."""
+    if name.rpartition(".")[2] in WRITING:
+        return not isinstance(args[0], Value)
+    target, _ = _find_target(name, args, kwargs)
+    return target is not None and not isinstance(target, Value)
+
+
+def _find_target(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return what a call writes its result into, or None, and the other keywords."""
+    others = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
+    if _updates(name) or kwargs.get("inplace"):
+        return args[0], others
+    out = kwargs.get("out")
+    return out[0] if isinstance(out, tuple) and len(out) == 1 else out, others
+
+
+def _find_trace(values: tuple[Any, ...]) -> Trace:
+    for value in values:
+        if isinstance(value, Value):
+            return value.trace
+        if isinstance(value, tuple | list):
+            inner = [v for v in value if isinstance(v, Value)]
+            if inner:
+                return inner[0].trace
+    raise TraceError("no symbolic value among the arguments")
+
+
+def habits_of(trace: Trace) -> Habits:
+    """Return what spellings mean in the code that is captured."""
+    dialect = find_dialect(trace.dialect)
+    return Habits() if dialect is None else dialect.habits
+
+
+def check_dialect(name: Any) -> str:
+    """Return the import name of the library that an author names, "" for None.
+
+    Raises:
+        RuleTypeError: no dialect has that name.
+    """
+
+    if name is None:
+        return ""
+    known = sorted({*_dialects, *entry_points(), *find_backends(), XP})
+    if name not in known:
+        raise RuleTypeError(
+            f"no dialect named {name!r}{suggest(name, known)} (dialects: {', '.join(known)})"
+        )
+    return __name__.partition(".")[0] if name == XP else str(name)
+
+
+def require_dialect(name: str) -> None:
+    """Register the dialect that an author names, importing its library.
+
+    Raises:
+        BackendNotFound: that is not installed.
+    """
+
+    if name in _dialects or name == __name__.partition(".")[0]:
+        return
+    if name in find_backends():
+        load_backend(name)
+    else:
+        entry_points()[name].load()
+
+
+def mentioned(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Return the global names in a function and those nested in it, with their values (None: not
+    bound).
+    """
+    known = function.__globals__
+    codes = nested_codes(function.__code__)
+    return [(name, known.get(name)) for code in codes for name in code.co_names]
+
+
+def contents(cell: types.CellType) -> Any:
+    """Return what a closure cell holds, None where it is not bound yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def nested_codes(code: types.CodeType) -> list[types.CodeType]:
+    """Return a code object and those of the functions, lambdas and comprehensions inside it."""
+    codes = [code]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            codes += nested_codes(constant)
+    return codes

@@ -1,0 +1,1 @@
+"""Control flow in captured code, and gradients that it takes itself."""

@@ -1,0 +1,327 @@
+"""From a rule's Python function to its graph, and the checks on what it returned."""
+
+from __future__ import annotations
+
+import dis
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+from ...backend.finding.discovery import in_use
+from ...errors import GradientError, MultigradError, TraceError
+from ...graph import ops
+from ...graph.ir import questions
+from ...graph.ir.graph import Graph, Location, every_node
+from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
+from ...graph.passes.simplify import simplify
+from ...trace.derived.calls import drop_calls
+from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ..code.callables import plain_function
+from ..code.libraries import is_library_file
+from ..code.readings import CODE, readings_of, whose_types
+from ..code.table import describe_routes, find_dialect, intercepting, load_dialects, require_dialect
+from ..code.witness import Witness
+from ..dialects import numpy as _numpy_dialect
+from ..dialects import xp
+from ..values.tracer import V
+from .substitute import substitute
+
+__all__ = ["capture", "run_function", "run_or_import", "run_written_in"]
+_DIALECTS = _numpy_dialect  # imported for its table
+
+Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
+# What a library says when it is handed one of our symbols: the capture is repeated with the real
+# thing.
+OPAQUE = {"SymbolicDType": "dtype", "SymbolicShape": "shape", "SymbolicDevice": "device"}
+
+
+def capture(
+    name: str,
+    run: Run,
+    *,
+    has_tin: bool,
+    runtime: tuple[str, ...],
+    static: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> Graph:
+    """Run a rule on symbolic values and return its simplified graph.
+
+    Args:
+        name: the rule's name, for messages.
+        run: what runs the rule (one function, or a chain of them) in a trace.
+        has_tin: whether the rule gets its forward input; else `tin` is None.
+        runtime: names of the params that are run-time scalars, in order.
+        static: the other params.
+        facts: what is fixed for this capture: "ndim", "dtype", "shape", "param:<name>".
+
+    Raises:
+        NeedsConcrete: Python needed something concrete that is not among the facts.
+        TraceError: the rule cannot be captured.
+        GradientError: it returned something that is no gradient of its input.
+    """
+
+    in_use()  # a framework imported by now has its dialect registered
+    load_dialects()
+
+    def record(facts: Mapping[str, Any]) -> tuple[Trace, Graph]:
+        trace = Trace(name, facts, V, namespace=xp)
+        with intercepting():
+            return trace, _record(trace, run, has_tin, runtime, static)
+
+    try:
+        trace, graph = record(facts)
+        if trace.witness.moved or has_number_from_elsewhere((graph,), trace, static):
+            again, other = record(trace.facts)
+            # Another thread may have drawn, once.
+            differs = drop_calls(other).outputs != drop_calls(graph).outputs
+            if differs or (trace.witness.moved and again.witness.moved):
+                raise TraceError(
+                    f"rule {name!r} gives another graph each time: it draws a number, or reads one "
+                    "that changes. Draw with xp.rand_like(grad_out), or make the number a param"
+                )
+    except NeedsConcrete as need:
+        if need.facts != ("device",):
+            raise
+        # Rules stay on their input's device, so it is no fact about the input.
+        known = {**facts, "device": True}
+        return capture(name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known)
+    return replace(simplify(graph), origin=describe_routes(trace))
+
+
+def _record(
+    trace: Trace, run: Run, has_tin: bool, runtime: tuple[str, ...], static: Mapping[str, Any]
+) -> Graph:
+    """Run the rule once."""
+    trace.witness = Witness(trace)
+    graph = _run(trace, run, has_tin, runtime, static)
+    trace.witness.check_left()
+    return graph
+
+
+def _run(
+    trace: Trace, run: Run, has_tin: bool, runtime: tuple[str, ...], static: Mapping[str, Any]
+) -> Graph:
+    facts = trace.facts
+    grad_out = trace.input("grad_out", INPUT)
+    tin = trace.input("tin", INPUT) if has_tin else None
+    scalars = {param: trace.input(param, FLOAT_SCALAR) for param in runtime}
+    inputs = [x.node for x in (grad_out, tin, *scalars.values()) if x is not None]
+    for param in runtime:
+        if f"param:{param}" in facts:
+            scalars[param] = trace.value(constant(facts[f"param:{param}"]))
+    try:
+        with trace.witness, questions.asking():
+            result = run(trace, grad_out, tin, {**static, **scalars})
+    except (NeedsConcrete, MultigradError):
+        raise
+    except Exception as error:
+        opaque = find_opaque(trace, error)
+        if opaque and opaque not in facts:
+            raise NeedsConcrete(opaque) from error
+        place = _place(trace, error)
+        at = f" ({Location(*place)})" if place else ""
+        raise TraceError(
+            f"rule {trace.name!r}{at} raised {type(error).__name__} while captured: {error}", place
+        ) from error
+    node = _check_result(trace, result).node
+    if trace.key is not None:
+        inputs.append(trace.key)
+    return Graph(trace.name, tuple(inputs), (node,), trace.locations)
+
+
+def has_number_from_elsewhere(
+    graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
+) -> bool:
+    """Return whether a graph holds a float that does not stand in the source it was captured from.
+
+    It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
+    """
+    nodes = [node for graph in graphs for node in every_node(graph)]
+    if ops.ARRAY in {node.op for node in nodes}:
+        return True
+    return bool(numbers_from_elsewhere(graphs, trace, static))
+
+
+def numbers_from_elsewhere(
+    graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
+) -> set[float]:
+    """Return the floats of graphs that do not stand in the source, without their signs."""
+    nodes = [node for graph in graphs for node in every_node(graph)]
+    constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
+    codes = [code.co_consts for code in trace.codes]
+    written = _numbers((*trace.facts.values(), *static.values(), *trace.numbers, *codes))
+    return _numbers(constants) - written - {0.0, 1.0}
+
+
+def _numbers(values: Iterable[Any]) -> set[float]:
+    """Return the floats among values and in the tuples among them, without their signs."""
+    found: set[float] = set()
+    for value in values:
+        if isinstance(value, tuple):
+            found |= _numbers(value)
+        elif isinstance(value, float):
+            found.add(abs(value))
+    return found
+
+
+def find_opaque(trace: Trace, error: Exception) -> str:
+    """Return which of our symbols a library may have been handed that raised this, "" for none."""
+    word = next((word for word in OPAQUE if word in str(error)), "")
+    if not word and trace.gives_dtype and isinstance(error, TypeError):
+        return "dtype"  # not every message shows what was given
+    return OPAQUE[word] if word else ""
+
+
+def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
+    """Return the file and line of the user's code in a traceback, the innermost."""
+    place, tb = None, error.__traceback__
+    while tb is not None:
+        if tb.tb_frame.f_code in trace.codes:
+            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
+        tb = tb.tb_next
+    return place
+
+
+def _check_result(trace: Trace, result: Any) -> Value:
+    """Return the rule's result where it is a tensor of the input's shape and dtype."""
+    name = trace.name
+    if not isinstance(result, Value):
+        given = "None" if result is None else f"{type(result).__name__} {result!r}"
+        raise GradientError(
+            f"rule {name!r} returned {given}; expected the gradient, a tensor like tin. For zero "
+            "write xp.zeros_like(grad_out)"
+        )
+    type_ = result.node.type
+    if type_.kind != "tensor":
+        raise GradientError(
+            f"rule {name!r} returned a scalar; expected a tensor of tin's shape. Write grad_out * "
+            "scalar or xp.full_like(grad_out, scalar)"
+        )
+    if type_.shape not in (INPUT_SHAPE, UNKNOWN):
+        raise GradientError(
+            f"rule {name!r} returned {_describe(type_.shape)}; expected tin's shape. Use "
+            "keepdims=True and combine with grad_out"
+        )
+    if type_.dtype == BOOL:
+        raise GradientError(
+            f"rule {name!r} returned bools; multiply by grad_out or cast to its dtype"
+        )
+    if type_.dtype != T:
+        if "dtype" not in trace.facts:
+            raise NeedsConcrete("dtype")
+        if type_.dtype != trace.facts["dtype"]:
+            raise GradientError(
+                f"rule {name!r} returned {type_.dtype} for a {trace.facts['dtype']} input; cast it "
+                "back with .to(grad_out.dtype)"
+            )
+    return result
+
+
+def _describe(shape: Any) -> str:
+    """Return a shape that is not the input's, in words."""
+    if shape == SCALAR_SHAPE:
+        return "one number"
+    _, axis, keepdims = shape
+    kept = "with 1 for" if keepdims else "without"
+    return f"tin's shape {kept} {'all axes' if axis is None else f'axis {axis}'}"
+
+
+def catches_errors(code: CodeType) -> bool:
+    """Return whether a function catches what is raised in it."""
+    if "suppress" in code.co_names:
+        return True
+    names = [instruction.opname for instruction in dis.get_instructions(code)]
+    is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
+    return is_bare or "CHECK_EXC_MATCH" in names
+
+
+def library_of_failure(error: BaseException, known: str) -> str:
+    """Return the library in which code failed that met a symbol there, by way of other libraries,
+    where that one is imported in another way; else the one that is known.
+    """
+    found, tb = known, error.__traceback__
+    while tb is not None:
+        root = str(tb.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        dialect = find_dialect(root)
+        found = root if dialect is not None and dialect.import_function is not None else found
+        tb = tb.tb_next
+    return found
+
+
+def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a rule's own function in a trace, with what Python hides from symbolic values replaced.
+
+    What substitution cannot see through may be imported in the way that the function's dialect
+    offers.
+    """
+    return run_written_in("", function, trace, *args, **kwargs)
+
+
+def run_written_in(
+    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Do the same for a function that is known to be written in a library; "": the code tells."""
+    return run_or_import(library, function, trace, args, kwargs)
+
+
+def run_or_import(
+    library: str,
+    function: Callable[..., Any],
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    whole: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
+) -> Any:
+    """Do the same.
+
+    Args:
+        whole: what is imported where substitution cannot see through the function, and its
+            arguments: those that the function reads from around it too.
+    """
+    plain = plain_function(function)
+    if library:
+        require_dialect(library)
+    before = trace.dialect, trace.readings, trace.types_of
+    trace.readings = (library,) if library else readings_of(plain) if plain else ()
+    trace.types_of = CODE if library else whose_types(plain, trace.readings)
+    trace.dialect = next(iter(trace.readings), "")
+    if trace.dialect:
+        trace.routes.setdefault(trace.dialect, "")
+    draws, routes, asked = trace.draws, dict(trace.routes), questions.count()
+    dialect = find_dialect(trace.dialect)
+    # Constants meet through operators too, while a compiler may be reading along.
+    compute = dialect.at_once if dialect is not None and dialect.at_once else nullcontext
+    try:
+        with compute():
+            return substitute(function, trace)(*args, **kwargs)
+    except NeedsConcrete:
+        raise
+    except Exception as error:
+        is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
+        if dialect is None or dialect.import_function is None:
+            trace.dialect = library_of_failure(error, trace.dialect)
+            dialect = find_dialect(trace.dialect)
+        if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
+            raise
+        # Errors of the import's own too, unseen; a library's code was made to be traced.
+        users = (code for code in trace.codes if not is_library_file(code.co_filename))
+        if any(map(catches_errors, users)):
+            raise
+        questions.forget(asked)
+        try:
+            imported, given = whole or (function, args)
+            result = dialect.import_function(imported, trace, given, kwargs)
+        except TraceError:
+            questions.forget(asked)
+            if isinstance(error, TraceError):
+                questions.note(error)
+            raise error from None  # of the two, the one that names the user's line
+        trace.routes = {**routes, trace.dialect: dialect.import_route}
+        return result
+    finally:
+        trace.latest, trace.latest_types = trace.readings, trace.types_of
+        trace.dialect, trace.readings, trace.types_of = before

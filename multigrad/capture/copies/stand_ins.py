@@ -1,0 +1,190 @@
+"""Stand-ins: what a rule's copy sees in place of functions and modules that offer no protocol.
+
+Builtins and `math` take no symbolic values, and some libraries (`jax.numpy`, TensorFlow,
+`keras.ops`) have no protocol at all. A stand-in records where a symbol is among its arguments, and
+is the function itself elsewhere.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...trace.trace import Trace, Value
+from ...trace.xp import all as xp
+from ..code.names import named
+from ..code.outside import refused_functions
+from ..code.table import Dialect, record_call, registered_dialects
+from ..indexing.indexing import Picked
+from ..meanings.creation import creators
+from ..meanings.matrices import scipy
+from ..symbols.classes import get_attribute, has_attribute, identity_of, is_instance, type_of
+from ..symbols.symbols import SymbolicDType, SymbolicShape
+
+TENSORS = (Value, Picked)
+SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
+# A function may hold some, too.
+HELD = (*SYMBOLS, types.FunctionType, types.MethodType, functools.partial)
+
+
+def maximum_of(*args: Any, **kwargs: Any) -> Any:
+    """The builtin `max`, which also takes symbolic scalars and tensors."""
+    return _extreme(builtins.max, xp.maximum, args, kwargs)
+
+
+def minimum_of(*args: Any, **kwargs: Any) -> Any:
+    """The builtin `min`, which also takes symbolic scalars and tensors."""
+    return _extreme(builtins.min, xp.minimum, args, kwargs)
+
+
+def _extreme(
+    plain: Callable[..., Any], symbolic: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> Any:
+    values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
+        result = functools.reduce(symbolic, values)
+        numbers = all(not isinstance(v, Value) or v.is_number for v in values)
+        return result.as_number() if numbers and result.node.type.kind == "tensor" else result
+    return plain(*args, **kwargs)
+
+
+def length_of(x: Any) -> Any:
+    """The builtin `len`, which stays symbolic for a tensor."""
+    return xp.dim(x, 0) if isinstance(x, Value) else builtins.len(x)
+
+
+BUILTINS: dict[str, Any] = {
+    "getattr": get_attribute, "hasattr": has_attribute, "id": identity_of,
+    "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
+    "type": type_of,
+}  # fmt: skip
+
+
+def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of `math`; on a symbolic scalar, record what it means."""
+    scalars = [a for a in args if isinstance(a, Value) and a.node.type.kind == "scalar"]
+    if any(isinstance(a, Value) and a.is_number for a in args):
+        return symbolic(*args).as_number()
+    return symbolic(*args) if scalars else function(*args)
+
+
+MATH = named(
+    """
+    ceil; cos; erf; exp; expm1; abs: fabs; floor; isfinite; isinf; isnan; log1p; pow; sin; sqrt;
+    tanh; trunc; atan
+    """,
+    math,
+)
+
+
+class Index:
+    """What stands in for which function, for the dialects registered now; functions by identity.
+
+    Attributes:
+        functions: by `id`, the function (kept alive) and its stand-in.
+        names: the names of these functions, by which a module that holds one is told.
+        libraries: the dialects without a protocol, by import name.
+        refused: by `id`, functions that no graph holds, and why.
+        companions: libraries of which some functions are known, by import name.
+        keepers: what tells which classes and functions stay as they are.
+    """
+
+    def __init__(self) -> None:
+        dialects = registered_dialects()
+        rows: dict[Any, Callable[..., Any]] = {
+            function: functools.partial(on_symbols, function, symbolic)
+            for function, symbolic in MATH.items()
+        }
+        rows.update(creators(dialects))
+        for dialect in dialects.values():
+            rows.update(dialect.hidden)
+        self.companions = scipy.imported()
+        rows.update(scipy.stand_ins(has_symbols))
+        self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
+        self.names = {getattr(function, "__name__", "") for function in rows}
+        self.refused = refused_functions(dialects)
+        self.names |= {getattr(row[0], "__name__", "") for row in self.refused.values()}
+        self.libraries = {name: d for name, d in dialects.items() if not d.protocol}
+        self.keepers = [d.keeps for d in dialects.values() if d.keeps is not None]
+        self.dialects = dict(dialects)
+
+    def is_current(self) -> bool:
+        """Return whether the same dialects are registered still."""
+        now = registered_dialects()
+        if self.companions != scipy.imported():
+            return False
+        return len(now) == len(self.dialects) and all(
+            self.dialects.get(name) is dialect for name, dialect in now.items()
+        )
+
+
+def has_symbols(values: Iterable[Any]) -> bool:
+    return holds(values, TENSORS)
+
+
+_index: list[Index] = []
+
+
+def find_index() -> Index:
+    """Return the index of all stand-ins, made anew where a dialect was registered meanwhile."""
+    if not _index or not _index[0].is_current():
+        _index[:] = [Index()]
+    return _index[0]
+
+
+def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
+    """Return whether something of these kinds is among values, or in the lists, tuples and dicts
+    among them.
+    """
+    for value in values:
+        if isinstance(value, kinds):
+            return True
+        kind = type(value)
+        if kind in (list, tuple) and holds(value, kinds):
+            return True
+        if kind is dict and holds(value.values(), kinds):
+            return True
+    return False
+
+
+class Call:
+    """Stands in for one function of a library without a protocol."""
+
+    __slots__ = ("dialect", "function", "library", "name", "trace")
+
+    def __init__(
+        self, library: str, dialect: Dialect, function: Any, name: str, trace: Trace
+    ) -> None:
+        self.library = library
+        self.dialect = dialect
+        self.function = function
+        self.name = name
+        self.trace = trace
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        reason = self.dialect.refused.get(self.function)
+        if reason is not None:
+            raise self.trace.error(f"calls {self.name}, {reason}")
+        if self.function in self.dialect.trees:
+            return self.function(*args, **kwargs)
+        # A function that we do not know may well take a shape; if not, it says that it needs the
+        # real one.
+        kinds = HELD if self.function in self.dialect.aliases else TENSORS
+        if holds(args, kinds) or (kwargs and holds(kwargs.values(), kinds)):
+            return record_call(
+                self.library, self.function, args, kwargs, trace=self.trace, shown=self.name
+            )
+        if self.dialect.at_once is None:
+            return self.function(*args, **kwargs)
+        with self.dialect.at_once():
+            return self.function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+    def __repr__(self) -> str:
+        return f"<stand-in for {self.name}>"

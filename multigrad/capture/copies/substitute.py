@@ -1,0 +1,396 @@
+"""Substitution: copies of the user's own functions, which refer to stand-ins instead of the
+originals.
+
+Protocols reach the array functions of some libraries, but not `max(width, 1e-6)`, `len(x)` or
+`jnp.where`. Those are replaced by value wherever a rule, or a helper that it calls, can refer to
+them: globals, closures, defaults, imports inside, attributes of modules and of the user's objects.
+Libraries stay as they are.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import sys
+import types
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+
+from ...graph.support.trees import STANDS_FOR
+from ...trace.trace import Trace, Value
+from ..code.callables import home, method_of, own_root, plain_function, wrapped_function
+from ..code.interception import call_by_own_gradient
+from ..code.libraries import in_package, is_library_file
+from ..code.outside import ROOTS, Log, refused_builtins, refusing
+from ..code.outside_tensors import note_constants
+from ..code.table import contents, mentioned, nested_codes
+from ..meanings.creation import in_trace
+from ..symbols.classes import Dispatch, compares_identity, is_dispatching
+from .stand_ins import BUILTINS, Call, find_index
+
+Maker = Callable[[], Any]  # makes what stands in for one value
+OWN = __name__.partition(".")[0]
+RECORDING = tuple(f"{OWN}.{room}" for room in ("capture", "trace"))
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), types.CodeType)
+WRAPPED = (staticmethod, classmethod, property)  # what stands in a class for a function
+
+
+def substitute(function: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
+    """Return a copy of a rule which sees symbolic values in place of numbers, helpers included.
+
+    A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
+    down to its functions; anything else is returned as it is. A copy shares code with its original.
+    """
+    return _Substitution(trace, own_root(function)).replace(function)
+
+
+class _Module:
+    """Stands in for a module: what its names stand for is replaced when it is asked for."""
+
+    __slots__ = ("_module", "_name", "_substitution")
+
+    def __init__(
+        self, module: types.ModuleType, substitution: _Substitution, name: str = ""
+    ) -> None:
+        object.__setattr__(self, "_module", module)
+        # As the rule's author reaches it.
+        object.__setattr__(self, "_name", name or module.__name__)
+        object.__setattr__(self, "_substitution", substitution)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        note_constants(self._substitution.trace, self._module, name)
+        return self._substitution.stand_in(value, f"{self._name}.{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+
+class _Substitution:
+    """Copies functions, each once; lives while one rule is prepared for a capture."""
+
+    def __init__(self, trace: Trace, root: str) -> None:
+        self.trace = trace
+        self.root = root
+        self.index = find_index()
+        self.refused_builtins = refused_builtins(trace)
+        self.done: dict[Any, Any] = {}
+        self.objects: dict[int, tuple[Any, Any]] = {}  # by id: the original and its stand-in
+        self.classes: dict[type, type] = {}
+        self.leading: dict[type, bool] = {}
+        self.names: set[str] = set()  # all that the functions mention, attributes too
+
+    def replace(self, function: Any) -> Any:
+        """Return the copy of the rule itself, any callable; a library's function that is known
+        stands for its op.
+        """
+        for library, dialect in self.index.dialects.items():
+            if isinstance(function, Hashable) and function in dialect.aliases:
+                return function if dialect.protocol else self._call(library, function, "")
+        if isinstance(function, types.FunctionType):
+            return self.copy(function)
+        if isinstance(function, partial):
+            return self._partial(function, self.replace)
+        if isinstance(function, types.MethodType):
+            if self.trace.witness is not None:
+                self.trace.witness.see_value(function.__self__)
+            owner = self.stand_in(function.__self__)
+            return types.MethodType(self.replace(function.__func__), owner)
+        wrapped = wrapped_function(function)
+        if wrapped is not None:
+            return self._unwrapped(function, wrapped)
+        plain = plain_function(function)
+        if plain is None:
+            return self.stand_in(function)
+        if self.trace.witness is not None:
+            self.trace.witness.see_value(function)
+        return types.MethodType(self.copy(plain), self.stand_in(function))
+
+    # --- what stands in for a value ---------------------------------------------------------------
+    def stand_in(self, value: Any, name: str = "") -> Any:
+        """Return what a rule's copy sees in place of a value: the value itself, mostly."""
+        make = self.maker(value, name)
+        return value if make is None else make()
+
+    def maker(self, value: Any, name: str = "") -> Maker | None:
+        """Return what makes a value's stand-in, or None where the value stays."""
+        kind = type(value)
+        known = self.index.functions.get(id(value))
+        if known is not None:
+            return partial(in_trace, known[1], self.trace)
+        if kind in PLAIN or isinstance(value, Value):
+            return None
+        may_be_kept = kind is not types.FunctionType and callable(value)
+        if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
+            return None
+        refused = self.index.refused.get(id(value))
+        if refused is not None:
+            return partial(refusing, *refused, self.trace, name)
+        if isinstance(value, logging.Logger | logging.LoggerAdapter):
+            return partial(Log, value, self.trace)
+        if isinstance(value, type):
+            return self._class_maker(value) if self.index.libraries else None
+        if isinstance(value, types.ModuleType):
+            return self._module_maker(value, name)
+        if isinstance(value, types.FunctionType) and self.is_users(value):
+            if self._is_known(value):
+                return partial(self._call, self.root, value, name)
+            return partial(self.copy, value)
+        if is_dispatching(value):
+            return partial(Dispatch, value, self.stand_in)
+        if kind in (list, tuple, dict):
+            return self._container_maker(value)
+        if isinstance(value, partial):
+            inner = self.maker(value.func)
+            return None if inner is None else partial(self._partial, value, self.stand_in)
+        if callable(value):
+            wrapped = wrapped_function(value)  # the user's, though the object may be the library's
+            if wrapped is not None and self.is_users(wrapped):
+                return partial(self._unwrapped, value, wrapped)
+            own = self._own_gradient(value)
+            if own is not None:
+                return partial(partial, call_by_own_gradient, own, value)
+            library = home(value)
+            if library in self.index.libraries:
+                return partial(self._call, library, value, name)
+            if isinstance(value, types.MethodType):
+                return self._method_maker(value)
+            if wrapped is not None:
+                return None
+        return self._object_maker(value)
+
+    def _call(self, library: str, function: Any, name: str) -> Call:
+        """Return the stand-in for a library's function."""
+        own = getattr(function, "__name__", type(function).__name__)
+        name = name or f"{getattr(function, '__module__', library)}.{own}"
+        return Call(library, self.index.libraries[library], function, name, self.trace)
+
+    def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
+        """Return the copy of a decorated function; of a value and a gradient function, its value
+        alone.
+        """
+        copy, kind = self.copy(function), type(wrapper)
+        is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
+        plain = partial(_first_of, copy) if is_paired else copy
+        own = self._own_gradient(wrapper)
+        if own is None:
+            return plain
+        around = getattr(own, "around", None)
+        return partial(call_by_own_gradient, own, plain) if around is None else around(plain)
+
+    def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
+        """Return what stands in for a function with a gradient of its own, also inside of others
+        (`jax.jit(f)`).
+        """
+        dialects = self.index.dialects.values()
+        while wrapper is not None:
+            kind = type(wrapper)
+            make = next((d.own_gradients[kind] for d in dialects if kind in d.own_gradients), None)
+            if make is not None:
+                return make(wrapper)
+            name = next((d.wrappers[kind] for d in dialects if kind in d.wrappers), None)
+            wrapper = None if name is None else getattr(wrapper, name, None)
+        return None
+
+    def _partial(self, given: partial[Any], replace: Callable[[Any], Any]) -> partial[Any]:
+        args = [self.stand_in(value) for value in given.args]
+        keywords = {name: self.stand_in(value) for name, value in given.keywords.items()}
+        return partial(replace(given.func), *args, **keywords)
+
+    def _module_maker(self, module: types.ModuleType, name: str = "") -> Maker | None:
+        """A module is replaced where what stands in it may be: no other library's is touched."""
+        root = module.__name__.partition(".")[0]
+        if root == OWN and root != self.root:
+            return None
+        is_users = root == self.root or not is_library_file(getattr(module, "__file__", None))
+        if root in (*self.index.libraries, *ROOTS, *self.index.companions) or is_users:
+            return partial(_Module, module, self, name)
+        if root in self.index.dialects and self.index.names & self.names:
+            return partial(_Module, module, self, name)
+        return None
+
+    def _container_maker(self, container: Any) -> Maker | None:
+        """A list, tuple or dict of functions is replaced, one of numbers is not."""
+        values = container.values() if isinstance(container, dict) else container
+        if len(container) > 64 or not any(callable(v) and self.maker(v) for v in values):
+            return None
+        return partial(self._container, container)
+
+    def _container(self, container: Any) -> Any:
+        if isinstance(container, dict):
+            return {key: self.stand_in(value) for key, value in container.items()}
+        return type(container)(map(self.stand_in, container))
+
+    def _method_maker(self, method: types.MethodType) -> Maker | None:
+        if not isinstance(method.__func__, types.FunctionType) or not self.is_users(
+            method.__func__
+        ):
+            return None
+        return partial(self.replace, method)
+
+    # --- the user's classes and objects -----------------------------------------------------------
+    def _class_maker(self, kind: type) -> Maker | None:
+        """A class of the user's is replaced where its methods may lead to a library without
+        protocol.
+        """
+        if kind not in self.leading:
+            methods = map(method_of, vars(kind).values()) if self._is_users_class(kind) else ()
+            self.leading[kind] = any(
+                self.is_users(m) and self._may_lead(m) for m in methods if m is not None
+            )
+        return partial(self._class, kind) if self.leading[kind] else None
+
+    def _is_users_class(self, kind: type) -> bool:
+        root = kind.__module__.partition(".")[0]
+        if root.startswith(OWN):
+            return False
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        return root == self.root or not is_library_file(file)
+
+    def _object_maker(self, value: Any) -> Maker | None:
+        """An object is replaced where its class is."""
+        if not self.index.libraries or not hasattr(value, "__dict__"):
+            return None
+        return None if self._class_maker(type(value)) is None else partial(self._object, value)
+
+    def _may_lead(self, method: types.FunctionType) -> bool:
+        """Return whether a method mentions a function or module, which may be such a library's."""
+        return any(
+            isinstance(value, types.FunctionType | types.ModuleType)
+            or home(value) in self.index.libraries
+            for value in _referred(method)
+            if type(value) not in PLAIN
+        )
+
+    def _class(self, kind: type) -> type:
+        """Return a subclass whose methods are copies, and whose objects' attributes are replaced
+        when asked for.
+        """
+        known = self.classes.get(kind)
+        if known is not None:
+            return known
+
+        def replaced(own: Any, name: str) -> Any:
+            found = object.__getattribute__(own, name)
+            return found if name.startswith("__") else self.stand_in(found)
+
+        names: dict[str, Any] = {"__getattribute__": replaced, "__module__": kind.__module__}
+        names[STANDS_FOR] = kind
+        try:
+            made = type(kind)(kind.__name__, (kind,), names)
+        except TypeError:  # a class that has no subclasses
+            made = kind
+        self.classes[kind] = made
+        for name, value in vars(kind).items() if made is not kind else ():
+            method = method_of(value)
+            if method is not None and self.is_users(method):
+                copied = self.copy(method)
+                whole = type(value)(copied) if isinstance(value, WRAPPED) else copied
+                setattr(made, name, whole)
+        return made
+
+    def _object(self, value: Any) -> Any:
+        """Return an object of the replaced class that shares the state of another."""
+        known = self.objects.get(id(value))
+        if known is not None:
+            return known[1]
+        try:
+            made = object.__new__(self._class(type(value)))
+            object.__setattr__(made, "__dict__", vars(value))
+        except TypeError:  # a class that builds its objects in another way
+            made = value
+        self.objects[id(value)] = (value, made)
+        return made
+
+    # --- the user's functions ---------------------------------------------------------------------
+    def copy(self, function: types.FunctionType) -> types.FunctionType:
+        """Return the copy of a Python function."""
+        if function in self.done:
+            return self.done[function]
+        referred = mentioned(function)
+        witness, names = self.trace.witness, {name for name, _ in referred}
+        if witness is not None:
+            witness.see(function, names)
+        self.names |= names
+        codes = set(nested_codes(function.__code__))
+        self.trace.codes |= codes
+        self.trace.by_identity |= any(map(compares_identity, codes))
+        self.trace.numbers.update([v for v in _referred(function) if isinstance(v, float)])
+        namespace = dict(function.__globals__)
+        own = namespace.get("__builtins__", builtins)
+        own = own if isinstance(own, dict) else vars(own)
+        namespace["__builtins__"] = {
+            **own,
+            **BUILTINS,
+            **self.refused_builtins,
+            "__import__": partial(self._imported, own["__import__"]),
+        }
+        makers = [self.maker(contents(cell)) for cell in function.__closure__ or ()]
+        # A cell whose value stays is shared, so that `nonlocal` works.
+        cells = tuple(
+            cell if make is None else types.CellType()
+            for cell, make in zip(function.__closure__ or (), makers, strict=True)
+        )
+        copy = types.FunctionType(
+            function.__code__, namespace, function.__name__, function.__defaults__, cells or None
+        )
+        copy.__kwdefaults__ = function.__kwdefaults__
+        copy.__qualname__ = function.__qualname__
+        self.done[function] = copy  # before what it refers to: it may refer to itself
+        for name, value in referred:
+            make = self.maker(value)
+            if make is not None:
+                namespace[name] = make()
+        for cell, make in zip(cells, makers, strict=True):
+            if make is not None:
+                cell.cell_contents = make()
+        if function.__defaults__:
+            copy.__defaults__ = tuple(map(self.stand_in, function.__defaults__))
+        if function.__kwdefaults__:
+            copy.__kwdefaults__ = self._container(function.__kwdefaults__)
+        if witness is not None:
+            witness.see_namespace(namespace)
+        return copy
+
+    def _imported(self, own_import: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The import statement of a rule: a module that it imports is replaced as a global one
+        is.
+        """
+        found = own_import(*args, **kwargs)
+        names = kwargs.get("fromlist", args[3] if len(args) > 3 else None) or ()
+        for name in names if isinstance(found, types.ModuleType) else ():
+            if isinstance(getattr(found, name, None), type):
+                note_constants(self.trace, found, name)
+        return self.stand_in(found)
+
+    def _is_known(self, function: types.FunctionType) -> bool:
+        """Return whether a function of the rule's own library is captured: of a Keras layer."""
+        own = self.index.libraries.get(self.root)
+        return own is not None and any(
+            function in row for row in (own.aliases, own.refused, own.trees)
+        )
+
+    def is_users(self, helper: Any) -> bool:
+        """Return whether a helper is the user's: of the rule's own package, or of no library."""
+        if not isinstance(helper, types.FunctionType):
+            return False
+        module, file = helper.__module__ or "", helper.__code__.co_filename
+        if module.startswith(RECORDING):
+            return False
+        if not is_library_file(file):
+            return True
+        # What a library's decorator made of a user's function bears the name of the user's module.
+        is_own = module.partition(".")[0] == self.root
+        return is_own and (file.startswith("<") or in_package(file, self.root))
+
+
+def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)[0]
+
+
+def _referred(function: types.FunctionType) -> list[Any]:
+    """Return what a function's names stand for: globals, closure, defaults."""
+    held = map(contents, function.__closure__ or ())
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    return [*[value for _, value in mentioned(function)], *held, *defaults]

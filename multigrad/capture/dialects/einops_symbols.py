@@ -1,0 +1,79 @@
+"""einops on symbolic values: `rearrange`, `reduce`, `repeat`, `pack`, `unpack`, `einsum`, whatever
+library the code around them is written in.
+
+einops finds the class that computes for a tensor among the subclasses of its `AbstractBackend`, by
+the tensor's type; this module is loaded where einops has been imported. Patterns are of lengths,
+which become facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einops import _backends
+
+from ...trace.trace import Value
+from ...trace.xp import all as xp
+from ..values.tracer import V
+
+Tensor = Any
+REDUCTIONS = {
+    "all": xp.all, "any": xp.any, "max": xp.max, "mean": xp.mean, "min": xp.min, "prod": xp.prod,
+    "sum": xp.sum,
+}  # fmt: skip
+
+
+class SymbolsBackend(_backends.AbstractBackend):
+    """What einops calls where it is given symbolic values."""
+
+    framework_name = __name__.partition(".")[0]
+
+    def is_appropriate_type(self, tensor: Any) -> bool:
+        """Return whether it computes for a tensor."""
+        return isinstance(tensor, Value)
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        """Return the lengths, which are fixed for the capture."""
+        return tuple(x.shape)
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return the same elements in another shape."""
+        return xp.reshape(x, tuple(shape))
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """Return the axes in another order."""
+        return xp.permute_dims(x, axes)
+
+    def reduce(self, x: Tensor, operation: str, axes: Sequence[int]) -> Tensor:
+        """Reduce over some axes."""
+        return REDUCTIONS[operation](x, axis=tuple(axes))
+
+    def stack_on_zeroth_dimension(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Stack tensors at a new first axis."""
+        return xp.stack(tensors, axis=0)
+
+    def add_axis(self, x: Tensor, new_position: int) -> Tensor:
+        """Add an axis of length 1."""
+        return xp.expand_dims(x, axis=new_position)
+
+    def tile(self, x: Tensor, repeats: Sequence[int]) -> Tensor:
+        """Repeat the whole along each axis."""
+        return xp.tile(x, tuple(repeats))
+
+    def concat(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
+        """Join tensors along an axis."""
+        return xp.concat(tensors, axis=axis)
+
+    def is_float_type(self, x: Tensor) -> bool:
+        """Return whether a mean may be taken: of bools and integers none is."""
+        return "int" not in x.node.type.dtype and x.node.type.dtype != "bool"
+
+    def einsum(self, pattern: str, *x: Tensor) -> Tensor:
+        """Return a sum of products over named axes."""
+        return xp.einsum(pattern, *x)
+
+
+_backend = SymbolsBackend()
+_backends._loaded_backends[_backend.framework_name] = _backend
+_backends._type2backend[V] = _backend

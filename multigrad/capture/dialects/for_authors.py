@@ -1,0 +1,69 @@
+"""What a dialect is made of, for authors of backends: `from multigrad.backend import dialects`.
+
+A dialect is the table of a library's functions with what each records. `named` finds those that
+are an op by another name, `like_numpy` those that take what NumPy's of a name takes, `Library`
+those that mean what a function of ours does, in their own words; the rest are functions of
+symbolic values, composed with `xp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...trace.trace import NeedsConcrete, Value
+from ...trace.xp import all as xp
+from ..code.binding import Library
+from ..code.names import named
+from ..code.table import Dialect, Habits, find_dialect, register_dialect
+from ..indexing import indexing
+from ..indexing.arrays import add_at
+from ..meanings import creation
+from ..meanings.casts import cast
+from ..symbols.symbols import SymbolicDType, SymbolicShape
+from ..types.oracle import StandInCall, TypeOracle, run_each
+from ..values import methods
+
+__all__ = [
+    "Dialect",
+    "Habits",
+    "Library",
+    "NeedsConcrete",
+    "StandInCall",
+    "SymbolicDType",
+    "SymbolicShape",
+    "TypeOracle",
+    "Value",
+    "add_at",
+    "cast",
+    "creation",
+    "indexing",
+    "like_numpy",
+    "methods",
+    "named",
+    "register_dialect",
+    "run_each",
+    "xp",
+]
+
+
+def like_numpy(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
+    """Return what the functions of a library record that take what NumPy's of that name take.
+
+    Args:
+        names: "sum; mean; concat: concatenate" (the library's name, and NumPy's where that is
+            another).
+        rooms: where names are looked up that begin with this word and a dot.
+    """
+    numpy = find_dialect("numpy")
+    assert numpy is not None
+    found: dict[Any, Callable[..., Any]] = {}
+    for entry in names.split(";"):
+        own, _, other = (part.strip() for part in entry.partition(":"))
+        room, _, rest = own.partition(".")
+        function = getattr(rooms[room], rest) if room in rooms else getattr(library, own)
+        found[function] = numpy.aliases[getattr(np, other or own)]
+    return found

@@ -1,0 +1,185 @@
+"""NumPy's dialect, parts, diagonals, neighbors and products; see `numpy.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...trace.xp import all as xp
+from ..code.binding import Library
+from ..meanings import bits, composites, diagonals, nans, neighbors, parts, products
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+def listed(function: Handler) -> Handler:
+    """Return a function that gives a list where another gives a tuple."""
+
+    def call(ary: Tensor, indices_or_sections: Any, *args: Any, **kwargs: Any) -> list[Tensor]:
+        return [*function(ary, indices_or_sections, *args, **kwargs)]
+
+    call.__name__ = function.__name__
+    return call
+
+
+def isclose(
+    a: Tensor, b: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Of integers and bools the second counts as floats: no limit wraps around."""
+    return composites.isclose(a, xp.multiply(b, 1.0), rtol, atol, equal_nan)
+
+
+def broadcast_arrays(*args: Tensor, subok: bool = False) -> tuple[Tensor, ...]:
+    return parts.broadcast_arrays(*args)
+
+
+def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Any:
+    if sparse:
+        raise TypeError("meshgrid with sparse=True; reshape each")
+    return parts.meshgrid(*xi, indexing=indexing)
+
+
+# --- diagonals ------------------------------------------------------------------------------------
+# --- neighbors ------------------------------------------------------------------------------------
+def pad(
+    array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
+) -> Tensor:
+    """A border, of one width or in pairs; of a constant, or by the array's own elements."""
+    if mode not in ("constant", *neighbors.BORDERS):
+        raise TypeError(f"pad in mode {mode!r}; constant, {', '.join(neighbors.BORDERS)} are known")
+    if isinstance(constant_values, tuple | list):
+        raise TypeError("pad with several constants")
+    axes = parts.rank(array)
+    if not isinstance(pad_width, tuple | list):
+        pad_width = ((pad_width, pad_width),) * axes
+    elif not isinstance(pad_width[0], tuple | list):
+        pair = tuple(pad_width) if len(pad_width) == 2 else tuple(pad_width) * 2
+        pad_width = (pair,) * axes
+    elif len(pad_width) == 1:
+        pad_width = tuple(pad_width) * axes
+    if len(pad_width) != axes or any(n < 0 for pair in pad_width for n in pair):
+        raise TypeError(f"pad by {pad_width} of {axes} axes")
+    return neighbors.padded(array, pad_width, mode, constant_values)
+
+
+# --- products -------------------------------------------------------------------------------------
+def vdot(a: Tensor, b: Tensor, /) -> Tensor:
+    return xp.vecdot(xp.reshape(a, -1), xp.reshape(b, -1))
+
+
+def cross(a: Tensor, b: Tensor, axisa: int = -1, axisb: int = -1, axisc: int = -1,
+          axis: int | None = None) -> Tensor:  # fmt: skip
+    if (axisa, axisb, axisc) != (-1, -1, -1):
+        raise TypeError("cross along other axes in each; give axis=")
+    return products.cross(a, b, -1 if axis is None else axis)
+
+
+def cov(m: Tensor, y: Any = None, rowvar: bool = True, bias: bool = False,
+        ddof: int | None = None) -> Tensor:  # fmt: skip
+    if y is not None or not rowvar:
+        raise TypeError("cov with y or of columns; concatenate or transpose")
+    return products.covariance(m, (0 if bias else 1) if ddof is None else ddof)
+
+
+# --- reductions -----------------------------------------------------------------------------------
+def ptp(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
+    """The largest less the smallest."""
+    return xp.subtract(xp.max(a, axis, keepdims), xp.min(a, axis, keepdims))
+
+
+def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
+    if weights is None:
+        return xp.mean(a, axis, keepdims)
+    if axis is not None and parts.rank(weights) == 1 and parts.rank(a) > 1:
+        after = parts.rank(a) - 1 - axis % parts.rank(a)
+        weights = xp.reshape(weights, (-1, *(1,) * after))
+    whole = xp.broadcast_to(weights, a)
+    return xp.divide(xp.sum(xp.multiply(a, whole), axis, keepdims), xp.sum(whole, axis, keepdims))
+
+
+# --- elementwise ----------------------------------------------------------------------------------
+def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+    return xp.floor_divide(x1, x2), xp.remainder(x1, x2)
+
+
+def modf(x: Tensor) -> tuple[Tensor, Tensor]:
+    whole = xp.trunc(x)
+    return xp.where(xp.isinf(x), 0.0, xp.subtract(x, whole)), whole
+
+
+def isposinf(x: Tensor) -> Tensor:
+    return xp.equal(x, np.inf)
+
+
+def isneginf(x: Tensor) -> Tensor:
+    return xp.equal(x, -np.inf)
+
+
+def polyval(p: Any, x: Tensor) -> Tensor:
+    """The polynomial of these coefficients, the highest first."""
+    count = parts.length(p, 0) if hasattr(p, "ndim") else len(p)
+    result: Any = 0.0
+    for i in range(count):
+        result = xp.add(xp.multiply(result, x), p[i])
+    return result
+
+
+def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
+    return xp.cumsum(x, axis)
+
+
+def real(val: Tensor) -> Tensor:
+    """The tensors of a rule are real."""
+    return val
+
+
+SPLITS = ("split", "array_split", "hsplit", "vsplit", "dsplit")
+# Later versions of NumPy have these too.
+NEWER: dict[str, Handler] = {
+    "cumulative_sum": cumulative_sum, "matrix_transpose": xp.matrix_transpose,
+    "matvec": products.matvec, "vecmat": products.vecmat,
+}  # fmt: skip
+NUMPY = Library(np)
+FUNCTIONS: dict[Any, Handler] = {
+    **NUMPY.called({
+        diagonals: """
+            diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; matrix_trace: linalg.trace;
+            trace
+        """,
+        nans: """
+            nanmax; nanmean; nanmin; nanprod; nanstd(ddof=correction); nansum;
+            nanvar(ddof=correction)
+        """,
+        neighbors: "diff; trapezoid",
+        parts: """
+            append; column_stack; dstack; expand_dims; hstack; rollaxis; rot90; unstack; vstack
+        """,
+        products: """
+            matrix_power: linalg.matrix_power; multi_dot: linalg.multi_dot;
+            tensordot: tensordot linalg.tensordot
+        """,
+        xp: "concatenate: concatenate concat; permute_dims; vecdot: vecdot linalg.vecdot",
+    }),
+    **{getattr(np, name): listed(getattr(parts, name)) for name in SPLITS},
+    **{getattr(np, name): handler for name, handler in NEWER.items() if hasattr(np, name)},
+    np.packbits: bits.packbits, np.unpackbits: bits.unpackbits,
+    np.broadcast_arrays: broadcast_arrays, np.meshgrid: meshgrid,
+    np.atleast_1d: parts.each(parts.atleast_1d), np.atleast_2d: parts.each(parts.atleast_2d),
+    np.atleast_3d: parts.each(parts.atleast_3d), np.fliplr: parts.fliplr,
+    np.flipud: parts.flipud, np.kron: diagonals.kron,
+    np.ediff1d: neighbors.ediff1d, np.pad: pad, np.inner: products.inner,
+    np.vdot: vdot, np.cross: cross, np.cov: cov, np.ptp: ptp,
+    np.average: average, np.divmod: divmod_, np.modf: modf, np.isposinf: isposinf,
+    np.isneginf: isneginf, np.fix: xp.trunc, np.polyval: polyval, np.real: real,
+    np.logaddexp2: composites.logaddexp2,
+    np.isclose: isclose,
+}  # fmt: skip
+LINALG: dict[str, Handler] = {
+    "cross": products.cross, "matmul": xp.matmul, "matrix_transpose": xp.matrix_transpose,
+    "outer": xp.outer,
+}  # fmt: skip
+FUNCTIONS.update({getattr(np.linalg, n): row for n, row in LINALG.items() if hasattr(np.linalg, n)})
+METHODS: dict[str, Handler] = {"diagonal": FUNCTIONS[np.diagonal]}

@@ -1,0 +1,232 @@
+"""`xg.xp` as an Array API namespace; what `tin.__array_namespace__()` gives in
+a rule.
+
+The functions stand in `multigrad.trace.xp.all`. Here is what a namespace has besides: dtypes,
+`finfo`, `asarray`, arrays made from a shape, `linalg`. An array made here is a constant: its floats
+take the dtype of what they meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...graph.ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
+from ...graph.support.namespace import namespace
+from ...trace.trace import NeedsConcrete, dtype_name
+from ...trace.xp import all as xp
+from ...trace.xp.all import *
+from ..meanings import creation
+from ..symbols.symbols import SymbolicDType, SymbolicShape
+
+Tensor = Any
+
+__array_api_version__ = "2024.12"
+bool, int32, int64 = SymbolicDType(BOOL), SymbolicDType(INT32), SymbolicDType(INT64)
+int8, uint8, int16 = (SymbolicDType(name) for name in SMALL)
+float8_e4m3fn, float8_e5m2 = (SymbolicDType(name) for name in FLOAT8)
+float16, bfloat16, float32, float64 = (SymbolicDType(name) for name in FLOATS)
+newaxis = None
+
+
+@dataclass(frozen=True, slots=True)
+class FloatInfo:
+    """What `finfo` says of a float dtype, in Python numbers."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    tiny: float
+    dtype: Any
+
+
+def finfo(type: Any) -> FloatInfo:
+    """The limits of a float dtype, or a tensor's; a rule's capture is repeated per dtype.
+
+    Examples:
+        >>> xp.finfo(xp.float32).eps
+        1.1920928955078125e-07
+    """
+    import ml_dtypes
+
+    is_dtype = isinstance(type, SymbolicDType | np.dtype)
+    dtype: Any = type if is_dtype or not hasattr(type, "shape") else type.dtype
+    name = dtype_name(dtype)
+    if name == T:
+        raise NeedsConcrete("dtype")
+    if name not in FLOATS:
+        raise TypeError(f"finfo of {name}; expected one of {', '.join(FLOATS)}")
+    limits = ml_dtypes.finfo(name)
+    tiny = float(limits.smallest_normal)
+    return FloatInfo(
+        bits=limits.bits,
+        eps=float(limits.eps),
+        max=float(limits.max),
+        min=float(limits.min),
+        smallest_normal=tiny,
+        tiny=tiny,
+        dtype=dtype,
+    )
+
+
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Any:
+    """A tensor or a number as it is, nested lists of numbers as a constant.
+
+    Examples:
+        >>> xp.asarray([1.0, 2.0])
+        array([1., 2.])
+    """
+    array = np.asarray(obj) if isinstance(obj, list | tuple) else obj
+    if dtype is None or isinstance(array, int | float):
+        return array
+    if isinstance(array, np.ndarray):
+        return array.astype(BOOL) if creation.weak(dtype) == BOOL else array
+    return xp.cast(array, dtype)
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of one number: of x.shape, or of a static shape.
+
+    Examples:
+        >>> xp.full((2,), 7.0)
+        array([7., 7.])
+    """
+    if isinstance(shape, SymbolicShape):
+        return creation.full(shape.value, fill_value, dtype)
+    return np.full(shape, fill_value, creation.weak(dtype))
+
+
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Ones, a constant; as `full`.
+
+    Examples:
+        >>> xp.ones((2,))
+        array([1., 1.])
+    """
+    return full(shape, 1.0, dtype=dtype)
+
+
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros, a constant; as `full`.
+
+    Examples:
+        >>> xp.zeros((2,))
+        array([0., 0.])
+    """
+    return full(shape, 0.0, dtype=dtype)
+
+
+def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros of the shape of x.
+
+    Examples:
+        >>> xp.empty_like(np.ones(3)).shape
+        (3,)
+    """
+    return xp.zeros_like(x, dtype)
+
+
+def arange(
+    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
+) -> Any:
+    """Evenly spaced numbers, a constant.
+
+    Examples:
+        >>> xp.arange(0, 6, 2)
+        array([0, 2, 4])
+    """
+    bounds = (start,) if stop is None else (start, stop, step)
+    return np.arange(*(creation.length(n) for n in bounds))
+
+
+def linspace(start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None,
+             endpoint: Any = True) -> Any:  # fmt: skip
+    """Numbers from start to stop, a constant.
+
+    Examples:
+        >>> xp.linspace(0.0, 1.0, 3)
+        array([0. , 0.5, 1. ])
+    """
+    return np.linspace(start, stop, creation.length(num), endpoint=endpoint)
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
+) -> Any:
+    """Ones on the k-th diagonal, a constant.
+
+    Examples:
+        >>> xp.eye(2)
+        array([[1., 0.],
+               [0., 1.]])
+    """
+    columns = None if n_cols is None else creation.length(n_cols)
+    return np.eye(creation.length(n_rows), columns, k)
+
+
+def isdtype(dtype: Any, kind: Any) -> Any:
+    """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", a dtype, or one
+    of several.
+
+    Examples:
+        >>> xp.isdtype(xp.float32, "real floating")
+        True
+    """
+    if isinstance(kind, tuple):
+        return next((True for each in kind if isdtype(dtype, each)), False)
+    if not isinstance(kind, str):
+        return dtype == kind
+    name = dtype_name(dtype)
+    if name in WHOLE:
+        sign = "unsigned" if name.startswith("u") else "signed"
+        return kind in ("integral", f"{sign} integer", "numeric")
+    return kind in (("bool",) if name == BOOL else ("real floating", "numeric"))
+
+
+def vector_norm(x: Tensor, *, axis: Any = None, keepdims: Any = False, ord: Any = 2) -> Tensor:
+    """The norm over axes, of any order."""
+    return xp.norm(x, axis, keepdims, ord)
+
+
+linalg = SimpleNamespace(
+    matmul=xp.matmul,
+    matrix_transpose=xp.matrix_transpose,
+    vecdot=xp.vecdot,
+    vector_norm=vector_norm,
+)
+
+__all__ = [
+    "arange",
+    "asarray",
+    "bfloat16",
+    "bool",
+    "empty_like",
+    "eye",
+    "finfo",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "full",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "isdtype",
+    "linalg",
+    "linspace",
+    "newaxis",
+    "ones",
+    "uint8",
+    "zeros",
+]  # fmt: skip
+__all__ += xp.__all__
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace("multigrad.xp", __all__)

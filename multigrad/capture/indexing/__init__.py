@@ -1,0 +1,1 @@
+"""Indices: what they pick, and what writing there makes of the whole."""

@@ -1,0 +1,253 @@
+"""Indices that hold several numbers for an axis: `x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`, constant
+masks.
+
+One list alone is taken along its axis, for every rank and length. For any other NumPy itself says
+which elements an index picks of a tensor of this shape, which is a fact of the capture then.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from ...graph.ir.array_values import MOST_ELEMENTS
+from ...graph.ir.types import SCALAR_SHAPE
+from ...trace.trace import Value
+from ...trace.xp import all as xp
+from ..code.table import habits_of
+from ..meanings import arrays, index_tensors
+from ..meanings.index_tensors import holds_places
+
+Tensor = Any
+Array = np.ndarray[Any, Any]
+WHOLE: Any = slice(None)
+
+
+def holds_array(index: Any) -> bool:
+    """Return whether an index names several places of an axis at once."""
+    return any(map(_is_array, index if isinstance(index, tuple) else (index,)))
+
+
+def _is_array(item: Any) -> bool:
+    if isinstance(item, Value):
+        return item.node.type.kind == "tensor"
+    return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
+
+
+def take_at(x: Any, index: Any) -> Value:
+    """Return what stands at an index that holds arrays: a copy, as in every library.
+
+    Raises:
+        TypeError: it is not captured, or points outside.
+    """
+    items = _read_items(x, index)
+    if holds_places(index):
+        _check_apart(x, items)
+        picked = index_tensors.taken(_part(x, items), _without_basic(items))
+        return x.trace.value(picked.node)
+    row = _find_row(x, items)
+    if row is not None:
+        picked = xp.take(_part(x, items), items[row].tolist(), _axis_of(items, row))
+    else:
+        places = _find_places(x, items)
+        picked = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
+        picked = picked if places.ndim == 1 else xp.reshape(picked, places.shape)
+    return x.trace.value(picked.node)
+
+
+def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
+    """Return an index without arrays, and what stands there once a value is at the one with them.
+
+    Of two values at one place the last stays.
+
+    Raises:
+        TypeError: it is not captured, or points outside.
+    """
+    items = _read_items(x, index)
+    if holds_places(index):
+        _check_apart(x, items)
+        part = index_tensors.put(_part(x, items), _without_basic(items), value)
+        return _basic(items), part
+    row = _find_row(x, items)
+    if row is None:
+        return (...,), _put_flat(x, _find_places(x, items), value)
+    part, axis, rows = _part(x, items), _axis_of(items, row), items[row]
+    if not rows.size:
+        return _basic(items), part
+    length = operator.index(xp.dim(part, axis))
+    source = _sources(np.arange(length)[rows], length)
+    if value.node.type.shape != SCALAR_SHAPE:
+        picked = xp.take(part, rows.tolist(), axis)
+        value = xp.broadcast_to(value, picked)
+        value = xp.take(value, np.maximum(source, 0).tolist(), axis)
+    after = -axis - 1 if axis < 0 else part.ndim - axis - 1
+    return _basic(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
+
+
+def add_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
+    """Return an index without arrays, and what stands there once a value is added at symbolic
+    places.
+
+    Raises:
+        TypeError: it is not captured, or points outside.
+    """
+    items = _read_items(x, index)
+    _check_apart(x, items)
+    return _basic(items), index_tensors.added(_part(x, items), _without_basic(items), value)
+
+
+def _check_apart(x: Any, items: list[Any]) -> None:
+    """Check that integers beside arrays mean the same whether they come first or not.
+
+    Raises:
+        TypeError: they do not.
+    """
+    among = [i for i, item in enumerate(items) if _is_read(item) or _is_integer(item)]
+    if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
+        raise TypeError("an integer apart from a tensor in an index")
+
+
+def repeats(x: Any, index: Any) -> bool:
+    """Return whether an index that holds arrays names a place twice."""
+    items = _read_items(x, index)
+    row = _find_row(x, items)
+    if row is None:
+        places = _find_places(x, items)
+    else:
+        places, axis = items[row], _axis_of(items, row)
+        if places.size and places.min() < 0 <= places.max():
+            places = places % operator.index(xp.dim(_part(x, items), axis))
+    return len(np.unique(places)) < places.size
+
+
+def _put_flat(x: Any, places: Array, value: Any) -> Tensor:
+    if not places.size:
+        return x
+    shape = tuple(x.shape)
+    source = _sources(places, int(np.prod(shape)))
+    if value.node.type.shape != SCALAR_SHAPE:
+        flat = xp.reshape(xp.broadcast_to(value, places.shape), -1)
+        value = xp.reshape(xp.take(flat, np.maximum(source, 0).tolist(), 0), shape)
+    return xp.where((source >= 0).reshape(shape), value, x)
+
+
+def _sources(places: Array, length: int) -> Array:
+    """Return for each of so many places which value it gets: its number, or -1."""
+    source = np.full(length, -1)
+    source[places.ravel()] = np.arange(places.size)
+    return source
+
+
+def _find_places(x: Any, items: list[Any]) -> Array:
+    """Return the number of each element that an index picks, of a tensor made flat."""
+    shape = tuple(x.shape)
+    whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    try:
+        if habits_of(x.trace).integers_first:  # integers come first, and are none of the arrays
+            whole, items = whole[_basic(items)], _without_basic(items)
+        places = whole[tuple(items)]
+    except IndexError as error:
+        raise TypeError(str(error)) from error
+    if max(places.size, whole.size) > MOST_ELEMENTS:
+        raise TypeError(f"several arrays in an index of more than {MOST_ELEMENTS} elements")
+    return places
+
+
+def _find_row(x: Any, items: list[Any]) -> int | None:
+    """Return where an index's one list stands, if it is taken along its axis for any shape."""
+    rows = [i for i, item in enumerate(items) if isinstance(item, np.ndarray)]
+    if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
+        return None
+    among = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
+    if habits_of(x.trace).integers_first or among == list(range(among[0], among[-1] + 1)):
+        return rows[0]
+    if not x.trace.dialect:
+        raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
+    return None
+
+
+def _is_integer(item: Any) -> bool:
+    return not (item is None or item is Ellipsis or isinstance(item, slice) or _is_array(item))
+
+
+def _basic(items: list[Any]) -> tuple[Any, ...]:
+    """Return an index that leaves the axes of its arrays whole."""
+    found: list[Any] = []
+    for item in items:
+        if isinstance(item, Value):
+            found.append(WHOLE)
+        elif isinstance(item, np.ndarray):
+            found += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def _without_basic(items: list[Any]) -> list[Any]:
+    """Return what is left of an index once `_basic` is done."""
+    kept = [item for item in items if not _is_integer(item)]
+    return [WHOLE if item is None or isinstance(item, slice) else item for item in kept]
+
+
+def _part(x: Any, items: list[Any]) -> Any:
+    basic = _basic(items)
+    return x if all(item is Ellipsis or item == WHOLE for item in basic) else xp.getitem(x, basic)
+
+
+def _axis_of(items: list[Any], row: int) -> int:
+    """Return which axis of `_part` a list indexes, counted from the end behind an ellipsis."""
+    before = _without_basic(items[:row])
+    if any(item is Ellipsis for item in before):
+        return -1 - len(_without_basic(items[row + 1 :]))
+    return len(before)
+
+
+def _read_items(x: Any, index: Any) -> list[Any]:
+    nested = isinstance(index, list) and not all(map(_is_integer, index))
+    if nested and not arrays.habits_for(x, "a list of lists as an index").nested_lists:
+        raise TypeError("a list of lists is a tuple to some versions of torch, a tensor to others")
+    items = index if isinstance(index, tuple) else (index,)
+    return [_read(x, item) if _is_array(item) else _checked(item) for item in items]
+
+
+def _checked(item: Any) -> Any:
+    """Return an item that is no array, an integer as Python's."""
+    if isinstance(item, bool | np.bool_):
+        raise TypeError("it indexes by one bool; use xp.where(condition, tensor, 0.0)")
+    return operator.index(item) if _is_integer(item) else item
+
+
+def _is_read(item: Any) -> bool:
+    return isinstance(item, np.ndarray | Value)
+
+
+def _read(x: Any, item: Any) -> Any:
+    """Return an array of an index as NumPy's, or a symbolic one.
+
+    Raises:
+        TypeError: it holds anything but integers or bools, or they are not known.
+    """
+    if isinstance(item, Value):
+        if not holds_places(item):
+            raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
+        return item
+    given = _as_numbers(item) if isinstance(item, list | tuple) else item
+    array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+    if isinstance(item, list | tuple) and not array.size:
+        array = array.astype(np.intp)
+    if array.dtype == np.uint8 and habits_of(x.trace).bytes_are_masks:
+        array = array.astype(bool)
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"it indexes by {array.dtype}")
+    return array if array.dtype.kind == "b" else array.astype(np.intp)
+
+
+def _as_numbers(items: Any) -> Any:
+    """Return nested lists with Python numbers in place of symbolic ones, for which their facts are
+    needed.
+    """
+    if isinstance(items, list | tuple):
+        return [_as_numbers(item) for item in items]
+    return items if isinstance(items, bool | np.bool_) else operator.index(items)

@@ -1,0 +1,319 @@
+"""Functions over whole arrays under other libraries' names: tensor methods and NumPy's functions.
+
+Where a name means two things (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect that the rule is
+written in decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...trace.trace import Value, copy_of, mark_view
+from ...trace.xp import all as xp
+from ..code.names import spelled
+from ..code.readings import library_for
+from ..code.table import Habits, habits_of
+from ..symbols.symbols import SymbolicShape
+from . import extremes, places
+from .casts import cast
+from .extremes import Extremes
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class Values:
+    """What torch returns for a running maximum: `.values`; indices are not captured."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Value) -> None:
+        self.values = values
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values if index == 0 else self.indices
+
+    def __iter__(self) -> Any:
+        raise self.values.trace.error(f"unpacks values and indices. {ADVICE}")
+
+    @property
+    def indices(self) -> Any:
+        raise self.values.trace.error(f"uses indices, which are not captured. {ADVICE}")
+
+
+ADVICE = "Take .values"
+
+
+def habits_for(x: Tensor, name: str) -> Habits:
+    """Return what spellings mean in the code of a tensor, of which one that differs is used.
+
+    Raises:
+        TypeError: no library is known.
+    """
+    if not library_for(x.trace, name):
+        raise TypeError(f"{name} means another thing in torch than in NumPy; write it with xg.xp")
+    return habits_of(x.trace)
+
+
+def axis_given(dim: Any, axis: Any) -> Any:
+    return dim if axis is None else axis
+
+
+def numbers(given: tuple[Any, ...]) -> Any:
+    """Return numbers given one by one or as one sequence."""
+    return given[0] if len(given) == 1 and not isinstance(given[0], int | Value) else given
+
+
+# --- reductions and what goes along an axis -------------------------------------------------------
+def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None,
+         keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
+    result = xp.prod(x, axis_given(dim, axis), keepdim or keepdims)
+    return result if dtype is None else cast(result, dtype)
+
+
+def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
+    return places.count_nonzero(x, dim)
+
+
+def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    return xp.logsumexp(x, dim, keepdim)
+
+
+def softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
+    result = xp.softmax(x, axis_given(dim, axis))
+    return result if dtype is None else cast(result, dtype)
+
+
+def log_softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
+    result = xp.log_softmax(x, axis_given(dim, axis))
+    return result if dtype is None else cast(result, dtype)
+
+
+def cumsum(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
+    return _cumulative(xp.cumsum, x, axis_given(dim, axis), dtype)
+
+
+def cumprod(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
+    return _cumulative(xp.cumprod, x, axis_given(dim, axis), dtype)
+
+
+def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
+    """Without an axis NumPy goes through x made flat; bools count as integers."""
+    x = places.counted(x)
+    result = function(xp.reshape(x, -1), 0) if axis is None else function(x, axis)
+    return result if dtype is None else cast(result, dtype)
+
+
+def cummax(x: Tensor, dim: int) -> Values:
+    return Values(xp.cummax(x, dim))
+
+
+def cummin(x: Tensor, dim: int) -> Values:
+    return Values(xp.cummin(x, dim))
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Extremes:
+    """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
+    if not habits_for(x, "sort").sorts_anew:
+        raise TypeError("it sorts in place; use np.sort(x)")
+    return extremes.sort(x, dim, descending)
+
+
+def median(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("torch takes the lower of two middle values; use torch.quantile(x, 0.5)")
+
+
+def quantile(
+    x: Tensor, q: float, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    if interpolation != "linear":
+        raise TypeError(f"quantile with interpolation {interpolation!r}; 'linear' is known")
+    return xp.quantile(x, q, dim, keepdim)
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+def reshape(x: Tensor, *shape: Any) -> Tensor:
+    given = numbers(shape)
+    if x.node.type.kind == "scalar" and not isinstance(given, SymbolicShape) and not tuple(given):
+        return x
+    if isinstance(given, SymbolicShape):
+        same = given.value.node.type.shape == x.node.type.shape == "x"
+        return renamed(x) if same else xp.reshape_like(x, given.value)
+    if isinstance(x.shape, tuple) and tuple(given) == x.shape:
+        return renamed(x)
+    return xp.reshape(x, tuple(given))
+
+
+def view(x: Tensor, *shape: Any) -> Tensor:
+    return reshape(x, *shape) if shape else x  # without a shape it is NumPy's
+
+
+def view_as(x: Tensor, other: Tensor) -> Tensor:
+    x = places.as_tensor(x, other)
+    same = other.node.type.shape == x.node.type.shape == "x"
+    return renamed(x) if same else xp.reshape_like(x, other)
+
+
+def renamed(x: Tensor) -> Tensor:
+    """Return a tensor under another name, in the same memory: attributes stay with the first."""
+    view = copy_of(x)
+    mark_view(view, x, True)
+    return view
+
+
+def ravel(x: Tensor, order: str = "C") -> Tensor:
+    """NumPy's flatten, too."""
+    return np_reshape(x, -1, order)
+
+
+def transpose(x: Tensor, *axes: Any) -> Tensor:
+    """torch exchanges two axes, NumPy takes the order of all."""
+    if axes and habits_for(x, "transpose").exchanges_two:
+        return xp.swapaxes(x, *axes)
+    return xp.permute_dims(x, numbers(axes) if axes and axes != (None,) else None)
+
+
+def permute(x: Tensor, *dims: Any) -> Tensor:
+    return xp.permute_dims(x, numbers(dims))
+
+
+def transpose_2d(x: Tensor) -> Tensor:
+    return xp.permute_dims(x)
+
+
+def squeeze(x: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
+    return xp.squeeze(x, axis_given(dim, axis))
+
+
+def expand(x: Tensor, *sizes: Any) -> Tensor:
+    given = numbers(sizes)
+    if isinstance(given, SymbolicShape):
+        return xp.broadcast_to(x, given.value)
+    if -1 in (shape := tuple(given)):
+        raise TypeError(f"expand to {shape}; name every length, or use xp.broadcast_to(x, like)")
+    return xp.broadcast_to(x, shape)
+
+
+def flip(x: Tensor, *dims: Any) -> Tensor:
+    return xp.flip(x, numbers(dims))
+
+
+def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    return xp.roll(x, shifts, dims)
+
+
+def tile(x: Tensor, *dims: Any) -> Tensor:
+    return xp.tile(x, numbers(dims))
+
+
+def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
+    """torch repeats the whole, NumPy each element."""
+    if habits_for(x, "repeat").repeats_whole:
+        return tile(x, *repeats)
+    return xp.repeat(x, *repeats, axis=axis)
+
+
+def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+    return xp.repeat(x, repeats, dim)
+
+
+def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    return cut(x, dim, start, start + length)
+
+
+def select(x: Tensor, dim: int, index: int) -> Tensor:
+    return at(x, dim, index)
+
+
+def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Return the stretch from start to stop along an axis."""
+    return at(x, axis, slice(start, stop))
+
+
+def at(x: Tensor, axis: int, item: Any) -> Tensor:
+    """Return what an index of one axis gives: a view."""
+    whole = slice(None)
+    if axis < 0:
+        return xp.getitem(x, (..., item, *(whole,) * (-axis - 1)))
+    return xp.getitem(x, (*(whole,) * axis, item))
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    return xp.tril(x, diagonal)
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    return xp.triu(x, diagonal)
+
+
+METHODS: dict[str, Handler] = {
+    **places.METHODS,
+    **spelled("""
+        matmul: bmm matmul mm mv; swapaxes: swapaxes swapdims; moveaxis: moveaxis movedim
+    """),
+    "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax, "cummin": cummin,
+    "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": ravel, "flip": flip,
+    "log_softmax": log_softmax, "logsumexp": logsumexp,
+    "median": median, "narrow": narrow, "outer": xp.outer, "permute": permute, "prod": prod,
+    "quantile": quantile, "ravel": ravel, "repeat": repeat,
+    "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as,
+    "roll": roll, "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
+    "t": transpose_2d, "tile": tile, "topk": extremes.topk, "transpose": transpose, "tril": tril,
+    "triu": triu, "view": view, "view_as": view_as,
+}  # fmt: skip
+
+
+# --- NumPy ----------------------------------------------------------------------------------------
+def np_sort(x: Tensor, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Tensor:
+    return xp.sort(xp.reshape(x, -1), 0) if axis is None else xp.sort(x, axis)
+
+
+def np_quantile(
+    x: Tensor, q: float, axis: Any = None, *, method: str = "linear", keepdims: bool = False
+) -> Tensor:
+    if method != "linear":
+        raise TypeError(f"quantile with method {method!r}; 'linear' is known")
+    if x.trace.types is not None and x.trace.facts.get("dtype") == "bfloat16":
+        raise TypeError("NumPy interpolates in bfloat16 there; cast to float32 first")
+    return xp.quantile(x, q, axis, keepdims)
+
+
+def np_percentile(
+    x: Tensor, q: float, axis: Any = None, *, method: str = "linear", keepdims: bool = False
+) -> Tensor:
+    return np_quantile(x, q / 100, axis, method=method, keepdims=keepdims)
+
+
+def np_reshape(x: Tensor, shape: Any, order: str = "C") -> Tensor:
+    if order != "C":
+        raise TypeError(f"reshape in the order {order!r}; 'C' is known")
+    return reshape(x, *shape) if isinstance(shape, tuple | list) else reshape(x, shape)
+
+
+def np_ravel(x: Tensor, order: str = "C") -> Tensor:
+    return np_reshape(x, -1, order)
+
+
+def np_dot(a: Tensor, b: Tensor) -> Tensor:
+    if np.ndim(b) > 2:
+        raise TypeError("dot by more than two axes; use np.matmul or np.einsum")
+    return xp.matmul(a, b)
+
+
+def np_outer(a: Tensor, b: Tensor) -> Tensor:
+    """NumPy's takes tensors of any rank, made flat."""
+    return xp.outer(xp.reshape(a, -1), xp.reshape(b, -1))
+
+
+def np_einsum(subscripts: str, *arrays: Tensor, optimize: Any = False) -> Tensor:
+    return xp.einsum(subscripts, *arrays)
+
+
+FUNCTIONS: dict[Any, Handler] = {
+    **places.FUNCTIONS,
+    np.dot: np_dot, np.einsum: np_einsum, np.outer: np_outer, np.percentile: np_percentile,
+    np.quantile: np_quantile, np.ravel: np_ravel, np.reshape: np_reshape, np.sort: np_sort,
+}  # fmt: skip

@@ -1,0 +1,288 @@
+"""Arrays made from a shape alone, `torch.ones(x.shape)`: no symbolic value is among the arguments,
+so no protocol helps.
+
+Stand-ins for the libraries' functions take a symbolic shape; with any other shape the function
+itself makes an array, which becomes a constant where it meets a symbolic value.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...graph.ir.array_values import freeze
+from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
+from ...graph.passes.facts import BUFFERS
+from ...trace.constants import array_node
+from ...trace.promotion import is_exact
+from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, lift
+from ...trace.xp import all as xp
+from ..symbols.dtypes import own_dtype
+from ..symbols.symbols import SymbolicDType, SymbolicShape
+from .casts import cast
+
+Tensor = Any
+
+
+def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
+    """Return the stand-ins for the creation functions that stand in the libraries' top modules, by
+    function.
+    """
+    found: dict[Any, Callable[..., Any]] = {}
+    for library in libraries:
+        for name in (*CONVERTERS, *CREATORS):
+            function = getattr(sys.modules.get(library), name, None)
+            if function is not None:
+                found[function] = creator(name, function)
+    return found
+
+
+def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the stand-in for a library's creation function of that name."""
+    if name in CONVERTERS:
+        return Converter(CONVERTERS[name], function, name in CUTTING)
+    return Creator(CREATORS[name], function)
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Stands in for a function that makes a tensor of what it is given.
+
+    Attributes:
+        is_copy: whether an update of the one does not reach the other.
+        function: the library's own.
+        is_cut: whether no gradient passes.
+        trace: what is captured; None: it is not known.
+    """
+
+    is_copy: bool
+    function: Callable[..., Any]
+    is_cut: bool = False
+    trace: Trace | None = None
+
+    def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return a symbolic tensor as it is, several as one; all else by the library's own
+        function.
+        """
+        dtype = kwargs.get("dtype", args[0] if args else None)
+        items = list(obj) if isinstance(obj, list | tuple) else []
+        if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
+            obj = xp.stack(items, 0)
+        if not isinstance(obj, Value):
+            if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # as any constant has it
+                if self.trace is not None and is_exact(self.trace) and is_plain(obj):
+                    return in_dtype_of_input(self.trace, obj)
+                return as_buffer(self.trace, self.function(obj))
+            return as_buffer(self.trace, self.function(obj, *args, **kwargs))
+        result = obj if dtype is None else cast(obj, dtype)
+        if self.is_cut:
+            return xp.stop_gradient(result)
+        return copy_of(result) if kwargs.get("copy", self.is_copy) else result
+
+
+@dataclass(frozen=True, slots=True)
+class Creator:
+    """Stands in for a creation function.
+
+    Attributes:
+        make: creates like a tensor.
+        function: the library's own.
+        trace: what is captured; None: it is not known.
+    """
+
+    make: Callable[..., Any]
+    function: Callable[..., Any]
+    trace: Trace | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Create like the tensor whose shape is given, else by the library's own function."""
+        shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
+        options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
+        if isinstance(shape, SymbolicShape):
+            if is_exact(shape.value.trace):
+                options["dtype"], is_weak = self.type_of(shape.value.trace, args, options)
+                return weakly(self.make(shape.value, *args[1:], **options), is_weak)
+            return self.make(shape.value, *args[1:], **options)
+        lengths = [
+            tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
+        ]
+        is_weak = False
+        if self.trace is not None and is_exact(self.trace):
+            options["dtype"], is_weak = self.type_of(self.trace, args, options)
+        if self.trace is not None and self.trace.kind != "rule" and self.make in STATIC:
+            if kwargs.get("generator") is not None:
+                advice = self.trace.words.advise("leave it out: draws then follow the key")
+                raise self.trace.error(f"draws from a generator that no key seeds{advice}")
+            sizes, rest = split_sizes(lengths if args else [shape], self.make is full)
+            fills = self.make is full and not isinstance((*rest, 0)[0], int)
+            if sizes and (fills if rest else True) and gives_way(kwargs.get("dtype")):
+                like = self.trace.value(lift(self.trace, np.zeros(sizes)))
+                return weakly(self.make(like, *rest, **options), is_weak)
+        return as_buffer(self.trace, self.function(*lengths, **kwargs))
+
+    def type_of(
+        self, trace: Trace, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[Any, bool]:
+        """Return the dtype of what the library would make, and whether it is weak."""
+        own = getattr(self.function, "__wrapped__", self.function)
+        fills = [number for number in args[1:2] if self.make is full]
+        made = trace.types.made(own, ((1,), *fills), options)
+        return made or (options.get("dtype"), False)
+
+
+def weakly(made: Value, is_weak: bool) -> Value:
+    """Return a tensor, noted as one whose dtype gives way, where it does."""
+    if is_weak:
+        made.trace.weak.add(made.node)
+    return made
+
+
+def is_plain(obj: Any) -> bool:
+    """Return whether something is made of Python's numbers alone."""
+    if isinstance(obj, list | tuple):
+        return all(map(is_plain, obj))
+    return type(obj) in (bool, int, float)
+
+
+def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
+    """Return numbers, with all their digits, in the dtype of the function's tensors."""
+    array = np.asarray(obj)
+    if not array.ndim:
+        return trace.value(constant(array.item()))
+    return trace.value(array_node(trace.like(), freeze(array.astype(np.float64)), T))
+
+
+def as_buffer(trace: Trace | None, made: Any) -> Any:
+    """Return a tensor that was made as a symbol of its dtype, where code writes symbols into such
+    ones.
+    """
+    if trace is None or BUFFERS not in trace.facts or not getattr(made, "ndim", 0):
+        return made
+    name, value = dtype_name(made.dtype), trace.value(lift(trace, made))
+    kept = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
+    return cast(value, name) if name in kept else value
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Stands in for a function without arguments: what it gives follows from what is captured."""
+
+    answer: Callable[[Trace], Any]
+    trace: Trace | None = None
+
+    def __call__(self) -> Any:
+        """Answer."""
+        assert self.trace is not None  # which `in_trace` has told it
+        return self.answer(self.trace)
+
+
+def in_trace(stand_in: Any, trace: Trace) -> Any:
+    """Return what stands in for a function, where it matters told of what is captured."""
+    is_told = isinstance(stand_in, Converter | Creator | Told)
+    return replace(stand_in, trace=trace) if is_told else stand_in
+
+
+def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the lengths among positional arguments, () where they are not all known, and what
+    follows them.
+    """
+    first = given[0] if given else ()
+    own = tuple(first) if isinstance(first, tuple | list) else ()
+    count = 1
+    if isinstance(first, int):
+        count = 1 if is_single else len(given)
+        own = tuple(given[:count])
+    known = all(isinstance(n, int) and not isinstance(n, bool) for n in own)
+    return (own if known else ()), given[count:]
+
+
+def gives_way(dtype: Any) -> bool:
+    """Return whether what is made in a dtype takes that of the tensors which it meets."""
+    return dtype is None or isinstance(dtype, SymbolicDType) or dtype_name(dtype) in FLOATS
+
+
+def length(x: Any) -> Any:
+    """Return a symbolic length as a Python number, for which its fact is needed."""
+    return operator.index(x) if isinstance(x, Value) and x.node.type.dtype == "int" else x
+
+
+# The rule's own device and layout are the only ones.
+NOT_TAKEN = ("device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size")
+
+
+def with_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a library's function with Python numbers in place of symbolic ones, for which their
+    facts are needed.
+    """
+    given = [number(value) for value in args]
+    return function(*given, **{name: number(value) for name, value in kwargs.items()})
+
+
+def number(x: Any) -> Any:
+    """Return a symbolic scalar as a Python number."""
+    if not isinstance(x, Value) or x.node.type.kind != "scalar":
+        return x
+    return operator.index(x) if x.node.type.dtype == "int" else float(x)
+
+
+def weak(dtype: Any, like: Any = None) -> Any:
+    """Return the dtype of what is made: bool, or that of the rule's input, as for any constant;
+    where the library tells it, that.
+    """
+    if isinstance(like, Value) and is_exact(like.trace):
+        return dtype
+    return BOOL if dtype is not None and dtype_name(dtype) == BOOL else None
+
+
+def ones(like: Tensor, dtype: Any = None) -> Tensor:
+    return xp.ones_like(like, weak(dtype, like))
+
+
+def zeros(like: Tensor, dtype: Any = None) -> Tensor:
+    return xp.zeros_like(like, weak(dtype, like))
+
+
+def full(like: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
+    return xp.full_like(like, fill_value, weak(dtype, like))
+
+
+def rand(like: Tensor, dtype: Any = None) -> Tensor:
+    return drawn(xp.rand_like, like, weak(dtype, like))
+
+
+def randn(like: Tensor, dtype: Any = None) -> Tensor:
+    return drawn(xp.randn_like, like, weak(dtype, like))
+
+
+def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> Tensor:
+    """Return what is drawn in a dtype, by default that of the tensor."""
+    name = dtype.symbol if isinstance(dtype, SymbolicDType) else dtype and dtype_name(dtype)
+    return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
+
+
+def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("arange takes numbers, not a shape")
+
+
+def eye(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("eye takes numbers, not a shape")
+
+
+def linspace(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("linspace takes numbers, not a shape")
+
+
+# Whether the result is a copy, which an update of the original does not reach.
+CONVERTERS = {"array": True, "as_tensor": False, "asarray": False, "tensor": True}
+CUTTING = ("tensor",)  # torch's: the values alone
+CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
+    function.__name__: function
+    for function in (arange, eye, full, linspace, ones, rand, randn, zeros)
+}
+# Of these, symbols also where all lengths are numbers: what is drawn, and what is written into.
+STATIC = (full, ones, rand, randn, zeros)

@@ -1,0 +1,1 @@
+"""Linear algebra under the names that libraries give it."""

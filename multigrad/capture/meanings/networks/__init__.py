@@ -1,0 +1,1 @@
+"""Layers, convolutions and losses under the names that libraries give them."""

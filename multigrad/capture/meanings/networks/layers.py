@@ -1,0 +1,134 @@
+"""Layers as functions of their inputs: linear maps, normalizations, distances, attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ....graph.ir.types import BOOL, dtype_name
+from ....trace.trace import Value
+from ....trace.xp import all as xp
+from ..parts import length, rank
+from .losses import raised
+
+Tensor = Any
+
+
+def linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    """x times the weight transposed, plus the bias."""
+    columns = xp.matrix_transpose(weight) if rank(weight) > 1 else weight
+    product = xp.matmul(x, columns)
+    return product if bias is None else xp.add(product, bias)
+
+
+def bilinear(a: Tensor, b: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    product = xp.einsum("...i,oij,...j->...o", a, weight, b)
+    return product if bias is None else xp.add(product, bias)
+
+
+# --- normalizations -------------------------------------------------------------------------------
+def scaled_and_shifted(x: Tensor, scale: Any, shift: Any) -> Tensor:
+    scaled = x if scale is None else xp.multiply(x, scale)
+    return scaled if shift is None else xp.add(scaled, shift)
+
+
+def channels(values: Any, x: Tensor, axis: int = 1) -> Any:
+    """Return one value per channel in a shape that meets those of x."""
+    if values is None or rank(values) == 0:
+        return values
+    after = rank(x) - 1 - axis % rank(x)
+    return xp.reshape(values, (-1, *(1,) * after)) if after else values
+
+
+def layer_norm(x: Tensor, axes: Sequence[int], scale: Any, shift: Any, eps: float) -> Tensor:
+    return scaled_and_shifted(xp.standardize(x, tuple(axes), eps), scale, shift)
+
+
+def rms_norm(x: Tensor, axes: Sequence[int], scale: Any, eps: Any) -> Tensor:
+    mean = xp.mean(xp.square(x), tuple(axes), keepdims=True)
+    return scaled_and_shifted(xp.multiply(x, xp.rsqrt(xp.add(mean, eps))), scale, None)
+
+
+def group_norm(x: Tensor, groups: int, scale: Any, shift: Any, eps: float) -> Tensor:
+    """Each group of channels, the second axis, standardized."""
+    batch, count = length(x, 0), length(x, 1)
+    if count % groups:
+        raise TypeError(f"{count} channels in {groups} groups")
+    members = math.prod(length(x, i) for i in range(1, rank(x))) // groups
+    grouped = xp.standardize(xp.reshape(x, (batch, groups, members)), -1, eps)
+    whole = xp.reshape_like(grouped, x)
+    return scaled_and_shifted(whole, channels(scale, x), channels(shift, x))
+
+
+def batch_norm(
+    x: Tensor, mean: Any, variance: Any, scale: Any, shift: Any, *, eps: Any, axis: int = 1
+) -> Tensor:
+    """By the given statistics of each channel, or without them by those of x."""
+    if mean is None:
+        kept = axis % rank(x)
+        others = tuple(i for i in range(rank(x)) if i != kept)
+        plain = xp.standardize(x, others, eps)
+    else:
+        inverse = xp.rsqrt(xp.add(channels(variance, x, axis), eps))
+        plain = xp.subtract(x, channels(mean, x, axis)) * inverse
+    return scaled_and_shifted(plain, channels(scale, x, axis), channels(shift, x, axis))
+
+
+def instance_norm(x: Tensor, scale: Any, shift: Any, eps: float) -> Tensor:
+    """Each channel of each example standardized."""
+    plain = xp.standardize(x, tuple(range(2, rank(x))), eps)
+    return scaled_and_shifted(plain, channels(scale, x), channels(shift, x))
+
+
+# --- distances ------------------------------------------------------------------------------------
+def cosine_similarity(a: Tensor, b: Tensor, axis: int, eps: float) -> Tensor:
+    """The sum of products of both, each over its length, which is at least eps."""
+    like = xp.add(a, b)
+    wide = (xp.broadcast_to(x, like) for x in (a, b))
+    unit_a, unit_b = (xp.divide(x, raised(xp.norm(x, axis, True), eps)) for x in wide)
+    return xp.sum(unit_a * unit_b, axis)
+
+
+def pairwise_distance(
+    a: Tensor, b: Tensor, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
+) -> Tensor:
+    return xp.norm(xp.add(xp.subtract(a, b), eps), -1, keepdims, p)
+
+
+def distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
+    """Between each row of one and each of the other."""
+    return xp.norm(xp.subtract(xp.expand_dims(a, -2), xp.expand_dims(b, -3)), -1, False, p)
+
+
+def own_distances(x: Tensor, p: float = 2.0) -> Tensor:
+    """Between each row and the later ones."""
+    n = length(x, 0)
+    flat = xp.reshape(distances(x, x, p), (n * n,))
+    return xp.take(flat, [i * n + j for i in range(n) for j in range(i + 1, n)], 0)
+
+
+# --- attention ------------------------------------------------------------------------------------
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, scale: Any
+) -> Tensor:
+    """softmax(query key^T scale + mask) value; a mask of bools says what is looked at."""
+    factor = 1.0 / math.sqrt(length(query, -1)) if scale is None else scale
+    scores = xp.matmul(query, xp.matrix_transpose(key)) * factor
+    if is_causal:
+        scores = xp.where(xp.tril(xp.ones_like(scores, "bool")), scores, -math.inf)
+    if mask is not None:
+        scores = xp.where(mask, scores, -math.inf) if is_bool(mask) else scores + mask
+    return xp.matmul(xp.softmax(scores, -1), value)
+
+
+def is_bool(mask: Any) -> bool:
+    if isinstance(mask, Value):
+        return mask.node.type.dtype == BOOL
+    return dtype_name(mask.dtype) == BOOL
+
+
+def prelu(x: Tensor, weight: Any) -> Tensor:
+    """x, below 0 times the weight: one, or one per channel, the second axis."""
+    slope = channels(weight, x) if rank(weight) == 1 and rank(x) > 1 else weight
+    return xp.where(xp.greater(x, 0), x, xp.multiply(slope, x))

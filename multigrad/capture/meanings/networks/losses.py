@@ -1,0 +1,181 @@
+"""Losses, element by element, as formulas of the ops; libraries give them names and reductions.
+
+The gradient is that which the libraries give, also at the edges: where one is written differently
+from what looks simplest, an infinity or a NaN would come out there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ....trace.xp import all as xp
+from ..parts import rank
+
+Tensor = Any
+# Of p (1 - p), which torch divides by; it rounds the number to float32.
+LEAST_VARIANCE = 9.999999960041972e-13
+
+
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """Return the loss as it is ("none"), its mean or its sum."""
+    reductions: dict[str, Callable[[Tensor], Tensor]] = {
+        "none": as_it_is, "mean": xp.mean, "sum": xp.sum,
+    }  # fmt: skip
+    if reduction not in reductions:
+        raise TypeError(f"the reduction {reduction!r}; none, mean and sum are known")
+    return reductions[reduction](loss)
+
+
+def as_it_is(loss: Tensor) -> Tensor:
+    return loss
+
+
+def weighted(loss: Tensor, weight: Any) -> Tensor:
+    return loss if weight is None else xp.multiply(loss, weight)
+
+
+def at_least(x: Tensor, least: Any) -> Tensor:
+    """x from `least` on; the gradient passes at `least` itself, unlike that of `maximum`."""
+    return xp.where(xp.less(x, least), least, x)
+
+
+def raised(x: Tensor, least: float) -> Tensor:
+    """x from `least` on, with a gradient of 1 below it, too."""
+    return xp.where(xp.less(x, least), least + (x - xp.stop_gradient(x)), x)
+
+
+# --- of differences -------------------------------------------------------------------------------
+def squared_error(x: Tensor, target: Any) -> Tensor:
+    return xp.square(xp.subtract(x, target))
+
+
+def absolute_error(x: Tensor, target: Any) -> Tensor:
+    return xp.abs(xp.subtract(x, target))
+
+
+def huber(x: Tensor, target: Any, delta: Any = 1.0) -> Tensor:
+    """Squared / 2 up to delta, linear from there on: delta times the distance."""
+    distance = absolute_error(x, target)
+    near = xp.minimum(distance, delta)  # no square of what is large
+    return near * near * 0.5 + (distance - near) * delta
+
+
+def smooth_l1(x: Tensor, target: Any, beta: Any = 1.0) -> Tensor:
+    """Huber's loss over beta; the distance itself where beta is 0."""
+    if beta == 0:
+        return absolute_error(x, target)
+    return huber(x, target, beta) / beta
+
+
+def log_cosh(x: Tensor, target: Any) -> Tensor:
+    """log(cosh(x - target)), without overflow."""
+    error = xp.subtract(x, target)
+    return error + xp.softplus(error * -2.0) - math.log(2.0)
+
+
+# --- of probabilities -----------------------------------------------------------------------------
+def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
+    """-t log p - (1 - t) log(1 - p), the logarithms from -100 on.
+
+    The gradient is (p - t) / max(p (1 - p), 1e-12), as in torch: finite where p is 0 or 1.
+    """
+    inside = xp.greater(p * (1.0 - p), LEAST_VARIANCE)
+    safe = xp.where(inside, p, 0.5)
+    rest = xp.subtract(1.0, target)
+    smooth = -(xp.multiply(target, xp.log(safe)) + xp.multiply(rest, xp.log1p(-safe)))
+    fixed = xp.stop_gradient(p)
+    value = -(
+        xp.multiply(target, xp.clip(xp.log(fixed), -100.0))
+        + xp.multiply(rest, xp.clip(xp.log1p(-fixed), -100.0))
+    )
+    slope = (0.5 * p - target) * p - (0.5 * fixed - target) * fixed  # 0, of slope p - t
+    return xp.where(inside, smooth, value + slope / LEAST_VARIANCE)
+
+
+def binary_cross_entropy_with_logits(x: Tensor, target: Any, pos_weight: Any = None) -> Tensor:
+    """The same of sigmoid(x), stable; `pos_weight` weighs the positives."""
+    positive = xp.log_sigmoid(x)
+    if pos_weight is not None:
+        positive = positive * (xp.multiply(xp.subtract(pos_weight, 1.0), target) + 1.0)
+    return xp.multiply(xp.subtract(1.0, target), x) - positive
+
+
+def of_class(logs: Tensor, index: Tensor, axis: int) -> Tensor:
+    """The negative of the log-probability of one class each."""
+    return -xp.squeeze(xp.take_along(logs, xp.expand_dims(index, axis), axis=axis), axis)
+
+
+def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor:
+    """-sum(t log_softmax(x)) along an axis."""
+    return -xp.sum(xp.multiply(target, xp.log_softmax(logits, axis)), axis)
+
+
+def kl_divergence(log_p: Tensor, target: Any, log_target: bool = False) -> Tensor:
+    """t (log t - log p), element by element."""
+    if log_target:
+        return xp.multiply(xp.exp(target), xp.subtract(target, log_p))
+    return xp.subtract(xp.xlogy(target, target), xp.multiply(target, log_p))
+
+
+def poisson(x: Tensor, target: Any, eps: float | None = None) -> Tensor:
+    """exp(x) - t x; with eps, x is the rate itself: x - t log(x + eps)."""
+    if eps is None:
+        return xp.subtract(xp.exp(x), xp.multiply(target, x))
+    return xp.subtract(x, xp.multiply(target, xp.log(xp.add(x, eps))))
+
+
+def stirling(target: Tensor) -> Tensor:
+    """Stirling's approximation of log(t!)."""
+    return xp.subtract(xp.multiply(target, xp.log(target)), target) + 0.5 * xp.log(
+        xp.multiply(target, 2.0 * math.pi)
+    )
+
+
+def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
+    """Half of log var + (x - t)^2 / var; the variance is raised to eps, its gradient is not cut."""
+    spread = raised(variance, eps)
+    return 0.5 * (xp.log(spread) + squared_error(x, target) / spread)
+
+
+def sigmoid_focal(x: Tensor, target: Any, gamma: Any = 2.0, alpha: Any = None) -> Tensor:
+    """The binary cross-entropy of logits, times (1 - p_t)^gamma; alpha weighs the positives."""
+    p = xp.sigmoid(x)
+    rest = xp.subtract(1.0, target)
+    chance = p * target + (1.0 - p) * rest
+    loss = binary_cross_entropy_with_logits(x, target) * xp.pow(1.0 - chance, gamma)
+    if alpha is None:
+        return loss
+    return loss * (xp.multiply(alpha, target) + xp.multiply(xp.subtract(1.0, alpha), rest))
+
+
+# --- of margins -----------------------------------------------------------------------------------
+def hinge_embedding(x: Tensor, target: Any, margin: Any = 1.0) -> Tensor:
+    """x where the target is 1, max(0, margin - x) where it is -1."""
+    away = xp.where(xp.not_equal(target, 1), at_least(xp.subtract(margin, x), 0.0), 0.0)
+    return away + xp.where(xp.not_equal(target, -1), x, 0.0)
+
+
+def margin_ranking(a: Tensor, b: Tensor, target: Any, margin: Any = 0.0) -> Tensor:
+    """max(0, margin - t (a - b))."""
+    return at_least(xp.multiply(xp.negative(target), xp.subtract(a, b)) + margin, 0.0)
+
+
+def cosine_embedding(a: Tensor, b: Tensor, target: Any, margin: Any = 0.0) -> Tensor:
+    """1 - cos where the target is 1, max(0, cos - margin) where it is -1."""
+    axis = 1 if rank(a) > 1 else 0
+    lengths = [xp.sum(xp.square(x), axis) + 1e-12 for x in (a, b)]
+    cosine = xp.sum(xp.multiply(a, b), axis) / xp.sqrt(lengths[0] * lengths[1])
+    near = xp.where(xp.equal(target, 1), 1.0 - cosine, 0.0)
+    return near + xp.where(xp.equal(target, -1), at_least(cosine - margin, 0.0), 0.0)
+
+
+def triplet(near: Tensor, far: Tensor, margin: Any) -> Tensor:
+    """max(0, margin + the distance to the positive - that to the negative)."""
+    return at_least(xp.add(margin, near) - far, 0.0)
+
+
+def soft_margin(x: Tensor, target: Any) -> Tensor:
+    """log(1 + exp(-t x))."""
+    return xp.softplus(xp.multiply(xp.negative(target), x))

@@ -1,0 +1,334 @@
+"""Parts and wholes: splitting, joining, broadcasting several tensors, composed from the ops.
+
+What array libraries share under these names; a dialect gives them its own parameters. A length that
+decides how many parts there are is fixed in the capture.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.ir.types import is_float
+from ...trace.axes import known_shape
+from ...trace.trace import Value
+from ...trace.xp import all as xp
+from .arrays import at, cut
+
+Tensor = Any
+
+
+def length(x: Tensor, axis: int) -> int:
+    """Return the length of an axis, for which its fact is needed."""
+    return operator.index(xp.dim(x, axis))
+
+
+def shape_of(x: Tensor) -> tuple[int, ...]:
+    """Return the whole shape, for which its facts are needed."""
+    return tuple(length(x, axis) for axis in range(rank(x)))
+
+
+def rank(x: Any) -> int:
+    return x.ndim if hasattr(x, "ndim") else np.ndim(x)
+
+
+# --- splitting ------------------------------------------------------------------------------------
+def pieces(x: Tensor, lengths: Sequence[Any], axis: int) -> tuple[Tensor, ...]:
+    """Stretches of these lengths along an axis, which they fill."""
+    sizes = [operator.index(n) for n in lengths]
+    whole = length(x, axis)
+    if sum(sizes) != whole or any(n < 0 for n in sizes):
+        raise TypeError(f"parts of {sizes} of an axis of length {whole}")
+    ends = [*itertools.accumulate(sizes)]
+    return tuple(cut(x, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
+
+
+def pieces_between(x: Tensor, marks: Any, axis: int) -> tuple[Tensor, ...]:
+    """The stretches between indices, which may be negative or beyond the end, as in slices."""
+    starts: list[Any] = [0, *map(operator.index, marks)]
+    stops: list[Any] = [*starts[1:], None]
+    return tuple(at(x, axis, slice(start, stop)) for start, stop in zip(starts, stops, strict=True))
+
+
+def pieces_of(x: Tensor, step: Any, axis: int) -> tuple[Tensor, ...]:
+    """Stretches of one length, of which the last may be shorter."""
+    whole, step = length(x, axis), operator.index(step)
+    if step <= 0:
+        raise TypeError(f"parts of length {step}")
+    starts = range(0, max(whole, 1), step)
+    return pieces(x, [min(step, whole - start) for start in starts], axis)
+
+
+def nearly_equal(x: Tensor, count: Any, axis: int) -> tuple[Tensor, ...]:
+    """So many stretches, the first ones longer by one where they do not fit."""
+    count = operator.index(count)
+    if count <= 0:
+        raise TypeError(f"{count} parts")
+    step, rest = divmod(length(x, axis), count)
+    return pieces(x, [step + (i < rest) for i in range(count)], axis)
+
+
+def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    """So many nearly equal stretches, or those between indices."""
+    if isinstance(indices_or_sections, Sequence | np.ndarray):
+        return pieces_between(x, list(indices_or_sections), axis)
+    return nearly_equal(x, indices_or_sections, axis)
+
+
+def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    """So many equal stretches, or those between indices."""
+    if not isinstance(indices_or_sections, Sequence | np.ndarray):
+        whole, count = length(x, axis), operator.index(indices_or_sections)
+        if count <= 0 or whole % count:
+            raise TypeError(f"{count} equal parts of an axis of length {whole}")
+    return array_split(x, indices_or_sections, axis)
+
+
+def hsplit(x: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    return split(x, indices_or_sections, 0 if rank(x) == 1 else 1)
+
+
+def vsplit(x: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    return split(_at_least(x, 2, "vsplit"), indices_or_sections, 0)
+
+
+def dsplit(x: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    return split(_at_least(x, 3, "dsplit"), indices_or_sections, 2)
+
+
+def _at_least(x: Tensor, axes: int, name: str) -> Tensor:
+    if rank(x) < axes:
+        raise TypeError(f"{name} of a tensor of {rank(x)} axes")
+    return x
+
+
+def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """The parts without the axis."""
+    return tuple(at(x, axis, i) for i in range(length(x, axis)))
+
+
+# --- joining --------------------------------------------------------------------------------------
+def atleast_1d(x: Tensor) -> Tensor:
+    return xp.reshape(x, (1,)) if rank(x) == 0 else x
+
+
+def atleast_2d(x: Tensor) -> Tensor:
+    """A vector is a row."""
+    return x if rank(x) > 1 else xp.expand_dims(atleast_1d(x), 0)
+
+
+def atleast_3d(x: Tensor) -> Tensor:
+    """New axes after those of a matrix; a vector lies in the middle."""
+    return x if rank(x) > 2 else xp.expand_dims(atleast_2d(x), -1)
+
+
+def each(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """Return a function of one tensor, several, or a sequence of them."""
+
+    def call(*tensors: Any) -> Any:
+        given = tensors[0] if len(tensors) == 1 else tensors
+        if isinstance(given, tuple) and not all(isinstance(each, Value) for each in given):
+            raise TypeError("arrays beside numbers")
+        return tuple(map(function, given)) if isinstance(given, list | tuple) else function(given)
+
+    call.__name__ = function.__name__
+    return call
+
+
+def append(x: Tensor, values: Tensor, axis: int | None = None) -> Tensor:
+    return xp.concatenate([x, values], axis)
+
+
+def hstack(arrays: Sequence[Tensor]) -> Tensor:
+    """Side by side: along the second axis, of vectors along the first."""
+    parts = [atleast_1d(x) for x in arrays]
+    return xp.concatenate(parts, 0 if rank(parts[0]) == 1 else 1)
+
+
+def vstack(arrays: Sequence[Tensor]) -> Tensor:
+    """One below the other; a vector is a row."""
+    return xp.concatenate([atleast_2d(x) for x in arrays], 0)
+
+
+def dstack(arrays: Sequence[Tensor]) -> Tensor:
+    """Along the third axis."""
+    return xp.concatenate([atleast_3d(x) for x in arrays], 2)
+
+
+def column_stack(arrays: Sequence[Tensor]) -> Tensor:
+    """Side by side; a vector is a column."""
+    columns = [x if rank(x) > 1 else xp.reshape(x, (-1, 1)) for x in arrays]
+    return xp.concatenate(columns, 1)
+
+
+def block(arrays: Any) -> Tensor:
+    """Nested lists of blocks put together, the innermost along the last axis."""
+    axes = _depth(arrays)
+    if not axes:
+        return arrays
+    leaves = [*_leaves(arrays)]
+    most = max(axes, *map(rank, leaves))
+    return _joined(arrays, most, -axes)
+
+
+def _depth(arrays: Any) -> int:
+    return 1 + _depth(arrays[0]) if isinstance(arrays, list) else 0
+
+
+def _leaves(arrays: Any) -> Any:
+    if not isinstance(arrays, list):
+        return [arrays]
+    return [leaf for part in arrays for leaf in _leaves(part)]
+
+
+def _joined(arrays: Any, axes: int, axis: int) -> Tensor:
+    if not isinstance(arrays, list):
+        for _ in range(axes - rank(arrays)):
+            arrays = xp.expand_dims(arrays, 0)
+        return arrays
+    return xp.concatenate([_joined(part, axes, axis + 1) for part in arrays], axis)
+
+
+def block_diag(*matrices: Tensor) -> Tensor:
+    """Matrices along the diagonal, zero elsewhere."""
+    blocks = [atleast_2d(x) for x in matrices]
+    widths = [length(x, 1) for x in blocks]
+    rows, before = [], 0
+    for x, width in zip(blocks, widths, strict=True):
+        rows.append(xp.pad(x, ((0, 0), (before, sum(widths) - before - width))))
+        before += width
+    return xp.concatenate(rows, 0)
+
+
+# --- broadcasting ---------------------------------------------------------------------------------
+def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Each repeated to the shape of all together; a number fills it, in the dtype that the library
+    gives it there.
+    """
+    symbols = [x for x in tensors if is_tensor(x)]
+    if not symbols:
+        raise TypeError("no symbolic tensor among those to broadcast")
+    shapes = [known_shape(x) if is_tensor(x) else np.shape(x) for x in tensors if not is_number(x)]
+    if None in shapes:
+        whole = functools.reduce(xp.add, (_zeros(x) for x in tensors if not is_number(x)))
+        like: Any = whole
+    else:
+        like = np.broadcast_shapes(*shapes)  # type: ignore[arg-type]
+        whole = xp.broadcast_to(symbols[0], like)
+    types = symbols[0].trace.types
+    given = () if types is None else types.given
+    dtypes = given if len(given) == len(tensors) else (None,) * len(tensors)
+    return tuple(
+        xp.full_like(whole, x, dtype or None) if is_number(x) else xp.broadcast_to(x, like)
+        for x, dtype in zip(tensors, dtypes, strict=True)
+    )
+
+
+def is_tensor(x: Any) -> bool:
+    return isinstance(x, Value) and x.node.type.kind == "tensor"
+
+
+def is_number(x: Any) -> bool:
+    """Return whether x has no axes, but for a symbolic tensor that may have none."""
+    return not is_tensor(x) and (isinstance(x, Value) or not np.shape(x))
+
+
+def _zeros(x: Tensor) -> Tensor:
+    """Return zeros to add: what they are of does not matter."""
+    if not is_tensor(x):
+        return np.zeros(np.shape(x))
+    return xp.zeros_like(x, None if is_float(x.node.type) else "float32")
+
+
+def meshgrid(*vectors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
+    """Coordinates of a grid; "xy": the first changes along the second axis."""
+    if indexing not in ("ij", "xy"):
+        raise TypeError(f"meshgrid indexed {indexing!r}; 'ij' and 'xy' are known")
+    count = len(vectors)
+    places = [*range(count)]
+    if indexing == "xy" and count > 1:
+        places[:2] = 1, 0
+    lines = [
+        xp.reshape(x, (*(1,) * place, -1, *(1,) * (count - place - 1)))
+        for x, place in zip(vectors, places, strict=True)
+    ]
+    return broadcast_arrays(*lines)
+
+
+def cartesian_product(*vectors: Tensor) -> Tensor:
+    """Every combination of elements, a row each."""
+    if len(vectors) == 1:
+        return vectors[0]
+    columns = [xp.reshape(x, -1) for x in meshgrid(*vectors, indexing="ij")]
+    return xp.stack(columns, -1)
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Some neighboring axes made one."""
+    if start_dim == 0 and end_dim == -1:
+        return xp.reshape(x, -1)
+    axes = rank(x)
+    if axes == 0:
+        return xp.reshape(x, (1,))
+    first, last = start_dim % axes, end_dim % axes
+    if first > last or not (-axes <= start_dim < axes and -axes <= end_dim < axes):
+        raise TypeError(f"flatten from axis {start_dim} to {end_dim} of {axes}")
+    if first == last:
+        return x
+    lengths = shape_of(x)
+    together = int(np.prod(lengths[first : last + 1]))
+    return xp.reshape(x, (*lengths[:first], together, *lengths[last + 1 :]))
+
+
+def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
+    """One axis made several; one length may be -1."""
+    lengths, axis = shape_of(x), dim % rank(x)
+    given = [operator.index(n) for n in sizes]
+    others = int(np.prod([n for n in given if n != -1]))
+    filled = [lengths[axis] // max(others, 1) if n == -1 else n for n in given]
+    if int(np.prod(filled)) != lengths[axis]:
+        raise TypeError(f"an axis of length {lengths[axis]} made {given}")
+    return xp.reshape(x, (*lengths[:axis], *filled, *lengths[axis + 1 :]))
+
+
+def rot90(x: Tensor, k: int = 1, axes: Any = (0, 1)) -> Tensor:
+    """Turned by quarters, from the first axis towards the second."""
+    first, second = axes
+    turns = k % 4
+    if turns == 0:
+        return x
+    if turns == 2:
+        return xp.flip(x, (first, second))
+    turned = xp.flip(x, second) if turns == 1 else x
+    turned = xp.swapaxes(turned, first, second)
+    return turned if turns == 1 else xp.flip(turned, second)
+
+
+def rollaxis(x: Tensor, axis: int, start: int = 0) -> Tensor:
+    """An axis moved to stand before another."""
+    axes = rank(x)
+    axis, start = axis % axes, start + axes if start < 0 else start
+    return xp.moveaxis(x, axis, start - 1 if axis < start else start)
+
+
+def fliplr(x: Tensor) -> Tensor:
+    return xp.flip(x, 1)
+
+
+def flipud(x: Tensor) -> Tensor:
+    return xp.flip(x, 0)
+
+
+def expand_dims(x: Tensor, axis: Any) -> Tensor:
+    """New axes of length 1, at the places that they have in the result."""
+    places = axis if isinstance(axis, tuple | list) else (axis,)
+    total = rank(x) + len(places) if any(i < 0 for i in places) and len(places) > 1 else 0
+    for place in sorted(i + total if i < 0 and total else i for i in places):
+        x = xp.expand_dims(x, place)
+    return x

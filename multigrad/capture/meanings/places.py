@@ -1,0 +1,288 @@
+"""Functions that give or take integer places, under the names of torch and NumPy.
+
+torch's indices count from the front, and in the other axes may be shorter than what they point
+into; NumPy's may count from the end, and are broadcast.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE
+from ...graph.passes.facts import needed_shapes
+from ...trace.axes import known_shape
+from ...trace.promotion import is_exact
+from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
+from ...trace.xp import all as xp
+from ...trace.xp import indices as xp_indices
+from . import extremes
+from .index_tensors import is_places
+
+Tensor = Any
+Handler = Callable[..., Any]
+MISSING: Any = object()
+
+
+def axis_of(dim: Any, axis: Any) -> Any:
+    return dim if axis is MISSING else axis
+
+
+# --- where something is ---------------------------------------------------------------------------
+
+
+def argmax(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = MISSING,
+           keepdims: bool = False, out: None = None) -> Tensor:  # fmt: skip
+    return xp.argmax(counted(x), axis_of(dim, axis), keepdim or keepdims)
+
+
+def argmin(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = MISSING,
+           keepdims: bool = False, out: None = None) -> Tensor:  # fmt: skip
+    return xp.argmin(counted(x), axis_of(dim, axis), keepdim or keepdims)
+
+
+def argsort(x: Tensor, dim: Any = -1, descending: bool = False, stable: bool = False, *,
+            axis: Any = MISSING, kind: Any = None) -> Tensor:  # fmt: skip
+    """NumPy's default may sort equal elements in any order; ours keeps theirs."""
+    over = axis_of(dim, axis)
+    return xp.argsort(xp.reshape(x, -1), 0) if over is None else xp.argsort(x, over, descending)
+
+
+def counted(x: Tensor) -> Tensor:
+    """Return bools as the integers they count as; others as they are."""
+    is_bools = isinstance(x, Value) and x.node.type.dtype == BOOL
+    return cast(x, INT64) if is_bools and x.node.type.kind == "tensor" else x
+
+
+def count_nonzero(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """An integer, as in all libraries: `xg.xp` has it as a float."""
+    return xp.sum(cast(cast(x, BOOL), INT64), axis, keepdims)
+
+
+def long(x: Tensor) -> Tensor:
+    return cast(x, INT64)
+
+
+# --- torch ----------------------------------------------------------------------------------------
+
+
+def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    dim = operator.index(dim)
+    return xp.take_along(within(x, index, dim), as_places(x, index), axis=dim)
+
+
+def as_places(x: Tensor, index: Any) -> Any:
+    """Return an index as a symbolic value, a constant one too."""
+    trace = x.trace if isinstance(x, Value) else index.trace
+    return trace.value(cast_node(lift(trace, index), INT64) if not is_places(index) else index.node)
+
+
+def as_tensor(x: Any, other: Any) -> Any:
+    """Return a tensor as a symbolic value, a constant one too, in its own dtype."""
+    if isinstance(x, Value):
+        return x
+    value = other.trace.value(lift(other.trace, x))
+    return other.trace.types.cast(value, dtype_name(x.dtype)) if is_exact(other.trace) else value
+
+
+def within(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """Return the part of x that is as long as an index in all axes but one."""
+    others = _others(x, index, dim)
+    if not others:
+        return x
+    lengths = shape_of(index)
+    part = tuple(slice(0, n) if i in others else slice(None) for i, n in enumerate(lengths))
+    return x.trace.value(xp.getitem(x, part).node)
+
+
+def as_long(x: Tensor, index: Tensor) -> Tensor:
+    """Return the part of x that is as long as an index in all axes."""
+    own, other = (each.node.type.shape for each in (x, index))
+    if own == other in (INPUT_SHAPE, SCALAR_SHAPE) or shape_of(x) == shape_of(index):
+        return x
+    part = tuple(slice(0, n) for n in shape_of(index))
+    return x.trace.value(xp.getitem(x, part).node)
+
+
+def _others(x: Tensor, index: Tensor, dim: int) -> list[int]:
+    """Return the axes, but one, in which an index may be shorter than what it points into."""
+    shapes = [each.node.type.shape if isinstance(each, Value) else None for each in (x, index)]
+    if shapes[0] == shapes[1] in (INPUT_SHAPE, SCALAR_SHAPE):
+        return []
+    mine, other = shape_of(x), shape_of(index)
+    if len(mine) != len(other):
+        raise TypeError(f"an index of {len(other)} axes into a tensor of {len(mine)}")
+    return [i for i, n in enumerate(mine) if i != dim % max(len(mine), 1) and n != other[i]]
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """Return a shape, which is a fact of the capture for symbolic values."""
+    if not isinstance(x, Value):
+        return tuple(x.shape)
+    known = known_shape(x)
+    if known is None:
+        raise NeedsConcrete(*needed_shapes(x.node))
+    return known
+
+
+def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None, *, axis: Any = MISSING) -> Tensor:
+    """As NumPy's: broadcast in the other axes; without a dim, into x made flat."""
+    over = axis_of(dim, axis)
+    if over is None:
+        return xp.take_along_axis(xp.reshape(x, -1), xp.reshape(as_places(x, indices), -1), 0)
+    return xp.take_along_axis(*broadcast(x, as_places(x, indices), over), over)
+
+
+def broadcast(x: Tensor, indices: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Repeat both to the same length in all axes but one."""
+    if not _others(x, indices, axis):
+        return x, indices
+    shapes = [list(shape_of(each)) for each in (x, indices)]
+    axis = axis % len(shapes[0])
+    lengths = [shape.pop(axis) for shape in shapes]
+    rest = list(np.broadcast_shapes(*map(tuple, shapes)))
+    both = [xp.broadcast_to(each, (*rest[:axis], n, *rest[axis:]))
+            for each, n in zip((x, indices), lengths, strict=True)]  # fmt: skip
+    return both[0], both[1]
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, src: Any = MISSING, *, value: Any = MISSING,
+            reduce: Any = None) -> Tensor:  # fmt: skip
+    """Of two values for one place, which torch leaves open, the last one."""
+    given = src if value is MISSING else value
+    if reduce is not None:
+        if reduce != "add":
+            raise TypeError(f"scatter with reduce={reduce!r}; 'add' is known")
+        return scatter_add(x, dim, index, given)
+    dim, index = operator.index(dim), as_places(x, index)
+    others = _others(x, index, dim)
+    part = within(x, index, dim)
+    last = xp.last_put(index, part, axis=dim)
+    if isinstance(given, Value) and given.node.type.shape != SCALAR_SHAPE:
+        given = xp.take_along(as_long(given, index), xp.maximum(last, 0), axis=dim)
+    put = last >= 0
+    if not others:
+        return xp.where(put, given, x)
+    filled = xp.where(put, given, xp.zeros_like(part))
+    anywhere = placed(cast(put, INT64), x) > 0
+    return xp.where(anywhere, placed(filled, x), x)
+
+
+def placed(part: Tensor, like: Tensor) -> Tensor:
+    """Return a part at the beginning of zeros in the shape of a whole."""
+    lengths = zip(shape_of(like), shape_of(part), strict=True)
+    return xp.pad(part, [(0, n - m) for n, m in lengths])
+
+
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+    dim, index = operator.index(dim), as_places(x, index)
+    others = _others(x, index, dim)
+    part = within(x, index, dim)
+    if not isinstance(src, Value):
+        src = xp.zeros_like(xp.take_along(part, index, axis=dim)) + src
+    added = xp.untake_along(as_long(src, index), index, part, axis=dim)
+    return x + (placed(added, x) if others else added)
+
+
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    if reduce != "sum" or not include_self:
+        raise TypeError(f"scatter_reduce by {reduce!r}; 'sum', with itself included, is known")
+    return scatter_add(x, dim, index, src)
+
+
+def along_axes(x: Tensor) -> Tensor:
+    """Return a tensor that slices are taken of or put into.
+
+    Raises:
+        TypeError: it has no axes, which torch takes for one of length 1.
+    """
+    if isinstance(x, Value) and not x.ndim:  # type: ignore[attr-defined]
+        raise TypeError("an index into a tensor without axes")
+    return x
+
+
+def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
+    x = along_axes(x)
+    if is_places(index):
+        return xp.take_at(x, index, operator.index(dim))
+    return xp.take(x, index, dim)
+
+
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    given = source if isinstance(alpha, int) and alpha == 1 else source * alpha
+    return xp_indices.add_at(along_axes(x), as_places(x, index), given, operator.index(dim))
+
+
+def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return xp_indices.put_at(along_axes(x), as_places(x, index), source, operator.index(dim))
+
+
+def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    return xp_indices.put_at(along_axes(x), as_places(x, index), value, operator.index(dim))
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    if operator.index(num_classes) < 0:
+        raise TypeError("one_hot without num_classes, whose shape depends on the values")
+    return cast(xp.one_hot(x, operator.index(num_classes)), INT64)
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: Any = None, max_norm: Any = None,
+              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+              ) -> Tensor:  # fmt: skip
+    """What is asked besides changes the weights or their gradient."""
+    if padding_idx is not None or max_norm is not None or scale_grad_by_freq:
+        raise TypeError("embedding with padding_idx, max_norm or scale_grad_by_freq")
+    return xp.take(weight, as_places(weight, input), 0)
+
+
+# --- NumPy ----------------------------------------------------------------------------------------
+
+
+def np_argsort(x: Tensor, axis: Any = -1, kind: Any = None, order: None = None, *,
+               stable: Any = None) -> Tensor:  # fmt: skip
+    return argsort(x, axis)
+
+
+def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> None:
+    """In place, and nothing is returned."""
+    if axis is None:
+        raise TypeError("put_along_axis without an axis")
+    last = xp.put_along_axis(x, broadcast(x, as_places(x, indices), axis)[1], values, axis)
+    x.update(last)
+
+
+# --- what several libraries have ------------------------------------------------------------------
+
+
+def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
+    """Sums of the slices along the first axis that have the same id; others are empty."""
+    trace = data.trace if isinstance(data, Value) else segment_ids.trace
+    data, ids = trace.value(lift(trace, data)), as_places(data, segment_ids)
+    count = operator.index(num_segments)
+    zeros = xp.broadcast_to(xp.sum(xp.zeros_like(data)), (count, *shape_of(data)[1:]))
+    return xp.untake_at(data, ids, zeros, 0)
+
+
+def columns(x: Tensor, indices: Any) -> list[Any]:
+    """Return the index that a last axis of integers stands for: a place for each first axis."""
+    places = as_places(x, indices)
+    return [places[..., i] for i in range(shape_of(places)[-1])]
+
+
+METHODS: dict[str, Handler] = {
+    "argmax": argmax, "argmin": argmin, "argsort": argsort, "gather": gather,
+    "index_add": index_add, "index_copy": index_copy, "index_fill": index_fill,
+    "index_select": index_select, "kthvalue": extremes.kthvalue, "long": long, "scatter": scatter,
+    "scatter_add": scatter_add, "scatter_reduce": scatter_reduce,
+    "take_along_dim": take_along_dim,
+}  # fmt: skip
+FUNCTIONS: dict[Any, Handler] = {
+    np.argmax: argmax, np.argmin: argmin, np.argsort: np_argsort,
+    np.put_along_axis: np_put_along_axis,
+}  # fmt: skip

@@ -1,0 +1,226 @@
+"""Which class a symbol is of: for `type(x)`, `isinstance`, `match` and what dispatches by class."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, Self
+
+from ...graph import ops
+from ...trace.assertions import is_call_of, is_searched
+from ...trace.trace import NeedsConcrete, Trace, Value
+from ..code.table import Dialect, find_dialect, registered_dialects
+from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
+
+SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
+ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)
+OWN = __name__.partition(".")[0]
+_DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
+_ASKING = tuple(dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap)
+
+
+def class_of(value: Any) -> type:
+    """Return the class that the real value has.
+
+    Raises:
+        NeedsConcrete: it is known with a fact.
+        TraceError: it may be one of several.
+    """
+    if isinstance(value, ATTRIBUTES):
+        return _class_of_attribute(value)
+    if not isinstance(value, Value):
+        return builtins.type(value)
+    if value.is_number:
+        return float
+    if value.node.type.kind == "scalar":
+        return SCALAR_CLASSES[value.node.type.dtype]
+    dialect = find_dialect(value.trace.dialect)
+    if dialect is None or not dialect.one_class or _may_be_scalar(value, dialect):
+        raise value.trace.error("asks for the class of a tensor. Write isinstance(x, ...)")
+    return dialect.tensor
+
+
+def _class_of_attribute(value: Any) -> type:
+    if isinstance(value, SymbolicShape):
+        dialect = find_dialect(value.value.trace.dialect)
+        if dialect is None or dialect.shape_class is not tuple:
+            return tuple if dialect is None else dialect.shape_class
+        return builtins.type(value._known())
+    if isinstance(value, SymbolicDevice):
+        return value._refuse()
+    if value.trace is None:
+        return builtins.type(value)
+    if "dtype" not in value.trace.facts:
+        raise NeedsConcrete("dtype")
+    raise value.trace.error("asks for the class of a dtype, which is each library's own")
+
+
+def _may_be_scalar(value: Any, dialect: Dialect) -> bool:
+    """Return whether a library may give a scalar of its own in place of a tensor without axes."""
+    return bool(dialect.scalars) and value.node.op is not ops.INPUT and value.ndim == 0
+
+
+def type_of(*args: Any, **kwargs: Any) -> Any:
+    """The builtin `type`, for which a symbol is what it stands for."""
+    if len(args) != 1 or kwargs:
+        return builtins.type(*args, **kwargs)
+    (value,) = args
+    if isinstance(value, Value) and value.node.type.kind == "tensor":
+        own = find_dialect(value.trace.dialect)
+        if own is not None and own.classes and is_searched(sys._getframe(1)):
+            return OneOf(own.classes, value.trace)
+    return class_of(value)
+
+
+class OneOf:
+    """One of several classes, made text to look for a word in it."""
+
+    def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
+        self.classes = classes
+        self.trace = trace
+
+    def __repr__(self) -> str:
+        return TextOfOne(self)
+
+
+class TextOfOne(str):
+    """Says of a word whether it is in the text of each."""
+
+    __slots__ = ("_of",)
+
+    def __new__(cls, of: OneOf) -> Self:
+        text = super().__new__(cls, "one of several classes")
+        text._of = of
+        return text
+
+    def __contains__(self, word: object) -> bool:
+        found = {word in builtins.str(kind) for kind in self._of.classes}  # type: ignore[operator]
+        if len(found) > 1:
+            raise self._of.trace.error(f"looks for {word!r} in the class of a tensor")
+        return found.pop()
+
+
+def is_instance(value: Any, classes: Any) -> bool:
+    """The builtin `isinstance`: a symbol is a number or a tensor of the rule's library."""
+    classes = _real(classes)
+    if isinstance(value, ATTRIBUTES):
+        return issubclass(class_of(value), classes)
+    if not isinstance(value, Value):
+        return isinstance(value, classes)
+    if value.is_number:
+        return issubclass(float, classes)
+    if value.node.type.kind == "scalar":
+        return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
+    own, dialects = value.trace.dialect, registered_dialects()
+    if own in ("", OWN):
+        return any(issubclass(dialect.tensor, classes) for dialect in dialects.values())
+    found: set[bool] = set()
+    if own in dialects:
+        scalars = dialects[own].scalars if _may_be_scalar(value, dialects[own]) else ()
+        found = {issubclass(kind, classes) for kind in (dialects[own].tensor, *scalars)}
+    if len(found) != 1:
+        advice = ". Write it with xg.xp, for all libraries" if value.trace.words.write else ""
+        raise value.trace.error(f"asks for the class of a tensor{advice}")
+    return found.pop()
+
+
+def identity_of(value: Any) -> int:
+    """The builtin `id`; a symbol is another object than the real value, whose id may matter."""
+    if isinstance(value, Value) and value.node.type.kind == "tensor":
+        raise value.trace.error("asks for the identity of a tensor. Compare tensors with `is`")
+    return id(value)
+
+
+def has_attribute(value: Any, name: str) -> bool:
+    """The builtin `hasattr`, which refuses what a symbol does not answer; of a protocol too."""
+    if isinstance(value, Value):
+        value.refuse(name)
+    return hasattr(value, name)
+
+
+def get_attribute(value: Any, name: str, *default: Any) -> Any:
+    """The builtin `getattr`, likewise."""
+    if isinstance(value, Value):
+        value.refuse(name)
+    return getattr(value, name, *default)
+
+
+def _real(classes: Any) -> Any:
+    """Return classes with the builtin in place of what stands in for it."""
+    if isinstance(classes, tuple):
+        return tuple(map(_real, classes))
+    return builtins.type if classes is type_of else classes
+
+
+def asks_for_class(trace: Trace) -> bool:
+    """Return whether `x.__class__` is asked for by the user's code, by a `match`, by a dispatch, or
+    by an `isinstance` in a module of the library.
+
+    Not by a library in C that it calls, which would take the symbol for a tensor in memory.
+    """
+    frame = sys._getframe(2)
+    code = frame.f_code
+    if code is not _DISPATCHING and not any(code is own for own in trace.codes):
+        own = find_dialect(trace.dialect)
+        module = str(frame.f_globals.get("__name__", ""))
+        is_asking = own is not None and module.startswith(own.asking)
+        return is_asking and is_call_of(frame, "isinstance", 2)
+    opcode = code.co_code[frame.f_lasti]
+    return opcode in _ASKING or dis.opname[opcode] == "MATCH_CLASS"
+
+
+def compares_identity(code: CodeType) -> bool:
+    """Return whether code compares what may be a dtype by `is`, which no symbol can answer."""
+    if "dtype" not in code.co_names:
+        return False
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IS_OP" and before != "LOAD_CONST":
+            return True
+        before = instruction.opname
+    return False
+
+
+def uses_attribute(name: str, depth: int = 2) -> bool:
+    """Return whether the code that asks for a symbol's attribute writes `x.name`, no `hasattr`."""
+    frame = sys._getframe(depth)
+    return frame.f_code.co_code[frame.f_lasti] in _ASKING and name in frame.f_code.co_names
+
+
+class Dispatch:
+    """Stands in for a `functools.singledispatch` function: chooses by a symbol's class."""
+
+    def __init__(self, function: Any, stand_in: Callable[[Any], Any]) -> None:
+        self.__wrapped__ = function
+        self._stand_in = stand_in
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return self.__wrapped__(*args, **kwargs)
+        return self._stand_in(self._chosen(args[0]))(*args, **kwargs)
+
+    def _chosen(self, value: Any) -> Any:
+        """Return the implementation for a value; for a tensor, that of the rule's own library."""
+        dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
+        if not isinstance(value, Value) or value.node.type.kind == "scalar":
+            return dispatch(class_of(value))
+        own = registered_dialects().get(value.trace.dialect)
+        others = (d for d in registered_dialects().values() if d is not own)
+        chosen = default if own is None else dispatch(class_of(value))
+        if chosen is default and any(dispatch(d.tensor) is not default for d in others):
+            raise value.trace.error(
+                "dispatches by the class of a tensor, and knows that of another library"
+            )
+        return chosen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+
+def is_dispatching(value: Any) -> bool:
+    """Return whether a value was made by `functools.singledispatch`."""
+    return isinstance(value, FunctionType) and value.__code__ is _DISPATCHING

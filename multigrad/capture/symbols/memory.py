@@ -1,0 +1,105 @@
+"""How what a function computes lies in memory, as far as that follows from how its arguments do:
+whether a reshape of it is a view, so that a write into the one reaches the other.
+
+With operands in order, elementwise functions give results in order, in torch and in NumPy.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from ...graph import ops
+from ...graph.ir.graph import Node
+from ...graph.ops import results
+from ...trace.trace import NeedsConcrete, Trace, Value, copy_of, mark_view
+
+ELEMENTWISE = (
+    results.cast_to, results.chosen, results.compared, results.elementwise, results.filled,
+    results.float_elementwise,
+)  # fmt: skip
+KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
+
+
+def maybe_same(x: Value) -> Value:
+    """Return what `contiguous()` gives: the same memory where it is in order, else a copy.
+
+    Which one it is matters as long as both are held; of a view, as long as its base is.
+    """
+    result = copy_of(x)
+    if x.base is not None:
+        mark_view(result, x, False)
+    else:
+        result.twin = weakref.ref(x)
+        x.views.append(weakref.ref(result))
+    return result
+
+
+def settle(value: Value) -> bool:
+    """Return whether it is known which memory a value is written to, a twin's or its own."""
+    twin = None if value.twin is None else value.twin()
+    if twin is None:
+        return True
+    if not is_in_order(twin):
+        return False
+    value.base, value.is_certain, value.twin = twin, True, None
+    return True
+
+
+def is_view(view: Value) -> bool:
+    """Return whether a value shares the memory of its base; what may be a copy is none where that
+    is not known.
+    """
+    if not settle(view):
+        return False
+    base = view.base
+    if base is not None and not view.is_certain and view.node.op in KEEPING:
+        view.is_certain = is_in_order(base)
+    return view.is_certain
+
+
+def is_in_order(value: Value) -> bool:
+    """Return whether a tensor is known to lie in memory in order (C-contiguous).
+
+    Raises:
+        NeedsConcrete: it is, where an argument does.
+    """
+    base = value.base
+    if value.twin is not None:
+        return True
+    if base is None:
+        return value.made.type.kind == "tensor" and _lies_in_order(value.trace, value.made)
+    if not is_view(value):
+        return False
+    if value.node is base.node or value.node.op in KEEPING or _is_stretch(value.node):
+        return is_in_order(base)
+    return False
+
+
+def _is_stretch(node: Node) -> bool:
+    """Return whether an index takes what stands side by side: integers, then one slice at most."""
+    if node.op is not ops.GETITEM:
+        return False
+    items = list(node.attr("index"))
+    while items and isinstance(items[0], int):
+        items.pop(0)
+    return not items or (len(items) == 1 and isinstance(items[0], tuple) and _is_dense(items[0]))
+
+
+def _is_dense(stretch: tuple[int | None, ...]) -> bool:
+    return stretch[2] in (None, 1)
+
+
+def _lies_in_order(trace: Trace, node: Node) -> bool:
+    if node.type.kind == "scalar":
+        return True
+    if node.op is ops.INPUT:
+        name = node.attr("name")
+        if trace.kind == "rule" or (trace.in_backward and name.startswith("grad_out")):
+            return False  # one capture serves all, and a cotangent's is known when it runs only
+        fact = f"contiguous:{name}"
+        if fact not in trace.facts:
+            raise NeedsConcrete(fact)
+        return trace.facts[fact] is True
+    if node.op is ops.ARRAY:
+        return node not in trace.scattered
+    return node.op.result in ELEMENTWISE and all(_lies_in_order(trace, n) for n in node.operands)

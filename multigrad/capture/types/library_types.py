@@ -1,0 +1,559 @@
+"""Types come from the library: each call that is recorded is also made on stand-ins of one element,
+and the dtype that the library gives them is that of the node.
+
+A capture holds for every float dtype, so that where `T` stands among the operands the library is
+asked for each of them: what follows T is T, what is the same for all is fixed, and where it is
+neither, the dtype becomes a fact. What was answered is kept for the process: it depends on the
+dtypes and ranks alone, and on what the library is set to.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import backend_of
+from ...errors import BackendNotFound
+from ...graph import ops
+from ...graph.ir.types import (
+    BOOL,
+    DTYPES,
+    FLOATS,
+    FLOATS_OF_16_BITS,
+    INPUT_SHAPE,
+    WHOLE,
+    T,
+    dtype_name,
+)
+from ...graph.ops.results import PER_ELEMENT
+from ...graph.passes.facts import LIBRARY, needed_rank
+from ...trace.axes import known_shape
+from ...trace.scope.reads import note
+from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
+from ..code.modes import ModeOf, modes
+from ..code.readings import CODE, TENSORS
+from ..code.table import Dialect, find_dialect
+from ..meanings.arrays import Values
+from ..meanings.casts import cast
+from ..meanings.extremes import Extremes
+from ..symbols.dtypes import (
+    is_bool,
+    is_exact_cast,
+    is_other,
+    is_tensor,
+    is_wider,
+    own_dtype,
+    source_dtype,
+    steps_between,
+)
+from ..symbols.items import is_number
+from ..symbols.symbols import SymbolicDevice, SymbolicDType
+from .oracle import (
+    DEPENDS,
+    NUMBERS,
+    Answer,
+    Maker,
+    Mark,
+    StandInCall,
+    TypeOracle,
+    Unaskable,
+    are_floats_and_numbers,
+    combine,
+    follows_input,
+    is_dtype,
+    leaves_of,
+    mark_plain,
+    mark_tree,
+    names_dtype,
+    with_leaves,
+    without_value,
+)
+
+# Calls that would act, draw or wait, and those that keep their operand's dtype.
+NOT_ASKED = re.compile(
+    r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut"
+    r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
+    r"|__(get|set)item__|numpy$|item$"
+)
+# Keywords by which a library computes in another dtype than its operands': cast first, as it does.
+COMPUTES_IN = ("dtype", "preferred_element_type")
+# Calls whose dtype is that of the result alone.
+GIVES_DTYPE = re.compile(
+    r"_like$|^new_|cast|one_hot"
+    r"|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
+)
+# On floats and numbers these follow the floats, in every library.
+FOLLOWS = frozenset(
+    getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+)
+ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
+# The integers of stand-ins, the rank where it is not known, the length of axes, until the library
+# takes them.
+ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
+MOST_ELEMENTS = 65_536  # of tensors in their own shapes
+MOST_ANSWERS = 16_384
+JUMPS = (ops.FLOOR_DIVIDE,)
+UNKNOWN = "not asked yet"
+_answers: dict[Any, Any] = {}
+
+
+class LibraryTypes:
+    """What the libraries say of the calls of one capture.
+
+    Attributes:
+        given: the dtype of each leaf of the result of the call that is being recorded, () where the
+            library does not say.
+        unconfirmed: calls of which no library could say the type.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.given: tuple[str, ...] = ()
+        self.unconfirmed: dict[str, None] = {}
+        self._is_inside = False
+        self._modes = modes()
+
+    @property
+    def expected(self) -> str:
+        """The dtype of the result of the call, "" where there are several, or none."""
+        return self.given[0] if len(self.given) == 1 else ""
+
+    # --- a call -----------------------------------------------------------------------------------
+    def confirmed(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        record: Callable[..., Any],
+        shown: str = "",
+    ) -> Any:
+        """Return what `record(*args, **kwargs)` gives, in the type that the library gives it.
+
+        Raises:
+            TypeError: the graph's ops do not compute in that type.
+            NeedsConcrete: the type depends on the dtype or the rank of an input.
+        """
+        if not self._is_inside and self._depends_on_library((args, kwargs)):
+            raise NeedsConcrete(LIBRARY)
+        oracle = self._oracle()
+        if oracle is None or self._is_inside or _calls_back(args, kwargs):
+            return record(*args, **kwargs)
+        name = getattr(function, "__name__", "") or ""
+        if NOT_ASKED.search(name):
+            with self._within(None):
+                return record(*args, **kwargs)
+        answer = self._answer(function, args, kwargs)
+        if wide := self._computes_in(name, args, kwargs):
+            args, kwargs = with_leaves((args, dict(kwargs)), lambda x: self._in_dtype(x, wide))
+            kwargs = {k: v for k, v in kwargs.items() if k not in COMPUTES_IN}
+        with self._within(answer):
+            result = record(*args, **kwargs)
+            if answer is not None and len(answer) == 1 and oracle.casts_first(function):
+                result, args, kwargs = self._promoted_first(
+                    result, answer[0][0], args, kwargs, record
+                )
+            if self._computes_wide(function, result, (args, kwargs)):
+                given = with_leaves((args, kwargs), lambda x: self._in_float32(x))
+                result = with_leaves(record(*given[0], **given[1]), self._narrowed)
+            if answer is not None and isinstance(result, Extremes | Values):
+                if isinstance(result, Extremes) and len(answer) > 1:
+                    result = self._with_places(result, answer[1][0])
+                answer = answer[:1]
+            if answer is None or len(answer) != len(leaves_of(result)):
+                self._note(shown or name, result, (args, kwargs))
+                return result
+            if not self._agree(result, answer):
+                result = self._anew(result, answer, args, kwargs, record)
+        for x, (_, is_weak) in zip(leaves_of(result), answer, strict=True):
+            if is_weak and isinstance(x, Value):
+                self.trace.weak.add(x.node)
+        return result
+
+    @contextmanager
+    def _within(self, answer: Answer | None) -> Iterator[None]:
+        """Record a call: what is called to record it is not asked."""
+        before = self.given, self._is_inside
+        self.given, self._is_inside = tuple(dtype for dtype, _ in answer or ()), True
+        try:
+            yield
+        finally:
+            self.given, self._is_inside = before
+
+    def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the dtype that a call names to compute in, "" for none."""
+        if GIVES_DTYPE.search(name):
+            return ""
+        named = next((kwargs[word] for word in COMPUTES_IN if kwargs.get(word) is not None), None)
+        named = next(filter(is_dtype, args), None) if named is None else named
+        found = "" if named is None else self.normal(dtype_name(named))
+        return found if found in (T, *DTYPES) else ""
+
+    def _in_dtype(self, x: Any, dtype: str) -> Any:
+        is_tensor = isinstance(x, Value) and x.node.type.kind == "tensor"
+        return self.cast(x, dtype) if is_tensor else x
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Return a tensor in a dtype; a number as it is."""
+        own = value.node.type.dtype
+        if own == dtype or value.node.type.kind == "scalar":
+            return value
+        if own not in (T, *FLOATS) and dtype != BOOL:
+            return value.trace.value(cast_node(value.node, dtype))
+        return cast(value, dtype)
+
+    def _agree(self, result: Any, answer: Answer) -> bool:
+        pairs = zip(leaves_of(result), answer, strict=True)
+        return not any(is_other(x, dtype) for x, (dtype, _) in pairs)
+
+    def _anew(
+        self, result: Any, answer: Answer, args: Any, kwargs: Any, record: Callable[..., Any]
+    ) -> Any:
+        """Return a result in the library's type: cast, where that is exact, else recorded once more
+        with its operands cast first.
+        """
+        pairs = zip(leaves_of(result), answer, strict=True)
+        wrong = [(x, dtype) for x, (dtype, _) in pairs if is_other(x, dtype)]
+        if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
+            rest = iter(answer)
+            return with_leaves(result, lambda x: self._recast(x, next(rest)[0]))
+        x, dtype = wrong[0]
+        if dtype in (T, *FLOATS, *WHOLE) and all(each == dtype for _, each in wrong):
+            given = with_leaves(
+                (args, kwargs), lambda x: x if is_bool(x) else self._in_dtype(x, dtype)
+            )
+            again = record(*given[0], **given[1])
+            if self._agree(again, answer):
+                return again
+        if "dtype" not in self.trace.facts and T in (dtype, x.node.type.dtype):
+            raise NeedsConcrete("dtype")
+        wanted, found = self._shown(dtype), self._shown(x.node.type.dtype)
+        raise TypeError(
+            f"it gives {wanted}, and {found} as a graph: cast its operands to {wanted} first"
+        )
+
+    def _recast(self, x: Any, dtype: str) -> Any:
+        """Return a tensor in a dtype; one that was cast from integers, from these."""
+        if not is_other(x, dtype):
+            return x
+        node = x.node.operands[0] if x.node.op is ops.CAST else x.node
+        return self.cast(self.trace.value(node), dtype)
+
+    def _with_places(self, result: Extremes, dtype: str) -> Extremes:
+        """Return values whose places, recorded when they are asked for, have a dtype."""
+        return Extremes(result.values, lambda: self.cast(result.indices, dtype))
+
+    def _promoted_first(
+        self, result: Any, dtype: str, args: Any, kwargs: Any, record: Callable[..., Any]
+    ) -> tuple[Any, Any, Any]:
+        """Return a result whose operands took its dtype before the first of several ops, as a
+        library casts them, and these: floats, and all others where each element stands for itself.
+        """
+        given = (args, kwargs)
+        operands = [x for x in leaves_of(given) if isinstance(x, Value) and is_tensor(x)]
+        others = {own_dtype(x) for x in operands} - {dtype}
+        if not others or dtype not in (T, *FLOATS, *WHOLE) or not isinstance(result, Value):
+            return result, args, kwargs
+        between = steps_between(result.node, {x.node for x in operands})
+        cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in between)
+        kept: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
+        if cast_all and (dtype in WHOLE or any(node.op is ops.WHERE for node in between)):
+            kept = (BOOL,)  # perhaps a mask
+        others -= {*kept}
+        # A count, or a place, is no dtype that operands have in common.
+        widens = dtype not in WHOLE or (cast_all and all(is_wider(o, dtype) for o in others))
+        if len(between) < 2 or not others or not widens:
+            return result, args, kwargs
+        first = with_leaves(
+            given, lambda x: x if own_dtype(x) in kept else self._in_dtype(x, dtype)
+        )
+        try:
+            return record(*first[0], **first[1]), *first
+        except TypeError:  # one of them is a mask, or says where something is
+            return result, args, kwargs
+
+    def _computes_wide(self, function: Any, result: Any, given: Any) -> bool:
+        """Return whether a library rounds once where our ops would round at each step."""
+        oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
+        if oracle is None or fixed not in FLOATS_OF_16_BITS:
+            return False
+        operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
+        made = [x.node for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) == T]
+        steps = [step for node in made for step in steps_between(node, operands)]
+        # Of a number that 16 bits round, the quotient is another one.
+        jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
+        # Where elements are only chosen nothing is rounded but, before, the numbers beside them.
+        rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
+        several = rounds and len(steps) > len(made)
+        return (jumps or several or self._is_beside_wider(given)) and oracle.is_wide(function)
+
+    def _is_beside_wider(self, given: Any) -> bool:
+        """Return whether a tensor without axes that gives way holds more than 16 bits do."""
+        oracle = self._oracle()
+        tensors = [x for x in leaves_of(given) if getattr(x, "dtype", None) is not None]
+        marks = [self.mark(x) for x in tensors] if oracle and oracle.ranks_count else []
+        return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
+
+    def _in_float32(self, x: Any) -> Any:
+        return self.cast(x, "float32") if own_dtype(x) == T else x
+
+    def _narrowed(self, x: Any) -> Any:
+        return self.cast(x, T) if own_dtype(x) == "float32" else x
+
+    def _note(self, shown: str, result: Any, given: Any) -> None:
+        """Note a call of which the library could not say the type, unless it keeps an operand's."""
+        kept = {own_dtype(x) for x in leaves_of(given)}
+        others = [x for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) not in kept]
+        if others and self.trace.types_of == CODE:
+            self.unconfirmed[shown] = None
+
+    # --- what operands become ---------------------------------------------------------------------
+    def is_active(self) -> bool:
+        """Return whether the library is known whose code runs now."""
+        return self._oracle() is not None
+
+    def mark(self, operand: Any) -> Mark:
+        """Return what the library would be told of an operand."""
+        given = np.asarray(operand) if isinstance(operand, list | tuple) else operand
+        return without_value(self._mark(given))
+
+    def common(self, marks: Sequence[Mark]) -> str:
+        """Return the dtype in which the library computes on these, "" where it does not say."""
+        tensors = [mark for mark in marks if mark.is_tensor]
+        dtypes = {mark.dtype for mark in tensors}
+        if len(dtypes) == 1 and not any(mark.is_weak for mark in tensors):
+            (dtype,) = dtypes
+            numbers = {mark.dtype for mark in marks if mark.kind == "number"}
+            follows = dtype in (T, *FLOATS) or (dtype in WHOLE and "float" not in numbers)
+            if follows and not self._is_apart(tensors):
+                return self.normal(dtype)
+        return self._promoted(operator.add, marks)
+
+    def float_of(self, marks: Sequence[Mark]) -> str:
+        """Return the float dtype in which the library computes on integers and bools."""
+        if self.expected in (T, *FLOATS):
+            return self.expected
+        first = next((mark for mark in marks if mark.is_tensor), None)
+        return "" if first is None else self._promoted(operator.truediv, [first])
+
+    def made(
+        self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> tuple[str, bool] | None:
+        """Return the dtype of what a creation function makes, and whether it is weak; None: nobody
+        tells.
+        """
+        answer = None if self._oracle() is None else self._answer(function, args, kwargs)
+        return answer[0] if answer else None
+
+    def normal(self, dtype: str) -> str:
+        """Return a dtype as nodes have it: T, where it is the input's."""
+        return T if dtype in FLOATS and dtype == self.trace.facts.get("dtype") else dtype
+
+    def _shown(self, dtype: str) -> str:
+        return str(self.trace.facts.get("dtype", "the input's dtype")) if dtype == T else dtype
+
+    # --- asking -----------------------------------------------------------------------------------
+    def library(self) -> str:
+        """Return the library whose call is recorded: that of the code, or of the call's tensors; ""
+        where nothing depends on it.
+        """
+        if self.trace.types_of == CODE:
+            return self.trace.dialect
+        name = self.trace.facts.get(LIBRARY, "") if self.trace.types_of == TENSORS else ""
+        dialect = find_dialect(name) if name else None
+        return name if dialect is not None and dialect.types and dialect.types.promotes else ""
+
+    def _depends_on_library(self, given: Any) -> bool:
+        """Return whether code that mentions no library computes what depends on one."""
+        if self.trace.types_of != TENSORS or LIBRARY in self.trace.facts:
+            return False
+        if self.trace.facts.get("dtype") == "bfloat16":
+            return True
+        symbols = [x for x in leaves_of(given) if isinstance(x, Value)]
+        others = [x for x in leaves_of(given) if not isinstance(x, Value)]
+        is_open = any(own_dtype(x) != T for x in symbols if is_tensor(x) and not is_number(x))
+        return is_open or any(hasattr(x, "dtype") for x in others)
+
+    def _dialect(self) -> Dialect | None:
+        return find_dialect(self.library()) if self.library() else None
+
+    def _oracle(self) -> TypeOracle | None:
+        dialect = self._dialect()
+        return None if dialect is None else dialect.types
+
+    def _mode(self) -> Any:
+        """Return what the library was set to where the capture began; captures set it anew."""
+        oracle, name = self._oracle(), self.library()
+        if name not in self._modes:  # of a library that was imported since
+            self._modes[name] = None if oracle is None else oracle.mode()
+        return self._modes[name]
+
+    def _answer(
+        self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> Answer | None:
+        """Return the dtype of each leaf of a call's result, None where the library cannot say."""
+        marks: list[Mark] = []
+        try:
+            key = tuple(mark_tree(each, self._mark, marks) for each in (args, dict(kwargs)))
+        except Unaskable:
+            return None
+        tensors = [mark for mark in marks if mark.is_tensor]
+        if function in FOLLOWS and are_floats_and_numbers(marks) and not self._is_apart(tensors):
+            return [(tensors[0].dtype, False)]
+        if function in ORDERS and not any(mark.kind == "array" for mark in marks):
+            return [(BOOL, False)]
+        self._need_ranks(args, kwargs, marks)
+        answer = self._ask(function, key)
+        self._note_mode(function, marks, answer)
+        if answer is None and tensors and self._are_small(args, kwargs):
+            whole = tuple(mark_tree(each, self._mark_whole, []) for each in (args, dict(kwargs)))
+            answer = self._ask(function, whole)
+        return answer
+
+    def _note_mode(
+        self, function: Callable[..., Any], marks: Sequence[Mark], answer: Answer | None
+    ) -> None:
+        """Note what the library is set to, where an answer may be another one in another mode."""
+        oracle = self._oracle()
+        if oracle is None or self._mode() is None or not answer:
+            return
+        tensors = [mark for mark in marks if mark.is_tensor]
+        own = all((mark.dtype, mark.is_weak) == (T, False) for mark in tensors)
+        given = all(leaf in ((T, False), (BOOL, False)) for leaf in answer)
+        follows = tensors and own and given and not any(map(names_dtype, marks))
+        name = getattr(function, "__name__", "") or ""
+        if not (follows or (oracle.states and oracle.states(name, marks, answer))):
+            note({ModeOf(self.library()): self._mode()})
+
+    def _promoted(self, function: Callable[..., Any], marks: Sequence[Mark]) -> str:
+        """Return the dtype of an operator on these, one after the other; "" where it has none."""
+        first, *rest = marks
+        for mark in rest or [first]:
+            pair = (Mark("items", value=(tuple, first, mark)), Mark("pairs", value=()))
+            answer = self._ask(function, pair)
+            if not answer:
+                return ""
+            first = Mark("tensor", answer[0][0], 1, answer[0][1])
+        return first.dtype
+
+    def _is_apart(self, marks: Sequence[Mark]) -> bool:
+        """Return whether a tensor is of a dtype that numbers beside it change."""
+        oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
+        apart = () if oracle is None else oracle.apart
+        return any((fixed if mark.dtype == T else mark.dtype) in apart for mark in marks)
+
+    def _need_ranks(self, args: Any, kwargs: Any, marks: Sequence[Mark]) -> None:
+        """Ask for the ranks of tensors where these decide on the dtype."""
+        oracle, fixed = self._oracle(), self.trace.facts.get("dtype", T)
+        arrays = [mark for mark in marks if mark.kind in ("tensor", "array")]
+        dtypes = {fixed if mark.dtype == T else mark.dtype for mark in arrays} - {BOOL}
+        whole = dtypes & {*WHOLE}  # a rank decides among dtypes of one kind
+        if oracle is None or not oracle.ranks_count or max(len(whole), len(dtypes - whole)) < 2:
+            return
+        leaves = leaves_of((args, kwargs))
+        nodes = [x.node for x in leaves if isinstance(x, Value) and x.node.type.kind == "tensor"]
+        shapes = {node.type.shape for node in nodes}
+        if len(nodes) == len(arrays) and shapes == {INPUT_SHAPE}:  # of one rank, whichever it is
+            return
+        for node in nodes:
+            if self.trace.shapes.rank(node) is None:
+                raise NeedsConcrete(*needed_rank(node))
+
+    def _ask(self, function: Callable[..., Any], key: tuple[Mark, ...]) -> Answer | None:
+        """Return the library's answer, T in it where it follows T."""
+        oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
+        assert oracle is not None
+        whole = (self.library(), self._mode(), function, key, fixed)
+        try:
+            answer = _answers.get(whole, UNKNOWN)
+        except TypeError:  # no key
+            return None
+        if answer == UNKNOWN:
+            floats = [fixed] if fixed else oracle.floats(self._mode())
+            choices = list(floats) if any(map(follows_input, key)) else [""]
+            if len(_answers) > MOST_ANSWERS:
+                _answers.clear()
+            answer = _answers[whole] = combine(
+                self._results(oracle, function, key, choices), choices
+            )
+        if answer == DEPENDS:
+            raise NeedsConcrete("dtype")
+        return answer and [(self.normal(dtype), is_weak) for dtype, is_weak in answer]
+
+    def _results(
+        self, oracle: TypeOracle, function: Any, key: tuple[Mark, ...], choices: Sequence[str]
+    ) -> list[Answer | None]:
+        """Return the library's answer for each dtype that T may be, None where it refuses."""
+        dialect, found = self._dialect(), [None] * len(choices)
+        for number, rank, length in ATTEMPTS:
+            makers = [Maker(dialect, dtype, number, rank, length) for dtype in choices]
+            calls = [StandInCall(function, _arguments(maker, key)) for maker in makers]
+            found = oracle.run(calls, self._mode())
+            if any(each is not None for each in found):
+                break
+        return [
+            None if each is None else [oracle.read(x) or ("", False) for x in leaves_of(each[0])]
+            for each in found
+        ]
+
+    # --- marks ------------------------------------------------------------------------------------
+    def _mark(self, x: Any) -> Mark:
+        """Return what an argument is."""
+        if isinstance(x, Value):
+            type_ = x.node.type
+            if type_.kind == "scalar" or is_number(x):
+                return Mark("number", type_.dtype if type_.dtype in NUMBERS else "float")
+            return Mark(
+                "tensor", type_.dtype, self.trace.shapes.rank(x.node), x.node in self.trace.weak
+            )
+        if isinstance(x, np.generic):
+            return Mark("array", x.dtype.name, value=type(x))
+        if isinstance(x, SymbolicDType | SymbolicDevice | type):  # these say who asks them
+            return mark_plain(x)
+        if hasattr(x, "dtype") and hasattr(x, "shape"):
+            return self._mark_array(x)
+        return mark_plain(x)
+
+    def _mark_whole(self, x: Any) -> Mark:
+        """Return the same, in its own shape."""
+        mark = self._mark(x)
+        return replace(mark, value=tuple(known_shape(x) or ())) if mark.kind == "tensor" else mark
+
+    def _are_small(self, args: Any, kwargs: Any) -> bool:
+        """Return whether the shapes of all symbols are known, and not large."""
+        symbols = (x for x in leaves_of((args, dict(kwargs))) if isinstance(x, Value))
+        shapes = [known_shape(x) for x in symbols if is_tensor(x)]
+        known = [shape for shape in shapes if shape is not None]
+        return len(known) == len(shapes) and sum(map(math.prod, known)) <= MOST_ELEMENTS
+
+    def _mark_array(self, x: Any) -> Mark:
+        try:
+            owner = backend_of(x).name
+        except BackendNotFound:
+            raise Unaskable from None
+        oracle, dtype = self._oracle(), dtype_name(x.dtype)
+        if oracle is not None and owner == self.library():
+            dtype = oracle.canonical(dtype, self._mode())
+        is_weak = bool(getattr(x, "weak_type", False))
+        return Mark("array", dtype, len(x.shape), is_weak, owner)
+
+
+def _arguments(maker: Maker, key: tuple[Mark, ...]) -> Callable[[Any], Any]:
+    def arguments(tiny: Any) -> Any:
+        return [maker.make(mark, tiny) for mark in key]
+
+    return arguments
+
+
+def _calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call takes functions of the user's, which run on symbols."""
+    return any(
+        callable(x) and not isinstance(x, type | Value | np.dtype) and not is_dtype(x)
+        for x in leaves_of((args, dict(kwargs)))
+    )

@@ -1,0 +1,324 @@
+"""How a library is asked for types: a call made on stand-ins of one element.
+
+An argument becomes a mark, which says all of it that a dtype may depend on, and is a key. From
+marks the stand-ins are made, for each dtype that `T` may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T
+from ...graph.ops.numerics import as_numpy_dtype
+from ...trace.trace import Value
+from ..meanings.arrays import Values
+from ..meanings.extremes import Extremes
+from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
+
+Tensor = Any
+Tiny = Callable[[str, tuple[int, ...], int, bool], Tensor]
+Mode = Any
+# Of each leaf of a result: its dtype, and whether it is weak.
+Answer = list[tuple[str, bool]]
+DEPENDS = "depends on the dtype"
+NUMBERS = {"float": 1.0, "int": 1, BOOL: True}
+KINDS: dict[type, str] = {bool: BOOL, int: "int", float: "float"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What an argument is.
+
+    Attributes:
+        kind: "tensor" (a symbol), "array" (a constant), "number", "dtype", "shape", "device",
+            "items", "pairs", "slice", or "value" (anything else, as it is).
+        dtype: of a tensor, a number or a dtype.
+        rank: of a tensor, the length of a shape; None where it is not known.
+        is_weak: whether its dtype gives way.
+        value: what a mark holds besides: its items, a class of containers, itself; of a symbol its
+            shape, where a call does not take smaller ones.
+    """
+
+    kind: str
+    dtype: str = ""
+    rank: int | None = 0
+    is_weak: bool = False
+    value: Any = None
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it has a dtype of its own."""
+        return self.kind in ("tensor", "array")
+
+
+@dataclass(frozen=True, slots=True)
+class StandInCall:
+    """A call on stand-ins.
+
+    Attributes:
+        function: what is called.
+        arguments: (tiny) -> args and kwargs, of tensors that `tiny` makes.
+    """
+
+    function: Callable[..., Any]
+    arguments: Callable[[Tiny], tuple[Any, Any]]
+
+    def run(self, tiny: Tiny) -> Any:
+        """Return the result, in a tuple."""
+        args, kwargs = self.arguments(tiny)
+        return (self.function(*args, **kwargs),)
+
+
+def run_each(calls: Sequence[StandInCall], tiny: Tiny) -> list[Any]:
+    """Return the results of calls, None for one that raised."""
+    results: list[Any] = []
+    for call in calls:
+        try:
+            results.append(call.run(tiny))
+        except Exception:  # whatever it raises, it does not take them
+            results.append(None)
+    return results
+
+
+def as_it_is(dtype: str, mode: Mode) -> str:
+    """Return a dtype that is the same in every mode."""
+    return dtype
+
+
+def never(function: Any) -> bool:
+    """Return that a function computes as it is made of others."""
+    return False
+
+
+def wide_floats(mode: Mode) -> Sequence[str]:
+    """Return what T stands for where it is open: calls in 16 bits are captured by themselves."""
+    return FLOATS[2:]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOracle:
+    """A library as it is asked.
+
+    Attributes:
+        tiny: (dtype, shape, number, is_weak) -> a small tensor, filled with the number.
+        run: (calls, mode) -> their results, None for one that raised; nothing of what is traced,
+            recorded or drawn around it is touched.
+        read: a leaf of a result -> its dtype by name, and whether it is weak; None: no tensor.
+        mode: what the answers depend on besides, as a key; read where a capture begins.
+        floats: (mode) -> what T may stand for.
+        ranks_count: whether a tensor without axes gives way to one with axes.
+        apart: floats that become others beside numbers.
+        is_wide: (function) -> whether it computes in float32 on tensors of 16 bits, and rounds
+            once, though it is made of several ops here.
+        promotes: whether it computes on two dtypes; where it does not, code that mentions no
+            library is written for others.
+        casts_first: (function) -> whether it casts all operands to the result's dtype before it
+            computes, though it is made of several ops here.
+        canonical: (dtype, mode) -> that of an array which a capture has made.
+        states: (function's name, marks, answer) -> whether the answer is the same in every mode;
+            without it none is that is no float of the operands'.
+    """
+
+    tiny: Tiny
+    run: Callable[[Sequence[StandInCall], Mode], list[Any]]
+    read: Callable[[Any], tuple[str, bool] | None]
+    mode: Callable[[], Mode]
+    floats: Callable[[Mode], Sequence[str]] = wide_floats
+    ranks_count: bool = False
+    apart: tuple[str, ...] = ()
+    is_wide: Callable[[Any], bool] = never
+    casts_first: Callable[[Any], bool] = never
+    promotes: bool = True
+    canonical: Callable[[str, Mode], str] = as_it_is
+    states: Callable[[str, Sequence[Mark], Answer], bool] | None = None
+
+
+class Unaskable(Exception):
+    """A call cannot be made on stand-ins."""
+
+
+# --- trees of arguments and results ---------------------------------------------------------------
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """Return the leaves of arguments, or of a result."""
+    if isinstance(tree, Value):  # first: a symbol that is asked for another class looks who asks
+        return [tree]
+    if isinstance(tree, Extremes | Values):
+        return [tree.values]
+    if isinstance(tree, list | tuple) and not isinstance(tree, KnownShape):
+        return [leaf for item in tree for leaf in leaves_of(item)]
+    if isinstance(tree, dict):
+        return [leaf for item in tree.values() for leaf in leaves_of(item)]
+    return [tree]
+
+
+def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a tree with each leaf changed, in its own containers."""
+    if isinstance(tree, Value):
+        return change(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(with_leaves(item, change) for item in tree))
+    if type(tree) in (list, tuple):
+        return type(tree)(with_leaves(item, change) for item in tree)
+    if type(tree) is dict:
+        return {name: with_leaves(item, change) for name, item in tree.items()}
+    return change(tree)
+
+
+# --- marks ----------------------------------------------------------------------------------------
+
+
+def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark:
+    """Return the mark of nested arguments; those of the leaves are added to `found`."""
+    if isinstance(tree, Value):
+        leaf = mark(tree)
+        found.append(leaf)
+        return leaf
+    if isinstance(tree, tuple | list) and not isinstance(tree, KnownShape):
+        kind = list if isinstance(tree, list) else tuple
+        return Mark("items", value=(kind, *(mark_tree(item, mark, found) for item in tree)))
+    if isinstance(tree, dict):
+        pairs = ((name, mark_tree(item, mark, found)) for name, item in tree.items())
+        return Mark("pairs", value=tuple(pairs))
+    if isinstance(tree, slice):
+        return Mark("slice", value=tuple(map(mark, (tree.start, tree.stop, tree.step))))
+    leaf = mark(tree)
+    found.append(leaf)
+    return leaf
+
+
+def mark_plain(x: Any) -> Mark:
+    """Return the mark of what is no tensor.
+
+    Raises:
+        Unaskable: it is a function of the user's, or no key.
+    """
+    if isinstance(x, SymbolicDType):
+        return Mark("dtype", x.symbol)
+    if isinstance(x, SymbolicShape | KnownShape):
+        return Mark("shape", rank=len(x) if isinstance(x, KnownShape) else 1)
+    if isinstance(x, SymbolicDevice):
+        return Mark("device")
+    if type(x) in (*KINDS, str, bytes, type(None), type(Ellipsis)):
+        return Mark("value", value=(type(x), repr(x), x))  # 1, 1.0 and True are other keys
+    if isinstance(x, FunctionType | MethodType) or not isinstance(x, Hashable):
+        raise Unaskable
+    return Mark("value", value=(type(x), id(x), x))
+
+
+def without_value(mark: Mark) -> Mark:
+    """Return the mark of a number of any value."""
+    kind = KINDS.get(mark.value[0]) if mark.kind == "value" else None
+    return mark if kind is None else Mark("number", kind)
+
+
+def are_floats_and_numbers(marks: Sequence[Mark]) -> bool:
+    """Return whether all are symbols of one float dtype, and Python's numbers."""
+    tensors = [mark for mark in marks if mark.kind == "tensor"]
+    others = [without_value(mark) for mark in marks if mark.kind != "tensor"]
+    return (
+        len({mark.dtype for mark in tensors}) == 1
+        and tensors[0].dtype in (T, *FLOATS)
+        and not any(mark.is_weak for mark in tensors)
+        and all(mark.kind == "number" for mark in others)
+    )
+
+
+def is_dtype(x: Any) -> bool:
+    """Return whether an argument is a dtype: a library's object, or a class of NumPy's scalars."""
+    if isinstance(x, np.dtype | SymbolicDType):
+        return True
+    if isinstance(x, type):
+        return issubclass(x, np.generic) or type(x).__name__ == "_ScalarMeta"  # jax.numpy's
+    return type(x).__name__ in ("dtype", "DType")
+
+
+def names_dtype(mark: Mark) -> bool:
+    """Return whether an argument is a dtype, or its name."""
+    own = mark.value[2] if mark.kind == "value" else None
+    return mark.kind == "dtype" or is_dtype(own) or own in (bool, int, float, *DTYPES)
+
+
+def follows_input(mark: Mark) -> bool:
+    """Return whether a stand-in depends on what T is."""
+    if mark.kind in ("tensor", "dtype"):
+        return mark.dtype == T
+    inner = mark.value if mark.kind in ("items", "pairs", "slice") else ()
+    if mark.kind == "pairs":
+        inner = [item for _, item in inner]
+    return any(isinstance(item, Mark) and follows_input(item) for item in inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes stand-ins from marks.
+
+    Attributes:
+        dialect: the library whose objects they are.
+        dtype: what T is.
+        number: of integers; floats are 1.
+        rank: of tensors whose rank is not known.
+        length: of each axis.
+    """
+
+    dialect: Any
+    dtype: str
+    number: int
+    rank: int
+    length: int
+
+    def make(self, mark: Mark, tiny: Tiny) -> Any:
+        """Return what stands for an argument."""
+        value, dtype = mark.value, self.dtype if mark.dtype == T else mark.dtype
+        if mark.is_tensor:
+            fill = self.number if dtype in WHOLE or dtype.startswith("uint") else 1
+            shape = (self.length,) * (self.rank if mark.rank is None else mark.rank)
+            if mark.kind == "array" and value == "numpy":
+                return np.full(shape, fill, as_numpy_dtype(dtype))
+            if mark.kind == "array" and value is not None and isinstance(value, type):
+                return as_numpy_dtype(dtype).type(fill)  # NumPy's scalar
+            own = value if mark.kind == "tensor" and value is not None else shape
+            return tiny(dtype, own, fill, mark.is_weak)
+        if mark.kind == "items":
+            return value[0](self.make(item, tiny) for item in value[1:])
+        if mark.kind == "pairs":
+            return {name: self.make(item, tiny) for name, item in value}
+        if mark.kind == "slice":
+            return slice(*(self.make(item, tiny) for item in value))
+        if mark.kind == "number":
+            return NUMBERS[dtype]
+        if mark.kind == "dtype":
+            return self.dialect.dtype(dtype)
+        if mark.kind == "shape":
+            return (self.length,) * (mark.rank or 0)
+        return self.dialect.device if mark.kind == "device" else value[2]
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def combine(found: Sequence[Answer | None], choices: Sequence[str]) -> Any:
+    """Return one answer for all dtypes that T may be, DEPENDS where there is none, None where the
+    library refuses each.
+    """
+    known = [(each, dtype) for each, dtype in zip(found, choices, strict=True) if each is not None]
+    if not known:
+        return None
+    if len({len(each) for each, _ in known}) > 1:
+        return DEPENDS
+    rows: Answer = []
+    for column in zip(*(each for each, _ in known), strict=True):
+        follows = all(name == dtype for (name, _), (_, dtype) in zip(column, known, strict=True))
+        if follows and len(choices) > 1:
+            rows.append((T, column[0][1]))
+        elif len(set(column)) == 1:
+            rows.append(column[0])
+        else:
+            return DEPENDS
+    return rows

@@ -1,0 +1,1 @@
+"""What stands for a tensor while code is captured, and what it answers."""

@@ -1,0 +1,207 @@
+"""The table of what a symbol answers: for each attribute of a library's tensor, whether it is
+modelled, a fact, or refused.
+
+A name without a row is refused too, and fails a test, which walks through each library's class: a
+new attribute is to be decided on. Other forms in which Python asks a value are in `FORMS`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...graph import ops
+from ...trace.trace import NeedsConcrete, Value
+from ..code.table import Dialect
+from . import methods
+
+Kind = Literal["modelled", "fact", "refused", "absent"]
+Refusals = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a symbol does when it is asked for one attribute.
+
+    Attributes:
+        kind: modelled: recorded as the library means it; fact: fixed for the capture, which is
+            repeated; refused: the function runs as it is; absent: an AttributeError, as the
+            library's tensors have no such attribute.
+        reason: why it is refused.
+    """
+
+    kind: Kind
+    reason: str = ""
+
+
+MODELLED, FACT, ABSENT = Row("modelled"), Row("fact"), Row("absent")
+_FACTS = """
+    __bool__ __class__ __complex__ __float__ __format__ __hash__ __index__ __int__ __len__ __repr__
+    __str__ device dtype ndim shape
+"""
+FACTS = frozenset(_FACTS.split())
+NUMBERS = "which needs the tensor's numbers; a symbol holds none"
+VALUES = "whose result depends on the tensor's values in its shape or in Python"
+MEMORY = "which tells of memory; one graph serves all layouts and devices"
+INDICES = "which gives or takes integer indices in a way not captured"
+PARTS = "which is not captured; use indices and xp.concat"
+ALGEBRA = "which is linear algebra that is not captured"
+COMPLEX = "which is of complex numbers; rules compute in bool and float dtypes"
+BUFFER = "which hands the memory to another library"
+PRIVATE = "which is private to the library"
+OBJECT = "which is Python's own of the real object"
+
+# What Python's protocols may ask, and what no symbol has a sound answer to.
+NEVER: dict[str, str] = {
+    **dict.fromkeys(("__array__", "__reduce_ex__", "__tf_tensor__"), NUMBERS),
+    **dict.fromkeys(("__contains__", "__iter__", "__reversed__"), VALUES),
+}
+SHARED = {
+    OBJECT: """
+        __delattr__ __dict__ __dir__ __getattribute__ __getstate__ __init_subclass__ __new__
+        __reduce__ __setattr__ __setstate__ __sizeof__ __subclasshook__ __class_getitem__
+        __weakref__ __annotations__ __abstractmethods__ __firstlineno__ __static_attributes__
+        __slots__ __orig_bases__ __annotate_func__ __annotations_cache__
+    """,
+    BUFFER: """
+        __array_interface__ __array_struct__ __array_finalize__ __array_wrap__ __buffer__ __dlpack*
+        __cuda_array_interface__
+    """,
+    "which updates in place in a way not captured; write x = x // y": """
+        __ifloordiv__ __ilshift__ __imod__ __irshift__ __imatmul__ __delitem__
+    """,
+    "which is not captured; write // and %": "__divmod__ __rdivmod__",
+}
+NUMPY = {
+    VALUES: "argpartition choose compress nonzero partition",
+    INDICES: "put searchsorted take",
+    PARTS: "diagonal flat",
+    ALGEBRA: "dot",
+    COMPLEX: "conj conjugate imag real",
+    MEMORY: """
+        byteswap ctypes flags getfield itemsize nbytes resize setfield setflags strides to_device
+        base
+    """,
+    NUMBERS: "dump dumps tobytes tofile",
+    PRIVATE: "_set_dtype _set_shape",  # NumPy 2.5
+}
+
+
+def refusals(groups: Mapping[str, str]) -> Refusals:
+    """Return what gives the reason why an attribute is refused, from names by reason; `*` stands
+    for any letters.
+    """
+    exact: dict[str, str] = {}
+    patterns: list[tuple[str, str]] = []
+    for reason, names in (*SHARED.items(), *groups.items()):
+        for name in names.split():
+            if "*" in name:
+                patterns.append((name, reason))
+            else:
+                exact[name] = reason
+
+    def find(name: str) -> str | None:
+        found = exact.get(name)
+        if found is not None:
+            return found
+        return next((r for pattern, r in patterns if fnmatch.fnmatchcase(name, pattern)), None)
+
+    return find
+
+
+def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | None:
+    """Return the row of an attribute in a library (None: not known which), None where it has none.
+
+    Args:
+        kind: the class of symbols, whose own attributes are the first part of the table.
+    """
+    if name in FACTS:
+        return FACT
+    if name in NEVER:
+        return Row("refused", NEVER[name])
+    if dialect is not None and dialect.refusals is not None:
+        if name.startswith("__") and hasattr(dialect.tensor, name) and hasattr(object, name):
+            return MODELLED if name in _own(kind) else Row("refused", OBJECT)
+        if name in dialect.attributes:
+            return MODELLED
+        if not hasattr(dialect.tensor, name):
+            return ABSENT
+    if name in _own(kind) or find_method(name, dialect) is not None:
+        return MODELLED
+    if name in methods.REFUSED:
+        return Row("refused", methods.REFUSED[name])
+    reason = None if dialect is None or dialect.refusals is None else dialect.refusals(name)
+    return None if reason is None else Row("refused", reason)
+
+
+def check_callers(value: Value, name: str) -> None:
+    """Check that the caller has set no attribute of this name on an argument, which is a fact.
+
+    Raises:
+        TraceError: the caller has.
+        AttributeError: nobody knows which library's tensor it is, and the caller's has none.
+    """
+    trace, node = value.trace, value.node
+    if trace.kind == "rule" or node.op is not ops.INPUT or node.type.kind != "tensor":
+        return
+    argument = node.attr("name")
+    if trace.in_backward and argument.startswith("grad_out"):
+        return
+    fact = f"attribute.{name}:{argument}"
+    if fact not in trace.facts:
+        raise NeedsConcrete(fact)
+    if trace.facts[fact]:
+        raise trace.error(f"uses .{name}, which the caller has set on its argument {argument!r}")
+    if not trace.dialect:
+        raise AttributeError(f"the argument {argument!r} has no attribute {name!r}")
+
+
+def _own(kind: type[Value]) -> set[str]:
+    return {name for base in kind.__mro__[:-1] for name in vars(base)}
+
+
+def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any], bool] | None:
+    """Return what a method records and whether it updates its tensor; None if not captured."""
+    own = {} if dialect is None else dialect.methods
+    method = own.get(name) or methods.METHODS.get(name)
+    if method is not None:
+        return method, False
+    if name.startswith("__"):
+        return None
+    plain = name.removesuffix("_")
+    method = methods.IN_PLACE.get(name)
+    if method is None and plain != name:
+        method = own.get(plain) or methods.METHODS.get(plain)
+    return None if method is None else (method, True)
+
+
+# Other forms in which Python asks a value: the form, what becomes of it for a number, and for a
+# tensor.
+FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
+    ("if x, while x, x and y, not x", "fact", "refused", VALUES),
+    ("float(x), int(x), complex(x)", "fact", "refused", NUMBERS),
+    ("x.item() of a function's tensor of one element", "fact", "modelled", "stays a tensor"),
+    ("assert x > 0, if x < 0: raise", "fact", "modelled", "assumed; its own framework runs it"),
+    ("x.name = ..., which x does not have", "refused", "modelled", "callers: on its own framework"),
+    ("range(x), an index of a list", "fact", "refused", NUMBERS),
+    ("{x: ...}, x in {...}, hash(x)", "fact", "refused", NUMBERS),
+    ("str(x), repr(x), f'{x}', format(x)", "fact", "refused", NUMBERS),
+    ("x.shape as a tuple, x.dtype as a key or by `is`", "fact", "fact", ""),
+    ("len(x), x.shape[i]", "refused", "modelled", "a number has no length"),
+    ("isinstance(x, ...), type(x), x.__class__, match, singledispatch", "modelled", "modelled", ""),
+    ("for row in x, list(x), zip(x), enumerate(x)", "refused", "fact", "in a rule refused"),
+    ("reversed(x)", "refused", "refused", VALUES),
+    ("copy.deepcopy(x)", "modelled", "modelled", ""),
+    ("copy.copy(x)", "modelled", "refused", "a view in one library, a copy in another"),
+    ("pickle.dumps(x), id(x)", "refused", "refused", NUMBERS),
+    ("hasattr(x, name), getattr(x, name, default)", "modelled", "modelled", ""),
+    ("try: ... except: around any of these", "fact", "refused", "what x could not say is kept"),
+    ("random, numpy.random, torch.rand without a symbol", "refused", "refused", "drawn once"),
+    ("time, os.urandom, uuid, secrets", "refused", "refused", "another value each time"),
+    ("print, open, input", "refused", "refused", "once, and not at each call"),
+    ("global, nonlocal, list.append, self.last = x", "refused", "refused", "once, on a symbol"),
+    ("a tensor of an object, a variable", "refused", "refused", "may change between calls"),
+    ("a number, an array or a tensor of the module or the closure", "modelled", "modelled", ""),
+)

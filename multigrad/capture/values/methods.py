@@ -1,0 +1,408 @@
+"""Tensor methods as rules write them (`x.clamp(min=0)`, `x.mean(dim=-1)`), by name.
+
+The names and defaults are those that tensor libraries share; where two of them differ (`std`: n or
+n - 1) the keyword used, then the modules that the rule mentions, decide.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...graph import ops
+from ...graph.ir.types import BOOL, is_float
+from ...trace.promotion import is_exact
+from ...trace.trace import Value, copy_of, dtype_name, lift
+from ...trace.xp import all as xp
+from ..code.conventions import passes_at
+from ..code.names import spelled
+from ..code.readings import library_for
+from ..code.table import find_dialect
+from ..meanings import arrays, casts, composites, creation, extremes, places
+from ..meanings.casts import cast
+from ..symbols import items, memory
+from ..symbols.dtypes import own_dtype
+from ..symbols.symbols import SymbolicShape
+from . import elementwise
+
+Tensor = Any
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+MISSING = _Missing()
+
+
+def axis_of(dim: Any, axis: Any) -> Any:
+    """Return the axis given under either name."""
+    if dim is not MISSING and dim is not None and axis is not MISSING:
+        raise TypeError("give dim or axis, not both")
+    given = axis if dim is MISSING or dim is None else dim
+    return None if given is MISSING else given
+
+
+def kept(keepdim: Any, keepdims: Any) -> bool:
+    """Return whether reduced axes stay, given under either name.
+
+    Raises:
+        TypeError: it is a dtype, which NumPy takes in the same place.
+    """
+    for given in (keepdim, keepdims):
+        if not isinstance(given, bool | int | np.bool_):
+            raise TypeError(f"keepdim is True or False, not {given!r}; name other arguments")
+    return bool(keepdim or keepdims)
+
+
+def reduction(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a reduction that takes torch's names and NumPy's."""
+
+    def reduce(
+        x: Tensor,
+        dim: Any = MISSING,
+        keepdim: bool = False,
+        *,
+        axis: Any = MISSING,
+        keepdims: bool = False,
+    ) -> Tensor:
+        return record(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
+
+    reduce.__name__ = reduce.__qualname__ = name
+    return reduce
+
+
+def sum(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
+    """Bools count as integers."""
+    result = _sum(arrays.places.counted(x), *args, **options)
+    return result if dtype is None else cast(result, dtype)
+
+
+def mean(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
+    result = _mean(x, *args, **options)
+    return result if dtype is None else cast(result, dtype)
+
+
+_sum, _mean = reduction("sum", xp.sum), reduction("mean", xp.mean)
+amax, amin = reduction("amax", xp.max), reduction("amin", xp.min)
+any, all = reduction("any", casts.as_bools(xp.any)), reduction("all", casts.as_bools(xp.all))
+
+
+def max(
+    x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
+) -> Tensor:
+    """`x.max()` and `x.max(axis=...)`; with a dim, torch returns places too."""
+    if "dim" in kwargs:
+        return extremes.extremes(xp.max, xp.maximum, x, *args, **kwargs)
+    _refuse_indices("max", args, kwargs)
+    return xp.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
+
+
+def min(
+    x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
+) -> Tensor:
+    """`x.min()` and `x.min(axis=...)`; with a dim, torch returns places too."""
+    if "dim" in kwargs:
+        return extremes.extremes(xp.min, xp.minimum, x, *args, **kwargs)
+    _refuse_indices("min", args, kwargs)
+    return xp.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
+
+
+def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if args or kwargs:
+        raise TypeError(f"{name} with a dim returns places in torch; write dim=, a{name} or axis=")
+
+
+def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
+    given = creation.number(p)  # the order is a part of the op
+    order = 2 if given in ("fro", None) else given
+    return xp.norm(x, axis_of(dim, MISSING), keepdim, order)
+
+
+def deviation(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a measure of spread that takes torch's names and NumPy's."""
+
+    def deviate(
+        x: Tensor,
+        dim: Any = MISSING,
+        unbiased: Any = MISSING,
+        keepdim: bool = False,
+        *,
+        correction: Any = MISSING,
+        axis: Any = MISSING,
+        keepdims: bool = False,
+        ddof: Any = MISSING,
+    ) -> Tensor:
+        n = _correction(x, unbiased, correction, axis, ddof)
+        axes, keep = axis_of(dim, axis), kept(keepdim, keepdims)
+        return record(x, axis=axes, keepdims=keep, correction=n)
+
+    deviate.__name__ = deviate.__qualname__ = name
+    return deviate
+
+
+var, std = deviation("var", xp.var), deviation("std", xp.std)
+
+
+def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> Any:
+    if correction is not MISSING:
+        return correction
+    if ddof is not MISSING:
+        return ddof
+    if unbiased is not MISSING:
+        return 1 if unbiased else 0
+    if axis is not MISSING:
+        return 0
+    library = library_for(x.trace, "std")
+    dialect = find_dialect(library)
+    if not library:
+        raise TypeError("torch divides by n - 1, NumPy by n; write correction=1 or correction=0")
+    return 0 if dialect is None else dialect.correction
+
+
+def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """Limited on one side or both; unlike that of `maximum`, the gradient passes at a limit."""
+    if is_float(x.node.type) and not passes_at(x.trace, "clamp"):
+        return elementwise.clamp_stopping(x, min, max)
+    if not is_float(x.node.type) or (min is None) == (max is None):
+        return xp.clip(x, min, max)
+    return xp.clip(x, -math.inf if min is None else min, math.inf if max is None else max)
+
+
+def clip(
+    x: Tensor, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None
+) -> Tensor:
+    return xp.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
+
+
+def clamp_min(x: Tensor, min: Any) -> Tensor:
+    return clamp(x, min)
+
+
+def clamp_max(x: Tensor, max: Any) -> Tensor:
+    return clamp(x, None, max)
+
+
+def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
+       non_blocking: bool = False, memory_format: Any = None) -> Tensor:  # fmt: skip
+    """Change dtype; a rule stays on its input's device, so no other is taken."""
+    if memory_format is not None:
+        raise TypeError("to with a memory_format")
+    flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
+    for given in args:
+        if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
+            dtype = (own_dtype(given) or given.dtype) if hasattr(type(given), "dtype") else given
+    result = x if dtype is None else cast(x, dtype)
+    return copy_of(result) if copy or flags[1:] == [True] else result
+
+
+def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
+    result = cast(x, dtype)
+    return copy_of(result) if copy else result
+
+
+def type_(x: Tensor, dtype: Any = None) -> Tensor:
+    if dtype is None:
+        raise TypeError("type() without a dtype gives a string; use x.dtype")
+    return cast(x, dtype)
+
+
+def type_as(x: Tensor, other: Tensor) -> Tensor:
+    return cast(x, own_dtype(other) or other.dtype)
+
+
+def float(x: Tensor) -> Tensor:
+    return cast(x, "float32")
+
+
+def double(x: Tensor) -> Tensor:
+    return cast(x, "float64")
+
+
+def half(x: Tensor) -> Tensor:
+    return cast(x, "float16")
+
+
+def bfloat16(x: Tensor) -> Tensor:
+    return cast(x, "bfloat16")
+
+
+def bool_(x: Tensor) -> Tensor:
+    return cast(x, "bool")
+
+
+def numel(x: Tensor) -> Any:
+    return xp.size(x)
+
+
+def dim(x: Tensor) -> int:
+    return x.ndim
+
+
+def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return x
+
+
+def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A copy; how it lies in memory does not show in its values."""
+    return copy_of(x)
+
+
+def copy(x: Tensor, order: str = "C") -> Tensor:
+    """NumPy's; the order of its memory does not show in its values."""
+    return copy_of(x)
+
+
+def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor itself, or a copy, which depends on the strides; a rule's lie in order."""
+    is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
+    return x if is_same else memory.maybe_same(x)
+
+
+def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    return xp.add(x, _scaled(other, alpha))
+
+
+def sub(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    return xp.subtract(x, _scaled(other, alpha))
+
+
+def _scaled(other: Any, alpha: Any) -> Any:
+    if isinstance(alpha, int) and alpha == 1:
+        return other
+    if isinstance(other, Value) and other.node.type.dtype == BOOL:
+        raise TypeError("bools times alpha")
+    return xp.multiply(alpha, other)
+
+
+def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode not in (None, "floor", "trunc"):
+        raise TypeError(f"div with the rounding_mode {rounding_mode!r}")
+    if rounding_mode == "floor":
+        return xp.floor_divide(x, other)
+    if rounding_mode is None:
+        return xp.divide(x, other)
+    whole = elementwise.is_whole(x) and elementwise.is_whole(other)
+    return elementwise.quotient(x, other) if whole else xp.trunc(xp.divide(x, other))
+
+
+def filled(x: Tensor, value: Any) -> Tensor:
+    return xp.full_like(x, value)
+
+
+def fill(x: Tensor, value: Any) -> None:
+    """NumPy's, which is in place and returns nothing."""
+    x.update(filled(x, value))
+
+
+def copy_from(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
+    source = x.trace.value(lift(x.trace, source))
+    return xp.full_like(x, source) if source.node.type.kind == "scalar" else source
+
+
+def zero(x: Tensor) -> Tensor:
+    return xp.zeros_like(x)
+
+
+def where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
+    return xp.where(condition, x, other)
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    return xp.where(mask, value, x)
+
+
+def expand_as(x: Tensor, other: Tensor) -> Tensor:
+    return xp.broadcast_to(places.as_tensor(x, other), other)
+
+
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    return xp.expand_dims(x, dim)
+
+
+def detach(x: Tensor) -> Tensor:
+    return xp.stop_gradient(x)
+
+
+def is_floating_point(x: Tensor) -> bool:
+    return is_float(x.node.type)
+
+
+def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Any:
+    """A tensor of one number on x's device: of a symbolic shape, or a constant."""
+    if isinstance(size, SymbolicShape):
+        return xp.full_like(size.value, fill_value, creation.weak(dtype))
+    lengths = [operator.index(n) for n in ([size] if isinstance(size, int | Value) else size)]
+    array = np.full(
+        lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
+    )
+    value = x.trace.value(lift(x.trace, array))
+    if is_exact(x.trace):
+        return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
+    return value if creation.weak(dtype) is None else cast(value, "bool")
+
+
+def new_zeros(x: Tensor, *size: Any, **options: Any) -> Tensor:
+    return new_full(x, size[0] if len(size) == 1 else size, 0.0, **options)
+
+
+def new_ones(x: Tensor, *size: Any, **options: Any) -> Tensor:
+    return new_full(x, size[0] if len(size) == 1 else size, 1.0, **options)
+
+
+def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
+    if isinstance(data, int | builtins.float) and is_exact(x.trace):
+        return xp.squeeze(new_full(x, (1,), data, dtype=dtype), 0)
+    value = xp.stop_gradient(x.trace.value(lift(x.trace, data)))
+    if is_exact(x.trace):
+        return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
+    return value if creation.weak(dtype) is None else cast(value, "bool")
+
+
+def relu(x: Tensor) -> Tensor:
+    return xp.relu(x)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    **spelled("""
+        mul: mul multiply; neg: neg negative; pow; square; sqrt; rsqrt; reciprocal; maximum;
+        minimum; abs: abs absolute; sign: sign sgn; floor; ceil; round; trunc; exp; expm1; log;
+        log1p; sin; cos; atan: arctan atan; tanh; erf; sigmoid; lt; le; gt; ge; eq; ne;
+        and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf; isfinite
+    """),
+    **elementwise.METHODS, **arrays.METHODS, **casts.METHODS,
+    "add": add, "addcdiv": composites.addcdiv,
+    "addcmul": composites.addcmul, "all": all, "amax": amax, "amin": amin, "any": any,
+    "astype": astype, "bernoulli": composites.bernoulli, "bfloat16": bfloat16, "bool": bool_,
+    "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
+    "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
+    "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
+    "half": half, "is_floating_point": is_floating_point, "item": items.item,
+    "masked_fill": masked_fill, "tolist": items.to_list,
+    "max": max, "mean": mean, "min": min, "norm": norm, "numel": numel, "positive": identity,
+    "relu": relu, "std": std, "sub": sub, "subtract": sub, "sum": sum, "to": to,
+    "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,
+    "where": where, "new_empty": new_zeros, "new_full": new_full, "new_ones": new_ones,
+    "new_tensor": new_tensor, "new_zeros": new_zeros,
+}  # fmt: skip
+
+# Torch's in-place methods end in "_"; those that have no other form:
+IN_PLACE: dict[str, Callable[..., Any]] = {
+    "copy_": copy_from,
+    "fill_": filled,
+    "normal_": composites.normal,
+    "uniform_": composites.uniform,
+    "zero_": zero,
+}
+
+REFUSED = {
+    "backward": "a rule is the backward pass. Return the gradient",
+    "numpy": "a symbolic tensor holds no numbers. Use array functions on it",
+    "requires_grad_": "a rule's tensors carry no gradient of their own",
+}

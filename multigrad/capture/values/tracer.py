@@ -1,0 +1,406 @@
+"""The tracer value `V`: records through every protocol that array libraries offer.
+
+`__torch_function__`, `__array_ufunc__`, `__array_function__`, `__array_namespace__`, Python
+operators (from `Value`) and tensor methods. No framework is imported: a protocol hands over the
+function, a dialect table says what it means.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from ...graph import ops
+from ...graph.ir.graph import Node
+from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
+from ...graph.passes.facts import needed_shapes, shape_fact
+from ...trace.answers import is_asked_by
+from ...trace.axes import known_shape
+from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
+from ...trace.xp import all as xp
+from ..code.readings import library_for
+from ..code.table import find_dialect, habits_of, record_call
+from ..indexing import indexing
+from ..meanings import casts
+from ..symbols import memory
+from ..symbols.classes import asks_for_class, class_of, uses_attribute
+from ..symbols.equality import Comparing
+from ..symbols.gradients import carries_gradient
+from ..symbols.items import Number
+from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
+from . import methods, views
+from .attributes import ABSENT, check_callers, find_method, find_row
+
+# Attributes that TensorFlow's functions look for in whatever they are given.
+PROBED = ("graph", "is_tensor_like")
+
+
+class V(Comparing):
+    """A symbolic tensor or scalar that array libraries accept."""
+
+    __slots__ = ()
+    __array_priority__ = 1000
+
+    # --- attributes every tensor has --------------------------------------------------------------
+    @property
+    def __class__(self) -> type:
+        # `match` and `singledispatch` ask here; a library in C must not be told that it has a
+        # tensor.
+        return class_of(self) if asks_for_class(self.trace) else type(self)
+
+    @property
+    def dtype(self) -> Any:
+        facts, name = self.trace.facts, self.node.type.dtype
+        if "dtype" not in facts:
+            if self.trace.by_identity:
+                raise NeedsConcrete("dtype")
+            self.trace.gives_dtype = True
+            return SymbolicDType(name, self.trace)
+        name = facts["dtype"] if name == "T" else name
+        dialect = find_dialect(self.trace.dialect)
+        return SymbolicDType(name, self.trace) if dialect is None else dialect.dtype(name)
+
+    @property
+    def device(self) -> Any:
+        facts = self.trace.facts
+        dialect = find_dialect(self.trace.dialect) if "device" in facts else None
+        if dialect is None:
+            return SymbolicDevice(self.trace)
+        place = facts.get("device_type", "cpu")
+        if place == "cpu" or dialect.device_of is None:
+            return dialect.device
+        return dialect.device_of(place)
+
+    @property
+    def shape(self) -> Any:
+        known = known_shape(self)
+        return SymbolicShape(self) if known is None else KnownShape(known)
+
+    @property
+    def size(self) -> Any:
+        """An integer as in NumPy, a method as in torch, both where the library is not known."""
+        names = self.trace.readings or (self.trace.dialect,)
+        tensors = [dialect.tensor for dialect in map(find_dialect, names) if dialect is not None]
+        is_method = tensors and all(callable(getattr(each, "size", None)) for each in tensors)
+        return partial(_size, self) if is_method else Size(self)
+
+    @property
+    def ndim(self) -> int:
+        node, facts = self.node, self.trace.facts
+        shape = node.type.shape
+        if node.type.kind == "scalar" or shape == SCALAR_SHAPE:
+            return 0
+        keeps = shape == INPUT_SHAPE or keeps_rank(shape)
+        fact = "ndim" if keeps else shape_fact(node, "ndim")
+        if fact is not None and fact in facts:
+            return facts[fact]
+        known = known_shape(self)
+        if known is not None:
+            return len(known)
+        raise NeedsConcrete(*((fact,) if fact is not None else needed_shapes(node)))
+
+    def __pos__(self) -> Any:
+        return copy_of(self) if habits_of(self.trace).plus_copies else self
+
+    def __abs__(self) -> Any:
+        own = find_dialect(self.trace.dialect)
+        found = None if own is None else own.methods.get("__abs__")
+        return super().__abs__() if found is None else found(self)
+
+    @property
+    def T(self) -> Any:
+        return xp.permute_dims(self)
+
+    @property
+    def mT(self) -> Any:
+        return xp.matrix_transpose(self)
+
+    @property
+    def data(self) -> Any:
+        return xp.stop_gradient(self)
+
+    def __len__(self) -> int:
+        return self.shape[0].__index__()
+
+    def _rows(self) -> Iterator[Any] | None:
+        """Yield a function's rows, of which the number is a fact; of a rule's there is none."""
+        if self.trace.kind == "rule" or self.node.type.kind == "scalar" or self.is_number:
+            return None
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter([self[i] for i in range(len(self))])
+
+    # --- protocols --------------------------------------------------------------------------------
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return record_call("torch", function, args, kwargs or {})
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
+        if method != "__call__":
+            raise self.trace.error(
+                f"calls NumPy's {ufunc.__name__}.{method}, which is not captured"
+            )
+        chosen = kwargs.pop("where", True)
+        if chosen is True:
+            return record_call("numpy", function, args, kwargs)
+        (out,) = kwargs.pop("out", None) or (None,)
+        if not isinstance(out, V):
+            raise self.trace.error(
+                f"calls NumPy's {ufunc.__name__} with where= and without out=, which leaves the "
+                "other elements undefined. Use np.where"
+            )
+        return out.update(xp.where(chosen, record_call("numpy", function, args, kwargs), out))
+
+    def __array_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return record_call("numpy", function, args, kwargs)
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return self.trace.namespace
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        advice = self.trace.words.advise("Use array functions on it")
+        raise self.trace.error(f"turns a symbolic tensor into a NumPy array{advice}")
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
+        # TensorFlow asks its dispatcher only after a TypeError.
+        raise TypeError("a symbolic tensor holds no numbers, and this function is not captured")
+
+    # --- methods ----------------------------------------------------------------------------------
+    def as_number(self) -> Item:
+        """Return what stands for the Python number in a tensor of one element."""
+        return Item(self.trace, self.node)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.notes and name in self.notes:
+            return self.notes[name]
+        if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
+            return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
+        own = find_dialect(self.trace.dialect)
+        if own is not None and name in own.attributes:
+            return own.attributes[name](self)
+        # The methods that the libraries share tell where they differ.
+        if len(self.trace.readings) > 1:
+            own = None
+        is_asked = is_asked_by(self.trace.codes)
+        # A library in C looks for protocols from within the user's line.
+        if name in PROBED or (name.startswith("__") and not (is_asked and uses_attribute(name))):
+            raise AttributeError(name)
+        row = find_row(name, own, type(self))
+        if row == ABSENT and (not is_asked or self._is_others(name)):
+            row = find_row(name, None, type(self))
+        found = None if row is None or row.kind != "modelled" else find_method(name, own)
+        if found is not None:
+            return _Bound(found[0], self, name, updates=found[1])
+        if row in (ABSENT, None) and is_asked:
+            check_callers(self, name)
+        if row == ABSENT:
+            raise AttributeError(
+                f"{own and own.tensor.__name__!r} object has no attribute {name!r}"
+            )
+        if name in methods.REFUSED:
+            reason, *advice = methods.REFUSED[name].split(". ")
+            words = self.trace.words.advise(*advice) if advice else ""
+            raise self.trace.error(f"calls .{name}(): {reason}{words}")
+        reason = row.reason if row is not None and row.reason else "which is not captured"
+        words = self.trace.words
+        raise self.trace.error(f"uses .{name}, {reason}{words.advise(*words.write)}")
+
+    def refuse(self, name: str) -> None:
+        """Refuse to say whether it has an attribute that it does not answer."""
+        row = find_row(name, find_dialect(self.trace.dialect), type(self))
+        if row is not None and row.kind == "refused" and name not in _protocols(type(self)):
+            raise self.trace.error(f"looks for .{name}, {row.reason}")
+
+    def _is_others(self, name: str) -> bool:
+        """Return whether an attribute that NumPy lacks is used: its constants stand beside all
+        libraries.
+        """
+        return self.trace.dialect == "numpy" and uses_attribute(name, depth=3)
+
+    # --- in-place updates: the value names another node from then on ------------------------------
+    def update(self, value: Any) -> Any:
+        """Take a new value of the same type, for everyone who holds this one.
+
+        What is of another dtype is cast, and what is smaller is repeated, as every library does in
+        place. An update of `x[index]` reaches x, and an update of x reaches `x[index]`.
+        """
+        old, new = self.node, value.node
+        self._check_own_memory()
+        if not (memory.settle(self) and all(map(memory.is_view, self._all_views()))):
+            raise self.trace.error(
+                "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
+                "before the update"
+            )
+        if new.type.kind == "tensor" and new.type.dtype != old.type.dtype and is_float(old.type):
+            new = cast_node(new, old.type.dtype)
+        if new.type.dtype == old.type.dtype and self._may_repeat(new.type):
+            new = xp.broadcast_to(self.trace.value(new), self).node
+        if new.type != old.type:
+            raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
+        is_paused = self.trace.is_paused is not None and self.trace.is_paused()
+        if is_paused and old.op is not ops.INPUT and carries_gradient(old):
+            problem = "updates a tensor that carries a gradient where none passes"
+            raise self.trace.error(f"{problem}. Call .detach() on it first")
+        if isinstance(self.base, V):
+            whole = views.written(self, self.trace.value(new))
+            if whole is None:
+                advice = self.trace.words.advise("Call .clone() on it first")
+                raise self.trace.error(f"updates a view of another tensor{advice}")
+            self.base.update(whole)  # and with it this view
+        else:
+            if old.op is ops.INPUT:  # of which the caller would see it
+                self.trace.updates.setdefault(old, self.trace.location())
+            self._replace(new)
+        return self
+
+    def _all_views(self) -> Iterator[Value]:
+        """Yield what looks at this value, directly or through another view."""
+        for ref in self.views:
+            view = ref()
+            if isinstance(view, V):
+                yield view
+                yield from view._all_views()
+
+    def _replace(self, node: Node) -> None:
+        """Take another node, and look at it anew through every view."""
+        before, self.node = self.node, node
+        for ref in self.views:
+            view = ref()
+            if isinstance(view, V):
+                view._replace(views.looks_anew(view, before, node))
+
+    def _check_own_memory(self) -> None:
+        """A cast to the own dtype returns its operand, which an update reaches: know that dtype."""
+        if "dtype" in self.trace.facts:
+            return
+        for value in (self, *self._all_views()):
+            node = value.node
+            if node.op is ops.CAST and value.base is not None and not value.is_certain:
+                raise NeedsConcrete("dtype")
+
+    def _may_repeat(self, new: Type) -> bool:
+        """Return whether a new value may be smaller than this one; if it is larger, that is said
+        when it runs.
+        """
+        old = self.node.type.shape
+        known = old == INPUT_SHAPE and (new.shape == SCALAR_SHAPE or keeps_rank(new.shape))
+        told_later = UNKNOWN in (new.shape, old) and old in (INPUT_SHAPE, UNKNOWN)
+        return new.shape != old and (known or told_later)
+
+    def _updated(self, value: Any) -> Any:
+        # Numbers are immutable, so an augmented assignment binds the name anew; so are some
+        # libraries' arrays.
+        name, own = self.trace.dialect, __name__.partition(".")[0]
+        dialect = find_dialect(name)
+        mutable = name in ("", own) if dialect is None else dialect.mutable
+        readings = map(find_dialect, self.trace.readings)
+        if any(reading is not None and reading.mutable is not mutable for reading in readings):
+            library_for(self.trace, "__iadd__ and its like, in place or not")
+        if self.node.type.kind == "scalar" or not mutable:
+            return value
+        return self.update(value)
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._updated(self + other)
+
+    def __isub__(self, other: Any) -> Any:
+        return self._updated(self - other)
+
+    def __imul__(self, other: Any) -> Any:
+        return self._updated(self * other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self._updated(self / other)
+
+    def __ipow__(self, other: Any) -> Any:
+        return self._updated(self**other)
+
+    def __iand__(self, other: Any) -> Any:
+        return self._updated(self & other)
+
+    def __ior__(self, other: Any) -> Any:
+        return self._updated(self | other)
+
+    def __ixor__(self, other: Any) -> Any:
+        return self._updated(self ^ other)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.update(indexing.assigned(self, index, casts.as_held(self, value)))
+
+    def __getitem__(self, index: Any) -> Any:
+        return indexing.picked(self, index)
+
+
+def _protocols(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ for name in vars(base)}
+
+
+class Item(Number, V):
+    """The number in a tensor of one element."""
+
+    __slots__ = ()
+
+
+class Size(V):
+    """The number of elements; called, it is torch's `size()`."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: V) -> None:
+        super().__init__(of.trace, xp.size(of).node)
+        object.__setattr__(self, "_of", of)
+
+    def __call__(self, dim: int | None = None) -> Any:
+        return _size(self._of, dim)
+
+
+def _size(of: V, dim: int | None = None) -> Any:
+    """torch's `size()`, which equals no number."""
+    return of.shape if dim is None else of.shape[dim]
+
+
+@functools.cache
+def method_named(name: str) -> Callable[..., Any]:
+    """Return what calls a tensor's method of that name."""
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, name)(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+class _Bound:
+    """A method of a symbolic value, waiting for its arguments."""
+
+    __slots__ = ("method", "name", "updates", "value")
+
+    def __init__(self, method: Any, value: V, name: str, updates: bool = False) -> None:
+        self.method = method
+        self.name = name
+        self.value = value
+        self.updates = updates
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            if kwargs.get("out") is not None:
+                raise TypeError("with out=; use its result")
+            types = self.value.trace.types
+            if types is None:
+                result = self.method(self.value, *args, **kwargs)
+            else:
+                result = types.confirmed(
+                    method_named(self.name), (self.value, *args), kwargs, self.method, self.name
+                )
+        except TypeError as error:
+            raise self.value.trace.error(
+                f"calls .{self.method.__name__}() in a way not captured: {error}"
+            ) from error
+        return self.value.update(result) if self.updates else result

@@ -1,0 +1,17 @@
+"""FreeGrad's `functional.vjp` and `functional.jvp`, for torch; the room's name is FreeGrad's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..backend.tensors.served import served_by
+
+if TYPE_CHECKING:
+    from multigrad_torch.compat.functional import jvp, vjp
+
+__all__ = ["jvp", "vjp"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = served_by(
+        "torch", "multigrad_torch.compat.functional", __name__, __all__
+    )

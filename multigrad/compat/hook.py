@@ -1,0 +1,21 @@
+"""Rules on parameter gradients, by torch hooks; the room's name is FreeGrad's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..backend.tensors.served import served_by
+
+if TYPE_CHECKING:
+    from multigrad_torch.hooks.param_hooks import (
+        ParamHooks,
+        attach_param_hooks,
+        remove_param_hooks,
+    )
+
+__all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = served_by(
+        "torch", "multigrad_torch.hooks.param_hooks", __name__, __all__
+    )

@@ -1,0 +1,33 @@
+"""`multigrad.optax.apply_rule`: a rule on gradients as a transformation of optax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..backend.tensors.served import served_by
+
+if TYPE_CHECKING:
+    from multigrad_jax.compat.optax import apply_rule
+
+Tensor = Any
+__all__ = ["RuleState", "apply_rule"]
+
+
+class RuleState(NamedTuple):
+    """What the transformation remembers: the number of updates, and the key of random rules as two
+    uint32.
+
+    Examples:
+        >>> import jax.numpy as jnp, multigrad.optax, optax
+        >>> transform = multigrad.optax.apply_rule("noise", {"sigma": 0.1}, key=7)
+        >>> state = transform.init(jnp.zeros(2))
+        >>> int(state.count), state.key.shape
+        (0, (2,))
+    """
+
+    count: Tensor
+    key: Tensor | None = None
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = served_by("jax", "multigrad_jax.compat.optax", __name__, __all__)

@@ -1,0 +1,27 @@
+"""The rules of FreeGrad's `transforms`, under the function names that it gives them."""
+
+from typing import TYPE_CHECKING
+
+from ..graph.support.namespace import namespace
+from ..rules.library.jamming import full_jam, positive_jam, rectangular_jam
+from ..rules.library.straight_through import linear_derivative as identity
+from ..rules.library.surrogate import rectangular, triangular
+from ..rules.library.surrogate import relu_derivative as heaviside
+from ..rules.library.transforms import centralize, clip_norm, noise, scale
+
+__all__ = [
+    "centralize",
+    "clip_norm",
+    "full_jam",
+    "heaviside",
+    "identity",
+    "noise",
+    "positive_jam",
+    "rectangular",
+    "rectangular_jam",
+    "scale",
+    "triangular",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

@@ -1,0 +1,15 @@
+"""The torch module `Activation`, under the name that FreeGrad gives its room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..backend.tensors.served import served_by
+
+if TYPE_CHECKING:
+    from multigrad_torch.modules import Activation
+
+__all__ = ["Activation"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = served_by("torch", "multigrad_torch.modules", __name__, __all__)

@@ -1,0 +1,1 @@
+"""`multigrad demo --devices`: the experiment on several devices beside one."""

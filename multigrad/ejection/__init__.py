@@ -1,4 +1,0 @@
-"""Emitted code as a file of its own: what it calls is written into it, nothing of multigrad's.
-
-May import the rooms up to `bridging`; docs/architecture.md has their order.
-"""

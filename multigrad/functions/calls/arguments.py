@@ -1,0 +1,379 @@
+"""Arguments of a Function: any nesting of tensors, numbers and other values, as a flat list of
+leaves.
+
+A float is a run-time number, as a rule's params are; an int, bool, str, None or any other object is
+static, part of what is captured. The layout of a call (its nesting, and the kind of each leaf) is a
+key: equal layouts share code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import backend_among, backend_of, in_use, refuse_unusable
+from ...errors import BackendNotFound, GradientError, RuleTypeError
+from ...graph.ir.types import (
+    BOOL,
+    FLOATS,
+    FLOATS_OF_16_BITS,
+    INPUT,
+    UNKNOWN,
+    WHOLE,
+    T,
+    Type,
+    dtype_name,
+)
+from ...graph.ops.attributes import is_name
+from ...graph.support.trees import learn, optree, with_own_classes
+from ...lowering.function_graph import OWN_NAMES
+from ...trace.scope.identity import is_plain, value_key
+from ...trace.trace import Value
+
+Tensor = Any
+PLAIN = (bool, int, str, bytes, type(None))
+# What is no container, told without a search.
+KNOWN_LEAVES = (*PLAIN, float, Value, np.ndarray, np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of the arguments.
+
+    Attributes:
+        kind: "tensor", "number" (a float, known at run time) or "static".
+        path: how messages call it: `x`, `layers[0]`, `options['slope']`.
+        name: the same as a Python identifier, unique in the layout.
+        dtype: of a tensor, by its IR name.
+        value: of a static leaf.
+    """
+
+    kind: str
+    path: str
+    name: str
+    dtype: str = ""
+    value: Any = None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a tensor that may have a gradient."""
+        return self.kind == "tensor" and self.dtype in FLOATS
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Stands for a static value that is not kept.
+
+    Attributes:
+        kind: the name of its class.
+    """
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """How the arguments of a call are laid out; `key` is equal where one capture serves.
+
+    In the key a float dtype is T, where it is that of the first float tensor.
+    """
+
+    tree: Any
+    leaves: tuple[Leaf, ...]
+    positional: int  # leaves of positional arguments; those of keywords follow
+    key: Any = field(repr=False)
+    # Its dtype is a part of what is captured: in 16 bits libraries compute wider here and there.
+    is_apart: bool = False
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype of the first float tensor, which the others relate to."""
+        return next((leaf.dtype for leaf in self.leaves if leaf.is_float), None)
+
+    @property
+    def mixes_floats(self) -> bool:
+        """Whether float tensors have more than one dtype."""
+        return len({leaf.dtype for leaf in self.leaves if leaf.is_float}) > 1
+
+    def indices(self, kind: str) -> tuple[int, ...]:
+        """Return the positions of the leaves of a kind."""
+        return tuple(i for i, leaf in enumerate(self.leaves) if leaf.kind == kind)
+
+    @property
+    def tensors(self) -> tuple[Leaf, ...]:
+        """The leaves that are tensors, in order."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "tensor")
+
+    @property
+    def numbers(self) -> tuple[Leaf, ...]:
+        """The leaves that are run-time numbers, in order."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "number")
+
+    def rebuild(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return (args, kwargs) with other leaves."""
+        return optree.tree_unflatten(self.tree, leaves)
+
+    def without_objects(self) -> Layout:
+        """Return this layout to be kept: it keeps no argument alive that a capture has read."""
+        leaves = tuple(
+            leaf
+            if is_plain(leaf.value)
+            else replace(leaf, value=Forgotten(type(leaf.value).__name__))
+            for leaf in self.leaves
+        )
+        return replace(self, leaves=leaves)
+
+    def with_objects(self, leaves: Sequence[Any]) -> Layout:
+        """Return this layout with the static values of a call."""
+        rows = (
+            replace(leaf, value=value) if isinstance(leaf.value, Forgotten) else leaf
+            for leaf, value in zip(self.leaves, leaves, strict=True)
+        )
+        return replace(self, leaves=tuple(rows))
+
+    def describe(self) -> str:
+        """Return the arguments in words, for messages."""
+        words = [f"{leaf.path}: {leaf.dtype or leaf.kind}" for leaf in self.leaves]
+        return ", ".join(words) if words else "nothing"
+
+
+def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    """Return the leaves of a call's arguments, None among them, and their nesting."""
+    return optree.tree_flatten((args, kwargs), none_is_leaf=True)
+
+
+def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of what a function returned, None among them, and their nesting."""
+    outputs = with_own_classes(outputs)
+    leaves, tree = optree.tree_flatten(outputs, none_is_leaf=True)
+    if learn_containers(leaves):
+        return optree.tree_flatten(outputs, none_is_leaf=True)
+    return leaves, tree
+
+
+def learn_containers(leaves: Sequence[Any]) -> bool:
+    """Take objects apart from now on whose classes are registered with a framework as containers;
+    return whether there were any.
+    """
+    found = False
+    for leaf in leaves:
+        if isinstance(leaf, KNOWN_LEAVES) or owner_of(unwrap(leaf)) is not None:
+            continue
+        for backend in in_use():
+            container = backend.imports.container
+            parts = None if container is None else container(leaf)
+            if parts is not None:
+                learn(type(leaf), *parts)
+                found = True
+                break
+    return found
+
+
+def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
+    """Return the leaves with NumPy's scalars as Python's numbers, beside another framework's
+    tensors; beside arrays those that are none themselves. None: as they are.
+    """
+    scalars = [i for i, leaf in enumerate(leaves) if _is_scalar(leaf)]
+    others = (leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic))
+    if scalars and not any(hasattr(leaf, "dtype") for leaf in others):
+        has_array = any(isinstance(leaf, np.ndarray) for leaf in leaves)
+        scalars = [i for i in scalars if has_array and isinstance(leaves[i], np.generic)]
+    if not scalars:
+        return None
+    given = list(leaves)
+    for i in scalars:
+        given[i] = given[i].item()
+    return given
+
+
+def _is_scalar(leaf: Any) -> bool:
+    """Return whether a leaf is one number of NumPy's."""
+    return (
+        isinstance(leaf, np.ndarray | np.generic) and leaf.ndim == 0 and leaf.dtype.kind in "biuf"
+    )
+
+
+def owner_of(value: Any) -> Backend | None:
+    """Return the backend of a tensor, None for what is no tensor."""
+    is_number = isinstance(value, np.number)  # np.float64 is a Python float too
+    if isinstance(value, (float, *PLAIN, list, tuple, dict)) and not is_number:
+        return None
+    try:
+        return backend_of(value)
+    except BackendNotFound:
+        return None
+
+
+def unwrap(leaf: Any) -> Any:
+    """Return the tensor that a variable of a library above the frameworks (Keras) holds now, or the
+    leaf itself.
+    """
+    if isinstance(leaf, KNOWN_LEAVES) or owner_of(leaf) is not None:
+        return leaf
+    held = getattr(leaf, "value", None)
+    return held if held is not None and owner_of(held) is not None else leaf
+
+
+def read_layout(
+    function: str, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+) -> Layout:
+    """Return the layout of a call.
+
+    Args:
+        function: the function's name, for messages.
+        parameters: its signature, which names the arguments.
+        leaves: tensors among them are unwrapped already.
+
+    Raises:
+        GradientError: a tensor has a dtype that is not captured.
+    """
+    paths = name_paths(parameters, tree)
+    taken: set[str] = set()
+    rows = []
+    for value, path in zip(leaves, paths, strict=True):
+        name = identify(path, taken)
+        taken.add(name)
+        rows.append(_read_leaf(function, value, path, name))
+    first = next((leaf.dtype for leaf in rows if leaf.is_float), "")
+    return lay_out(tree, rows, is_apart=first in FLOATS_OF_16_BITS)
+
+
+def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
+    """Return the layout of leaves in a nesting of (args, kwargs)."""
+    (args, _) = optree.tree_unflatten(tree, range(len(rows)))
+    positional = len(optree.tree_leaves(args, none_is_leaf=True))
+    floats = [leaf.dtype for leaf in rows if leaf.is_float]
+    first = floats[0] if floats else None
+    parts = [
+        (leaf.kind, T if leaf.dtype == first and not is_apart else leaf.dtype, _static_key(leaf))
+        for leaf in rows
+    ]
+    return Layout(tree, tuple(rows), positional, (tree, tuple(parts)), is_apart)
+
+
+def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
+    if isinstance(value, Value):
+        kind, dtype = value.node.type.kind, value.node.type.dtype
+        return Leaf("tensor" if kind == "tensor" else "number", path, name, dtype)
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return Leaf("number", path, name)
+    if owner_of(value) is None:
+        return Leaf("static", path, name, value=value)
+    dtype = dtype_name(value.dtype)
+    if dtype not in (*FLOATS, *WHOLE, BOOL):
+        advice = ", or its real and its imaginary part" if dtype.startswith("complex") else ""
+        raise GradientError(
+            f"function {function!r} got a {dtype} tensor for argument {path!r}; expected one of "
+            f"{', '.join((*FLOATS, *WHOLE, BOOL))}: cast it first{advice}"
+        )
+    return Leaf("tensor", path, name, dtype)
+
+
+def _static_key(leaf: Leaf) -> Any:
+    """Return a static value as a key: by type, as 1, 1.0 and True are not the same argument."""
+    return value_key(leaf.value) if leaf.kind == "static" else None
+
+
+def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
+    """Return what to call each leaf: by the function's own parameter names."""
+    names = positional_names(parameters)
+    paths = []
+    for entries in optree.treespec_paths(tree):
+        (part, first, *rest) = entries
+        if part == 0:
+            head = names[first] if first < len(names) else f"args[{first}]"
+        else:
+            head = str(first)
+        paths.append(head + "".join(f"[{entry!r}]" for entry in rest))
+    return paths
+
+
+def positional_names(parameters: inspect.Signature | None) -> list[str]:
+    """Return the names of a signature's positional parameters."""
+    if parameters is None:
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters.parameters.values() if p.kind in kinds]
+
+
+def identify(path: str, taken: Iterable[str]) -> str:
+    """Return a path as an identifier that is not taken."""
+    word = re.sub(r"\W+", "_", path).strip("_")
+    if not is_name(word):  # "\u00b2" is a word to a pattern, but no part of a name
+        word = re.sub(r"\W+", "_", path[:80], flags=re.ASCII).strip("_")
+    if not is_name(word) or word in ("key", "tin") or OWN_NAMES.fullmatch(word):
+        word = f"argument_{word}".rstrip("_")
+    name, serial = word, 0
+    while name in taken:
+        serial += 1
+        name = f"{word}_{serial}"
+    return name
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return a callable's signature, None where it has none that can be read."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+# By the code: it is the same at each call of the function around it, and holds nothing of that
+# call.
+_parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Parameter]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a function that may be made anew at each call, perhaps without
+    defaults.
+    """
+    is_bare = isinstance(function, types.FunctionType) and not vars(function)
+    known = _parameters.get(function.__code__) if is_bare else None
+    if known is None:
+        signature = signature_of(function)
+        if signature is None:
+            return None
+        known = signature.parameters
+        if is_bare:
+            known = {
+                name: p.replace(default=p.empty, annotation=p.empty) for name, p in known.items()
+            }
+            _parameters[function.__code__] = known
+    return known
+
+
+def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend:
+    """Return the backend of a call's tensors.
+
+    Raises:
+        MultigradError: they belong to two frameworks.
+        RuleTypeError: there is none among the arguments.
+    """
+    tensors = [leaf for leaf in leaves if owner_of(leaf) is not None]
+    if not tensors:
+        refuse_unusable(*map(type, leaves))
+        raise RuleTypeError(
+            f"function {function!r} got no tensor ({layout.describe()}); pass an array or a tensor"
+        )
+    return backend_among(tensors)
+
+
+def type_of(layout: Layout, leaf: Leaf) -> Type:
+    """Return the type of a tensor argument: the first float has the shape and the dtype that others
+    relate to.
+    """
+    floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
+    if floats and leaf is floats[0]:
+        return INPUT
+    alike = bool(floats) and leaf.dtype == floats[0].dtype
+    return Type("tensor", T if alike else leaf.dtype, UNKNOWN)

@@ -1,0 +1,303 @@
+"""Facts: what a Function's own Python code looks at of its arguments, so that it is captured once
+for each.
+
+"ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
+a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
+"strided:w" whether w is no sparse tensor, "contiguous:w" whether it lies in memory in order,
+"attribute.a:w" whether w has an attribute a, "buffers" that what the code makes from numbers is
+written into. What it reads besides its arguments (`reads.py`) is among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ...capture.symbols.memory import is_in_order
+from ...errors import TraceError
+from ...graph import ops
+from ...graph.ir.types import FLOATS, T, dtype_name
+from ...graph.passes.facts import GIVEN, LIBRARY, needed_shapes
+from ...trace.answers import place_of
+from ...trace.axes import known_shape
+from ...trace.scope.reads import is_read, look_up
+from ...trace.trace import NeedsConcrete, Trace, Value
+from .arguments import Layout, owner_of
+from .failures import NotCaptured
+from .notes import attribute_of
+
+Tensor = Any
+ATTRIBUTE = "attribute."
+
+
+def gather_facts(
+    subject: str, needed: frozenset[str], layout: Layout, leaves: Sequence[Any]
+) -> dict[str, Any]:
+    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype".
+
+    Raises:
+        NotCaptured: a shape is not known in Python.
+        TraceError: a number is not.
+    """
+    facts: dict[str, Any] = {}
+    if layout.mixes_floats or layout.is_apart:
+        needed = needed | {"dtype"}
+    first = first_tensor(layout)
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    for fact in sorted(needed):
+        if is_read(fact):
+            facts[fact] = look_up(fact)
+            continue
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        if what in GIVEN:
+            facts[fact] = True
+            continue
+        if index is None or layout.leaves[index].kind == "static":
+            facts[fact] = None  # of another layout: there is nothing to know
+            continue
+        value = leaves[index]
+        if what == "dtype":
+            facts[fact] = layout.dtype or dtype_name(value.dtype)
+        elif what == LIBRARY:
+            owner = owner_of(value)
+            facts[fact] = "" if owner is None else owner.name
+        elif what == "device_type":
+            facts[fact] = device_type(value)
+        elif what == "gradient":
+            facts[fact] = requires_grad(value)
+        elif what == "strided":
+            facts[fact] = is_strided(value)
+        elif what == "contiguous":
+            facts[fact] = is_contiguous(value)
+        elif what.startswith(ATTRIBUTE):
+            facts[fact] = attribute_of(what.removeprefix(ATTRIBUTE), value)
+            if facts[fact] is None:
+                raise attribute_left_out(subject, what.removeprefix(ATTRIBUTE))
+        elif what == "ndim":
+            facts[fact] = len(value.shape)
+        elif what == "shape":
+            shape = tuple(value.shape)
+            if any(not isinstance(n, int) for n in shape):
+                raise NotCaptured(
+                    TraceError(
+                        f"{subject} needs the shape of an argument in Python, but it is {shape} "
+                        "here. Use x.shape[i] only in arithmetic"
+                    )
+                )
+            facts[fact] = shape
+        elif isinstance(value, int | float):
+            facts[fact] = value
+        else:
+            raise unknown_value(subject, argument)
+    return facts
+
+
+def device_type(value: Tensor) -> str:
+    """Return where a tensor lies, by the word that the code asks for."""
+    owner = owner_of(value)
+    ask = None if owner is None else owner.tensors.device_type
+    return "cpu" if ask is None else ask(value)
+
+
+def is_strided(value: Tensor) -> bool:
+    """Return whether a tensor holds all its elements."""
+    owner = owner_of(value)
+    ask = None if owner is None else owner.tensors.is_strided
+    return True if ask is None else ask(value)
+
+
+def is_contiguous(value: Tensor) -> bool:
+    """Return whether a tensor lies in memory in order; where nobody can tell, none is another."""
+    owner = owner_of(value)
+    ask = None if owner is None else owner.tensors.is_contiguous
+    return True if ask is None else ask(value)
+
+
+def requires_grad(value: Tensor) -> bool:
+    """Return whether a tensor asks for a gradient, or may do so."""
+    owner = owner_of(value)
+    if owner is None or owner.tensors.requires_grad is None:
+        return dtype_name(value.dtype) in FLOATS
+    return owner.tensors.requires_grad(value)
+
+
+def attribute_left_out(subject: str, name: str) -> TraceError:
+    """Return the error for an attribute that a tensor may have lost on its way."""
+    return TraceError(
+        f"{subject} looks for .{name} of an argument, which a function sets on what it returns. On "
+        "its own framework alone it is kept: call both inside of one captured function"
+    )
+
+
+def unknown_value(subject: str, name: str) -> TraceError:
+    """Return the error for a number whose value has to be known, but is not."""
+    return TraceError(
+        f"{subject} needs the value of param {name!r} in Python (a branch or a loop), but it is a "
+        "tensor here. Pass a Python number"
+    )
+
+
+def facts_of_symbols(
+    trace: Trace, needed: Iterable[str], layout: Layout, leaves: Sequence[Any]
+) -> dict[str, Any]:
+    """Return facts about symbolic arguments, as far as the capture that they belong to has them
+    fixed.
+
+    Raises:
+        NeedsConcrete: that capture has to fix more.
+    """
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    floats = (i for i, leaf in enumerate(layout.leaves) if leaf.dtype in (*FLOATS, T))
+    first = next(floats, first_tensor(layout))
+    facts: dict[str, Any] = {}
+    for fact in sorted(needed):
+        if is_read(fact):
+            facts[fact] = look_up(fact)
+            continue
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        if index is not None and layout.leaves[index].kind != "static":
+            facts[fact] = _fact_of_symbol(trace, what, leaves[index])
+        else:
+            facts[fact] = what in GIVEN
+    return facts
+
+
+def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
+    if what == "param":
+        return float(value)
+    if what in GIVEN:
+        return True
+    if what == "device_type":
+        return place_of(trace)
+    if what == LIBRARY:
+        return library_of(trace)
+    if what == "gradient" and not _may_ask(value):
+        return False
+    if what in ("gradient", "strided"):  # the function around it drops what nobody asks for
+        return True
+    if what == "dtype":
+        if "dtype" not in trace.facts:
+            raise NeedsConcrete("dtype")
+        is_relative = not isinstance(value, Value) or value.node.type.dtype == T
+        return trace.facts["dtype"] if is_relative else value.node.type.dtype
+    if what == "contiguous":
+        return isinstance(value, Value) and is_in_order(value)
+    if what.startswith(ATTRIBUTE):
+        return _has_attribute(trace, what, value)
+    if not isinstance(value, Value):
+        return len(value.shape) if what == "ndim" else tuple(value.shape)
+    if what == "ndim":
+        return value.ndim  # type: ignore[attr-defined]
+    shape = known_shape(value)
+    if shape is None:
+        raise NeedsConcrete(*needed_shapes(value.node))
+    return tuple(shape)
+
+
+def library_of(trace: Trace) -> str:
+    """Return the library that symbols belong to.
+
+    Raises:
+        NeedsConcrete: that of the call's tensors has to be known.
+    """
+    if trace.types_of != "tensors":
+        return trace.dialect if trace.types_of == "code" else ""
+    if LIBRARY not in trace.facts:
+        raise NeedsConcrete(LIBRARY)
+    return trace.facts[LIBRARY]
+
+
+def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
+    """Return whether a symbol has an attribute: it was set in its capture, or by the caller."""
+    name = what.removeprefix(ATTRIBUTE)
+    if not isinstance(value, Value) or name in (value.notes or {}):
+        return hasattr(value, name)
+    if value.node.op is not ops.INPUT:
+        return False
+    fact = f"{what}:{value.node.attr('name')}"
+    if fact not in trace.facts:
+        raise NeedsConcrete(fact)
+    return trace.facts[fact]
+
+
+def _may_ask(value: Any) -> bool:
+    """Return whether a tensor may get a gradient: no constant, and not what was cut off."""
+    return isinstance(value, Value) and value.node.op is not ops.STOP_GRADIENT
+
+
+def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
+    """Return what tells the calls of a layout apart by these facts, faster than they are
+    gathered.
+    """
+    first = first_tensor(layout)
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    numbers, shapes, others = set(), set(), []
+    for fact in needed:
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        if index is not None and what in WATCHED:
+            others.append((WATCHED[what], index))
+        if index is not None and what.startswith(ATTRIBUTE):
+            others.append((partial(attribute_of, what.removeprefix(ATTRIBUTE)), index))
+        if index is not None and what in ("param", "ndim", "shape"):
+            (numbers if what == "param" else shapes).add(index)
+    order = sorted(numbers)
+    others += [(shape_key, index) for index in sorted(shapes)]
+    reads = sorted(filter(is_read, needed))
+
+    def look(leaves: Sequence[Any]) -> Any:
+        numbers = [number_key(leaves[i]) for i in order]
+        return (*numbers, *[ask(leaves[i]) for ask, i in others])
+
+    def look_around(leaves: Sequence[Any]) -> Any:
+        return (*map(look_up, reads), *look(leaves))
+
+    def look_at_number(leaves: Sequence[Any]) -> Any:
+        return number_key(leaves[order[0]])
+
+    if reads:
+        return look_around
+    return look_at_number if len(order) == 1 and not others else look
+
+
+WATCHED = {
+    "contiguous": is_contiguous,
+    "device_type": device_type,
+    "gradient": requires_grad,
+    "strided": is_strided,
+}
+
+
+def number_key(number: Any) -> Any:
+    """Return a number as a key; 0.0 equals -0.0, and NaN not even itself. A tensor's is not looked
+    at.
+    """
+    if not isinstance(number, int | float):
+        return type(number)
+    return repr(number) if not number or math.isnan(number) else number
+
+
+def shape_key(x: Tensor) -> Any:
+    """Return a shape as a key; None where not even the number of axes is known."""
+    return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)
+
+
+def first_tensor(layout: Layout) -> int | None:
+    """Return the position of the tensor that facts without a name are about."""
+    first = next((i for i, leaf in enumerate(layout.leaves) if leaf.is_float), None)
+    if first is None:
+        first = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
+    return first
+
+
+def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the facts from which these follow, those about a cotangent replaced by what tells its
+    output's shape.
+    """
+    for fact in facts:
+        source = sources.get(fact.partition(":")[2])
+        yield from (fact,) if source is None else needed_shapes(source.node)

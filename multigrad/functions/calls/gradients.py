@@ -1,0 +1,262 @@
+"""What a gradient function returned, as one gradient for each leaf of the arguments.
+
+Gradients may come flat (one for each tensor, or for each argument) or structured like the
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from ...errors import GradientError
+from ...graph.ir.graph import Node
+from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from ...graph.passes.facts import shape_fact
+from ...graph.support.trees import optree, with_own_classes
+from ...trace.axes import known_shape
+from ...trace.constants import lift_array
+from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
+from ...trace.xp import all as xp
+from .arguments import PLAIN, Forgotten, Layout, Leaf
+
+Tensor = Any
+CONTAINERS = (tuple, list, dict)
+
+
+def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
+    """Return a gradient (or None) for each leaf of the arguments.
+
+    Raises:
+        GradientError: their number or nesting fits neither the arguments nor their leaves.
+    """
+    leaves = layout.leaves
+    returned = with_own_classes(returned)
+    args, kwargs = layout.rebuild(range(len(leaves)))
+    # Keywords that hold floats wait for gradients too.
+    floats = [i for i, leaf in enumerate(leaves) if leaf.is_float or leaf.dtype == T]
+    named = any(i >= layout.positional for i in floats)
+    structured = _match_structure(returned, args, kwargs, len(leaves), named)
+    if structured is not None:
+        return refuse_objects(function, structured, layout)
+    flat = optree.tree_leaves(returned, none_is_leaf=True)
+    everything = list(range(len(leaves)))
+    positional = everything if named else everything[: layout.positional]
+    for targets in (everything, positional, list(layout.indices("tensor")), floats):
+        if len(flat) == len(targets):
+            if len(flat) > 1:
+                _refuse_unordered(function, args, kwargs)
+            gradients: list[Any] = [None] * len(leaves)
+            for i, gradient in zip(targets, flat, strict=True):
+                gradients[i] = gradient
+            return refuse_objects(function, gradients, layout)
+    count = "1 gradient" if len(flat) == 1 else f"{len(flat)} gradients"
+    paths = ", ".join(leaf.path for leaf in leaves)
+    raise GradientError(
+        f"function {function!r} returned {count} for {len(leaves)} arguments ({paths}); expected "
+        "one for each, None where there is none"
+    )
+
+
+def refuse_objects(function: str, gradients: list[Any], layout: Layout) -> list[Any]:
+    """Return the gradients where none is for an object that is no tensor.
+
+    Raises:
+        GradientError: one is, and would be lost.
+    """
+    for leaf, gradient in zip(layout.leaves, gradients, strict=True):
+        if gradient is None or leaf.kind != "static" or isinstance(leaf.value, PLAIN):
+            continue
+        value = leaf.value
+        kind = value.kind if isinstance(value, Forgotten) else type(value).__name__
+        raise GradientError(
+            f"function {function!r} returned a gradient for argument {leaf.path!r}, a {kind}, "
+            "whose tensors are not seen. Register its class with optree.register_pytree_node (a "
+            "dataclass: decorate it with optree.dataclasses.dataclass), or pass its tensors as "
+            "arguments"
+        )
+    return gradients
+
+
+def _refuse_unordered(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse flat gradients where the order of the arguments is not that of the author's mind.
+
+    Raises:
+        GradientError: several keywords are among them, or a dict whose own order is not that of its
+            sorted keys.
+    """
+    dicts = [kwargs]
+    optree.tree_map(lambda _: None, args, is_leaf=lambda node: _note_dict(node, dicts))
+    for each in dicts:
+        names = [name for name, value in each.items() if optree.tree_leaves(value)]
+        # Leaves come by sorted keys; keywords in the order of a call, which its function does not
+        # know.
+        if len(names) > 1 and (each is kwargs or names != sorted(names, key=str)):
+            shown = ", ".join(f"{name!r}: ..." for name in names[:4])
+            raise GradientError(
+                f"function {function!r} returned flat gradients for arguments by name, which have "
+                f"no order. Nest them like the arguments: {{{shown}}}"
+            )
+
+
+def _note_dict(node: Any, dicts: list[dict[Any, Any]]) -> bool:
+    if isinstance(node, dict) and not isinstance(node, OrderedDict):
+        dicts.append(node)
+    return False
+
+
+def _match_structure(
+    returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int, named: bool
+) -> list[Any] | None:
+    """Return the gradients where they are nested like the arguments, else None.
+
+    Args:
+        named: whether arguments by keyword wait for gradients, so that those by position are not
+            all.
+    """
+    if isinstance(returned, list):
+        returned = tuple(returned)
+    candidates: list[tuple[Any, Any]] = []
+    if isinstance(returned, tuple):
+        if kwargs and len(returned) == len(args) + 1 and isinstance(returned[-1], dict):
+            candidates.append(((*args, kwargs), returned))
+        if len(returned) == len(args) and not named:
+            candidates.append((args, returned))
+        is_pair = len(returned) == 2 and isinstance(returned[0], tuple | list)
+        if kwargs and is_pair and isinstance(returned[1], dict):
+            candidates.append(((args, kwargs), returned))
+    if len(args) == 1 and not kwargs:
+        candidates.append(((args[0],), (returned,)))
+    for shape, given in candidates:
+        gradients: list[Any] = [None] * count
+        if _assign(shape, given, gradients):
+            return gradients
+    return None
+
+
+def _assign(shape: Any, given: Any, gradients: list[Any]) -> bool:
+    """Write the gradients of a part of the arguments to their leaves; False where the nesting
+    differs.
+    """
+    if isinstance(shape, int):
+        if isinstance(given, CONTAINERS):
+            return False
+        gradients[shape] = given
+        return True
+    if given is None:
+        return True
+    if isinstance(shape, dict):
+        if not isinstance(given, dict) or not given.keys() <= shape.keys():
+            return False
+        return all(_assign(shape[name], given[name], gradients) for name in given)
+    if isinstance(shape, list | tuple):
+        if not isinstance(given, list | tuple) or len(given) != len(shape):
+            return False
+        return all(_assign(a, b, gradients) for a, b in zip(shape, given, strict=True))
+    if type(shape) is not type(given):  # a registered node: as a whole
+        return False
+    inner, other = (optree.tree_leaves(tree, none_is_leaf=True) for tree in (shape, given))
+    return len(inner) == len(other) and all(
+        _assign(a, b, gradients) for a, b in zip(inner, other, strict=True)
+    )
+
+
+def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> Value | None:
+    """Return a gradient as a symbolic value of its argument's type; None where there is none.
+
+    Raises:
+        GradientError: it has another dtype, or surely another shape.
+    """
+    if gradient is None:
+        return None
+    type_ = argument.type
+    whose = f"function {trace.name!r} returned"
+    if is_one_number(gradient) and has_no_axes(trace, argument):
+        return trace.value(xp.full_like(trace.value(argument), gradient).node)
+    if not isinstance(gradient, Value):
+        if isinstance(gradient, bool | int | float | str | bytes) or callable(gradient):
+            raise GradientError(
+                f"{whose} {gradient!r:.60} as the gradient of argument {leaf.path!r}; expected a "
+                f"tensor of its shape, such as xp.zeros_like({leaf.path}), or None"
+            )
+        gradient = trace.value(lift_array(trace, gradient))
+    given = gradient.node.type
+    if given.kind == "scalar":
+        raise GradientError(
+            f"{whose} a number as the gradient of argument {leaf.path!r}; expected a tensor of its "
+            f"shape: xp.full_like({leaf.path}, number)"
+        )
+    if not _may_agree(trace, gradient, type_):
+        raise GradientError(
+            f"{whose} a gradient of {describe(given)} for argument {leaf.path!r}, whose shape is "
+            f"{describe(type_)}; expected the same shape"
+        )
+    if given.dtype == BOOL:
+        raise GradientError(
+            f"{whose} bools as the gradient of argument {leaf.path!r}; multiply by the upstream "
+            "gradient"
+        )
+    if is_float(given) and given.dtype != type_.dtype:  # cast, as the frameworks' engines do
+        return trace.value(cast_node(gradient.node, type_.dtype))
+    if given.dtype != type_.dtype:
+        facts = trace.facts
+        if "dtype" not in facts:
+            raise NeedsConcrete("dtype")
+        actual = [facts["dtype"] if t.dtype == "T" else t.dtype for t in (given, type_)]
+        if actual[0] != actual[1]:
+            raise GradientError(
+                f"{whose} a {actual[0]} gradient for argument {leaf.path!r} of {actual[1]}; cast "
+                "it back"
+            )
+    return gradient
+
+
+def is_one_number(gradient: Any) -> bool:
+    """Return whether a gradient is a number, which libraries take for a tensor without axes."""
+    if isinstance(gradient, Value):
+        return gradient.node.type.kind == "scalar" and gradient.node.type.dtype != BOOL
+    if isinstance(gradient, np.ndarray | np.generic):
+        return gradient.ndim == 0 and gradient.dtype.kind in "iuf"
+    return isinstance(gradient, int | float) and not isinstance(gradient, bool)
+
+
+def has_no_axes(trace: Trace, argument: Node) -> bool:
+    """Return whether an argument is a tensor without axes, a fact of the capture."""
+    if argument.type.shape == SCALAR_SHAPE:
+        return True
+    ndim, shape = (shape_fact(argument, what) for what in ("ndim", "shape"))
+    if shape in trace.facts:
+        return trace.facts[shape] == ()
+    if ndim is not None and ndim not in trace.facts:
+        raise NeedsConcrete(ndim)
+    return ndim is not None and trace.facts[ndim] == 0
+
+
+def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
+    """Return whether a gradient may have its argument's shape.
+
+    Raises:
+        NeedsConcrete: that depends on the first tensor: it may have no axes, or one of length 1.
+    """
+    given, other = gradient.node.type.shape, type_.shape
+    if given == other or UNKNOWN in (given, other):
+        return True
+    if INPUT_SHAPE not in (given, other):
+        return False
+    fact = "ndim" if SCALAR_SHAPE in (given, other) else "shape"
+    if fact not in trace.facts and "shape" not in trace.facts:
+        raise NeedsConcrete(fact)
+    shape = trace.facts.get("shape")
+    if fact == "ndim":
+        return (trace.facts["ndim"] if shape is None else len(shape)) == 0
+    found = known_shape(gradient)
+    return found is None or found == shape
+
+
+def describe(type_: Type) -> str:
+    """Return a type's shape in words."""
+    if type_.shape == INPUT_SHAPE:
+        return "the first tensor's shape"
+    return "one number" if type_.shape == () else f"[{type_}]"

@@ -1,0 +1,211 @@
+"""A Function that runs as it is, on its own framework's tensors, with that framework's own custom
+gradient around it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ...backend.contract import Backend
+from ...capture.code.table import intercepting
+from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
+from ...graph import ops
+from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.support.trees import optree
+from ...lowering.input_checks import shapes_agree
+from .arguments import Layout, owner_of
+from .gradients import match_gradients
+from .recipe import Recipe, Recorded
+
+Tensor = Any
+
+
+def run_as_it_is(
+    recipe: Recipe,
+    layout: Layout,
+    backend: Backend,
+    leaves: Sequence[Any],
+    error: TraceError | None,
+) -> Any:
+    """Call the user's function on tensors; its gradient is attached by the backend.
+
+    Args:
+        error: why it was not captured; None: it was not asked for.
+
+    Raises:
+        TraceError: it was not captured, and is written for another framework.
+        GradientError: its gradients do not fit its arguments.
+    """
+    refuse_elsewhere(error, backend)
+    if getattr(recipe, "backward", True) is None:  # the framework's own derivative
+        return _run_forward(recipe, layout, backend, leaves, error)
+    indices = tensors_among(layout, leaves)
+    foreign = error is not None and recipe.dialect() not in ("", backend.name)
+    seen: dict[str, Any] = {}
+
+    def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
+        given = list(leaves)
+        for i, tensor in zip(indices, tensors, strict=True):
+            given[i] = tensor
+        recorded = run_recipe(recipe, backend, *layout.rebuild(given), error)
+        flat, seen["tree"] = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        seen["flat"] = flat
+        positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
+        seen["positions"] = positions
+        if foreign and any(owner_of(flat[i]) is not backend for i in positions):
+            raise error.to_keep()  # type: ignore[union-attr]
+        marked = tuple(
+            n
+            for n, i in enumerate(positions)
+            if any(flat[i] is each for each in recorded.undifferentiable)
+        )
+
+        def pull(*cotangents: Tensor, ctx: Any = None) -> tuple[Tensor | None, ...]:
+            upstream: list[Any] = [None] * len(flat)
+            for i, cotangent in zip(positions, cotangents, strict=True):
+                upstream[i] = cotangent
+            assert recorded.pull is not None
+            own = {"ctx": ctx} if recorded.takes_ctx else {}
+            returned = recorded.pull(optree.tree_unflatten(seen["tree"], upstream), **own)
+            gradients = match_gradients(recipe.name, returned, layout)
+            return tuple(
+                check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
+                for i, tensor in zip(indices, tensors, strict=True)
+            )
+
+        return tuple(flat[i] for i in positions), pull, marked
+
+    outputs = backend.autodiff.attach(run, tuple(leaves[i] for i in indices), recipe.name)
+    flat = list(seen["flat"])
+    for i, output in zip(seen["positions"], outputs, strict=True):
+        flat[i] = output
+    return optree.tree_unflatten(seen["tree"], flat)
+
+
+def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
+    """Return the positions of the leaves that are tensors, numbers that come as such among them."""
+    numbers = (i for i in layout.indices("number") if not isinstance(leaves[i], int | float))
+    return (*layout.indices("tensor"), *numbers)
+
+
+def _run_forward(
+    recipe: Recipe,
+    layout: Layout,
+    backend: Backend,
+    leaves: Sequence[Any],
+    error: TraceError | None,
+) -> Any:
+    """Call a forward alone, whose derivative is the framework's own."""
+    outputs = run_recipe(recipe, backend, *layout.rebuild(leaves), error).outputs
+    owners = map(owner_of, optree.tree_leaves(outputs, none_is_leaf=True))
+    if error is not None and any(owner not in (None, backend) for owner in owners):
+        raise error
+    return outputs
+
+
+def is_imported(recipe: Any) -> bool:
+    """Return whether a recipe is a framework's own custom gradient, which runs as it is by its
+    original alone.
+    """
+    return hasattr(recipe, "apply")
+
+
+def is_original_on(recipe: Any, backend: Backend) -> bool:
+    """Return whether the original of an imported function runs on a backend."""
+    return is_imported(recipe) and backend.name == recipe.dialect()
+
+
+def no_original(error: TraceError, recipe: Any) -> TraceError:
+    """Return why an imported function does not run on another framework than its own."""
+    return TraceError(f"{error}; it runs as it is on {recipe.dialect()} alone", error.place)
+
+
+def run_recipe(
+    recipe: Recipe,
+    backend: Backend,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: TraceError | None,
+) -> Recorded:
+    """Run a function as it is.
+
+    Raises:
+        TraceError: it was not captured (`error`), is written for another framework, and fails here.
+    """
+    refuse_elsewhere(error, backend)
+    home = recipe.dialect()
+    is_foreign = error is not None and home not in ("", backend.name)
+    if home == backend.name:
+        return recipe.run(args, kwargs)
+
+    def attempt(run: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        try:
+            with intercepting():  # custom gradients inside, which are another framework's
+                return run(*given, **named)
+        except MultigradError:
+            raise
+        except Exception as failure:
+            if not is_foreign or error is None:
+                raise
+            raise no_original(error, recipe) from failure
+
+    if is_foreign and is_imported(recipe) and error is not None:
+        raise no_original(error, recipe) from error.__cause__
+    recorded = attempt(recipe.run, args, kwargs)
+    if recorded.pull is None:
+        return recorded
+    return replace(recorded, pull=partial(attempt, recorded.pull))
+
+
+def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
+    """Say on another framework than the code's own why its graph is not used; there, it runs as it
+    is.
+
+    Raises:
+        DisprovedError: this is another framework.
+    """
+    if isinstance(error, DisprovedError) and error.home not in ("", backend.name):
+        raise error.to_keep()
+
+
+def warn_disproved(error: DisprovedError, module: str) -> None:
+    """Say that a function runs as it is, as its graph is not what was written."""
+    file, line = error.place or ("<unknown>", 1)
+    where = f"on {error.home} only" if error.home else "everywhere"
+    message = f"{error}. It runs as it is, {where}"
+    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)
+
+
+def check_native(
+    function: str, path: str, tensor: Tensor, gradient: Tensor | None, backend: Backend
+) -> Tensor | None:
+    """Return a gradient that fits its argument.
+
+    Raises:
+        GradientError: it is no tensor, or has another shape or dtype.
+    """
+    if gradient is None or dtype_name(tensor.dtype) not in FLOATS:
+        return None
+    if owner_of(gradient) is None:
+        raise GradientError(
+            f"function {function!r} returned a {type(gradient).__name__} as the gradient of "
+            f"argument {path!r}; expected a tensor of its shape, or None"
+        )
+    if not shapes_agree(gradient.shape, tensor.shape):
+        raise GradientError(
+            f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for "
+            f"argument {path!r} of shape {tuple(tensor.shape)}; expected the same shape"
+        )
+    given, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
+    if given != expected and given in FLOATS:  # as the frameworks' engines do
+        return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
+    if given != expected:
+        raise GradientError(
+            f"function {function!r} returned a {given} gradient for argument {path!r} of "
+            f"{expected}; cast it back"
+        )
+    return gradient

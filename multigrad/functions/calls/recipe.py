@@ -1,0 +1,161 @@
+"""Recipes: how a function with a gradient of its own is run, and what is captured of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ...backend.contract import Backend
+from ...errors import DisprovedError, TraceError
+from ...lowering.function_graph import FunctionGraph
+from ...trace.assertions import Assumption
+from .arguments import Layout, read_layout
+from .notes import Note
+from .updates import Update
+
+# The cotangents, structured like the outputs -> what the user's code returns.
+Pull = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recipe gives for one call on symbolic values.
+
+    Attributes:
+        outputs: any nesting of tensors.
+        pull: maps cotangents, nested like the outputs, to gradients; None: the true derivative.
+        first_order: see `FunctionGraph`.
+        takes_ctx: whether `pull` takes what torch calls a backward with, as `ctx=`.
+        keeps_output: see `FunctionGraph`.
+        undifferentiable: outputs that carry no gradient.
+        missing: makes of an output what backward gets for a cotangent that nobody gives; None:
+            zeros.
+        twice: see `FunctionGraph`.
+        dirty: arguments that it says to have updated in place.
+    """
+
+    outputs: Any
+    pull: Pull | None
+    first_order: Callable[[], bool] | bool = False
+    keeps_output: bool = False
+    undifferentiable: tuple[Any, ...] = ()
+    missing: Callable[[Any], Any] | None = None
+    second_order: bool = True
+    takes_ctx: bool = False
+    dirty: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """A function captured for one layout of its arguments.
+
+    Attributes:
+        pair: its graphs; the tensors and the numbers of the layout are their inputs, in order.
+        layout: of the arguments.
+        outputs: the nesting of the outputs.
+        fixed: outputs that are no tensors, by position.
+        facts: what was fixed for the capture.
+        proofs: by the dtype of the first float tensor: "" where the graphs were compared with what
+            they were captured from, why that could not be done, or the error that says that they
+            are not the same.
+        lacks: what the original does besides, in words; on its own framework that runs itself.
+        assumed: what it asserts of values.
+        notes: attributes that it sets on tensors; its own framework runs the original for them too.
+        updates: arguments that it updates in place, as only its own framework does.
+        lowered: what it was lowered to, by backend.
+    """
+
+    graphs: FunctionGraph
+    layout: Layout
+    outputs: Any
+    fixed: Mapping[int, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    proofs: dict[str, str | DisprovedError] = field(default_factory=dict)
+    lacks: str = ""
+    assumed: tuple[Assumption, ...] = ()
+    notes: tuple[Note, ...] = ()
+    updates: tuple[Update, ...] = ()
+    lowered: dict[str, Any] = field(default_factory=dict)
+
+
+class Recipe:
+    """How a function with a gradient of its own is run.
+
+    One that comes from a framework may have `apply(*args, **kwargs)`: the original, where it runs
+    as it is there.
+
+    Attributes:
+        name: the name of the function, for messages.
+        native: see `custom_gradient`.
+    """
+
+    name: str
+    native: bool | None
+    # Whether there is one output, of the shape and dtype of the first tensor.
+    gives_like_input: ClassVar[bool] = False
+
+    @property
+    def subject(self) -> str:
+        """What messages call it."""
+        return f"function {self.name!r}"
+
+    @property
+    def title(self) -> str:
+        """The same, where two of one rule are to be told apart."""
+        return self.subject
+
+    def dialect(self) -> str:
+        """Return the library that it is written in, "" where it is written for all."""
+        return ""
+
+    def functions(self) -> tuple[Any, ...]:
+        """Return the user's functions that it runs, the forward first; none where there are graphs
+        in their place.
+        """
+        return ()
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run it as it is, on a framework's tensors."""
+        raise NotImplementedError
+
+    def lay_out(
+        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    ) -> Layout:
+        """Return the layout of a call's arguments."""
+        return read_layout(self.name, parameters, leaves, tree)
+
+    def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
+        """Check the arguments of a call, once more than their kinds tell.
+
+        Raises:
+            MultigradError: they do not fit.
+        """
+
+    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        """Return its graphs for arguments of a layout.
+
+        Raises:
+            NeedsConcrete: Python needed something concrete that is not among the facts.
+            NotCaptured: it reaches beyond what is captured.
+        """
+        raise NotImplementedError
+
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Return "" where graphs are what was written, else why that could not be found out.
+
+        Raises:
+            DisprovedError: they are not.
+        """
+        return ""
+
+    def give_up(self, error: TraceError) -> TraceError | None:
+        """Return why it runs as it is, where messages are to say so.
+
+        Raises:
+            TraceError: it may not.
+        """
+        if self.native is False:
+            raise error
+        return error.to_keep()

@@ -1,0 +1,1 @@
+"""Rules and graphs as plain data."""

@@ -1,0 +1,291 @@
+"""Data to rules: what documents of rules make when they are read."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...capture.code.signature import REQUIRED, TAKEN, Param, check_value, read_signature
+from ...errors import FormatError, MultigradError, RuleValueError
+from ...graph import ops
+from ...graph.ir.array_values import ArrayValue
+from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
+from ...graph.passes.fields import (
+    MOST_PLACES,
+    decode_value,
+    describe,
+    fail,
+    read_bool,
+    read_fields,
+    read_list,
+    read_name,
+    read_text,
+)
+from ...graph.passes.serialize import MOST_INPUTS, decode_graph
+from ...graph.support.ranges import Range
+from ...graph.support.shards import Shards
+from ...trace.replay import replay
+from ...trace.scope.identity import value_key
+from ...trace.trace import NeedsConcrete, Trace, Value
+from .format import MOST_DOC, check_plain, decode_arrays
+from .forms import Form, choose
+
+Data = Any
+Tensor = Any
+Rule = Any  # of rule.py, which writes itself by what stands here
+MOST_PARTS = 256
+KINDS: dict[str, type] = {"float": float, "int": int, "bool": bool, "str": str}
+# A rule that looks at one of these is captured once for each.
+CHOICES: dict[str, tuple[Any, ...]] = {"dtype": FLOATS, "ndim": tuple(range(7))}
+RULE_FIELDS = ("name", "first_order", "bound", "doc", "params", "arrays", "graphs")
+COMPOSED_FIELDS = ("name", "first_order", "bound", "parts")
+OVER = ("over",)
+
+
+def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
+    """Return the rule of a document's fields, made by the class of rules.
+
+    Raises:
+        FormatError: they are damaged.
+    """
+    dot = f"{where}." if where else ""
+    if type(data) is dict and "parts" in data:
+        read_fields(data, where, COMPOSED_FIELDS, OVER)
+        items = read_list(data["parts"], f"{dot}parts", MOST_PARTS)
+        if not items:
+            fail(f"{dot}parts", "a composed rule has at least one part")
+        parts = [decode_rule(make, item, f"{dot}parts[{i}]") for i, item in enumerate(items)]
+        own: dict[str, Any] = {"parts": tuple(parts)}
+    else:
+        read_fields(data, where, RULE_FIELDS, OVER)
+        own = {"function": _decode_function(make, data, dot)}
+        own["ranges"] = _decode_ranges(data["params"], f"{dot}params")
+    name = read_text(data["name"], f"{dot}name")
+    if not name:
+        fail(f"{dot}name", "a rule's name is not empty")
+    first_order = read_bool(data["first_order"], f"{dot}first_order")
+    bound = data["bound"]
+    if type(bound) is not dict or len(bound) > MOST_INPUTS:
+        fail(f"{dot}bound", f"expected an object of params, got {describe(bound)}")
+    values = {
+        read_name(param, f"{dot}bound"): decode_value(value, f"{dot}bound.{param}")
+        for param, value in bound.items()
+    }
+    if "over" in data:
+        own["shards"] = decode_shards(data["over"], f"{dot}over")
+    try:
+        return make(name=name, native=False, first_order=first_order, **own).with_params(**values)
+    except MultigradError as error:
+        raise FormatError(f"{where or 'rule'}: {error}") from error
+
+
+def function_of_rule(make: Callable[..., Rule], data: Data) -> SavedRule:
+    """Return what stands for a rule's function, from the data in a pickle; they are checked."""
+    check_plain(data)
+    read_fields(data, "", RULE_FIELDS, OVER)
+    return _decode_function(make, data, "")
+
+
+def _decode_function(make: Callable[..., Rule], data: Data, dot: str) -> SavedRule:
+    name = read_text(data["name"], f"{dot}name")
+    read_text(data["doc"], f"{dot}doc", MOST_DOC, "\n\t")
+    items = read_list(data["params"], f"{dot}params", MOST_INPUTS)
+    params = [_decode_param(item, f"{dot}params[{i}]") for i, item in enumerate(items)]
+    if len({param.name for param in params}) < len(params):
+        fail(f"{dot}params", "two params have the same name")
+    fixed = {
+        item["name"]: decode_value(item["value"], f"{dot}params[{i}].value")
+        for i, item in enumerate(items)
+        if "value" in item
+    }
+    arrays = decode_arrays(data["arrays"], f"{dot}arrays")
+    items = read_list(data["graphs"], f"{dot}graphs", MOST_INPUTS)
+    runtime = {param.name: FLOAT_SCALAR for param in params if param.name not in fixed}
+    forms = tuple(
+        _decode_form(item, f"{dot}graphs[{i}]", name, arrays, runtime)
+        for i, item in enumerate(items)
+    )
+    try:
+        function = SavedRule(make, data, params, fixed, forms)
+        read = read_signature(name, function).params
+        for param in read.values():
+            if param.default is not REQUIRED:
+                check_value(name, param, param.default)
+    except (MultigradError, ValueError) as error:
+        fail(f"{dot}params", str(error))
+    for param in params:
+        if repr(read.get(param.name)) != repr(param):
+            fail(f"{dot}params", f"param {param.name!r} has a kind that its default has not")
+    return _known.setdefault(function.text, function)
+
+
+def _decode_ranges(items: Data, where: str) -> dict[str, Range]:
+    """Return the ranges of a rule's params, which have been read."""
+    found = {}
+    for i, item in enumerate(items):
+        if "range" in item:
+            try:
+                found[item["name"]] = Range.read(read_text(item["range"], f"{where}[{i}].range"))
+            except RuleValueError as error:
+                fail(f"{where}[{i}].range", str(error))
+    names = {item["name"] for item in items}
+    for name, allowed in found.items():
+        if not allowed.others <= names:
+            fail(where, f"the range of {name!r} names a param that there is not")
+    return found
+
+
+def decode_shards(data: Data, where: str) -> Shards:
+    """Return what a rule is taken over, from the data that `Shards.to_data` gives."""
+    if data == "shard":
+        return Shards(alone=True)
+    split: list[tuple[str, ...] | None] = []
+    for i, item in enumerate(read_list(data, where, MOST_PLACES)):
+        if item is None:
+            split.append(None)
+            continue
+        names = read_list(item, f"{where}[{i}]", MOST_PLACES)
+        split.append(tuple(read_text(name, f"{where}[{i}]", 100) for name in names))
+    return Shards(tuple(split))
+
+
+def _decode_param(data: Data, where: str) -> Param:
+    fields = read_fields(data, where, ("name",), ("kind", "optional", "default", "value", "range"))
+    name = read_name(fields["name"], where)
+    if name in TAKEN:
+        fail(where, f"no param can be called {name!r}")
+    kind = fields.get("kind")
+    if kind is not None and (type(kind) is not str or kind not in KINDS):
+        fail(where, f"its kind is one of {', '.join(KINDS)}, not {describe(kind)}")
+    optional = read_bool(fields.get("optional", False), f"{where}.optional")
+    default = REQUIRED
+    if "default" in fields:
+        default = decode_value(fields["default"], f"{where}.default")
+    return Param(name, default, KINDS.get(kind or ""), optional)
+
+
+def _decode_form(
+    data: Data, where: str, name: str, arrays: list[ArrayValue], runtime: Mapping[str, Type]
+) -> Form:
+    fields = read_fields(data, where, ("tin", "facts", "inputs", "nodes", "outputs"))
+    has_tin = read_bool(fields["tin"], f"{where}.tin")
+    facts = read_fields(fields["facts"], f"{where}.facts", (), tuple(CHOICES))
+    for fact, value in facts.items():
+        if type(value) is not type(CHOICES[fact][0]) or value not in CHOICES[fact]:
+            fail(f"{where}.facts", f"{describe(value)} is no {fact} that can be saved")
+    tensors = {"grad_out": INPUT, **({"tin": INPUT} if has_tin else {})}
+    inputs: dict[str, Type] = {**runtime, **tensors, "key": KEY}
+    graph = decode_graph(fields, where, name, arrays, inputs)
+    if graph.input("grad_out") is None or len(graph.outputs) != 1:
+        fail(where, "a rule's graph takes grad_out and gives one gradient")
+    return Form.of(has_tin, dict(sorted(facts.items())), graph)
+
+
+# --- what stands for a rule's function -----------------------------------------------------------
+
+
+class SavedRule:
+    """Stands for `fn(ctx, grad_out, tin, **params)`; one object for equal documents.
+
+    Attributes:
+        fixed: the values of params with which the rule was captured; any other may be set.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Rule],
+        data: Data,
+        params: Sequence[Param],
+        fixed: Mapping[str, Any],
+        forms: tuple[Form, ...],
+    ) -> None:
+        self.make = make
+        self.params = params
+        self.fixed = fixed
+        self.forms = forms
+        self.text = json.dumps(data)  # the data are the caller's, who may change them
+        self.__name__: str = data["name"]
+        self.__doc__ = data["doc"]
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        leading = [inspect.Parameter(name, kind) for name in ("ctx", "grad_out", "tin")]
+        self.__signature__ = inspect.Signature([*leading, *map(_parameter, params)])
+
+    def __repr__(self) -> str:
+        return f"<saved rule {self.__name__}>"
+
+    def __reduce__(self) -> Any:
+        return function_of_rule, (self.make, json.loads(self.text))
+
+    def __call__(self, ctx: Any, grad_out: Tensor, tin: Tensor | None, **params: Any) -> Tensor:
+        """Apply the rule: to symbolic values in a capture, else as a `Rule` does."""
+        if isinstance(grad_out, Value):
+            return self.record(grad_out.trace, grad_out, tin, params)
+        rule = self.make(name=self.__name__, function=self, native=False)
+        return rule(ctx, grad_out, tin, **params)
+
+    def record(
+        self, trace: Trace, grad_out: Value, tin: Value | None, params: Mapping[str, Any]
+    ) -> Any:
+        """Record the graph that fits in a capture, and return the gradient."""
+        given = {"grad_out": grad_out, **({} if tin is None else {"tin": tin})}
+        for param in self.params:
+            value = params.get(param.name, param.default)
+            if param.name in self.fixed:
+                _check_fixed(trace, param.name, self.fixed[param.name], value)
+            else:
+                given[param.name] = _check_number(trace, param.name, value)
+        form = self._choose(trace, tin is not None)
+        given.update(form.enter(trace))
+        return replay(trace, form.graphs[0], given)[0]
+
+    def _choose(self, trace: Trace, has_tin: bool) -> Form:
+        """Return the form that holds for what is known of the input."""
+        forms = [form for form in self.forms if form.layout is has_tin]
+        if not forms:
+            without = "" if has_tin else "out"
+            raise trace.error(
+                f"was saved for use with{'out' if has_tin else ''} tin, not with{without}"
+            )
+        form = choose(forms, trace.facts)
+        if form is None:
+            saved = "; ".join(sorted({_describe(form.facts) for form in forms}))
+            known = _describe(trace.facts)
+            raise trace.error(f"was not saved for an input of {known}, but for {saved}")
+        return form
+
+
+_known: weakref.WeakValueDictionary[str, SavedRule] = weakref.WeakValueDictionary()
+
+
+def _parameter(param: Param) -> inspect.Parameter:
+    """Return the parameter of a signature from which a rule reads this param."""
+    annotation: Any = REQUIRED
+    if param.kind is not None:
+        annotation = f"{param.kind.__name__} | None" if param.optional else param.kind
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(param.name, kind, default=param.default, annotation=annotation)
+
+
+def _check_number(trace: Trace, name: str, value: Any) -> Any:
+    if isinstance(value, bool | str | tuple | None):
+        raise trace.error(f"was saved with a number for {name}, which cannot be {value!r:.60} here")
+    return float(value) if isinstance(value, int) else value
+
+
+def _check_fixed(trace: Trace, name: str, saved: Any, value: Any) -> None:
+    if isinstance(value, Value):
+        if value.node.op is not ops.CONST:
+            raise NeedsConcrete(f"param:{name}")
+        value = value.node.attr("value")
+    if value_key(value) != value_key(saved):
+        raise trace.error(
+            f"was saved with {name}={saved!r}, which cannot be {value!r} here; save "
+            f"rule.with_params({name}={value!r}) where its source is"
+        )
+
+
+def _describe(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if ":" not in name)

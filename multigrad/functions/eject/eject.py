@@ -1,0 +1,218 @@
+"""A pair of graphs as a whole module of one framework.
+
+It is lowered as everything is, by the backend's plain rows, and by those fast ones that round
+otherwise, since the bits are to be the same; then what the code names is written beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import textwrap
+import types
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+from ...backend.contract import Backend, Ejection
+from ...backend.emitted import Emitted, Made
+from ...backend.fast import FastKernels, disabled
+from ...errors import UnsupportedOp
+from ...graph import ops
+from ...lowering.function_graph import FunctionGraph
+from ...lowering.lower import lower_graphs
+from ...lowering.patterns import apply_patterns
+from .layout import WIDEST, break_lines
+from .shake import Shaker
+from .values import literal
+
+LICENSE = "Apache-2.0"
+KEYS = (
+    "key: an int, two words of 32 bits, or a key of the framework; without one it is drawn from "
+    "the framework's own generator, where there is one."
+)
+
+
+def eject(
+    graphs: FunctionGraph,
+    backend: Backend,
+    defaults: Mapping[str, Any],
+    *,
+    title: str,
+) -> str:
+    """Return a module that computes a pair of graphs, and imports nothing of multigrad.
+
+    Args:
+        graphs: what people call has their name.
+        defaults: of the run-time params.
+        title: what it is, for its head.
+
+    Raises:
+        UnsupportedOp: it needs something that no file can hold.
+    """
+    ejection = backend.ejection
+    if ejection is None:
+        raise UnsupportedOp(
+            f"backend {backend.name!r} does not say how its code stands in a file of its own "
+            "(Backend.ejection); eject it for another backend, or save it with xg.save"
+        )
+    if _draws_parts(graphs, backend):
+        raise UnsupportedOp(
+            f"{title} draws each shard's part of an array, which stands in no file of its own for "
+            f"{backend.name}: eject the rule without over= or axis_name=, or save it with xg.save"
+        )
+    lowered = lower_graphs(graphs, _ejecting(backend, ejection, graphs), defaults, checks=True)
+    namespace, emitted = lowered.native, lowered.emitted
+    assert emitted is not None
+    taken = _words(lowered.source) - set(namespace) | {emitted.identifier}
+    shaker = Shaker(ejection.modules, ejection.forms, _roots(ejection), taken)
+    try:
+        code = shaker.add(lowered.source, namespace)
+    except UnsupportedOp as error:
+        raise UnsupportedOp(
+            f"{title} cannot be ejected for {backend.name}: {error}. Use it with multigrad, or "
+            "save it with xg.save"
+        ) from error
+    shaker.parts.append(code)
+    head = _head(emitted, backend, ejection, title)
+    text = f"{head}{write_parts(shaker, emitted.identifier)}"
+    _check(text, _roots(ejection), title)
+    return text
+
+
+def _draws_parts(graphs: FunctionGraph, backend: Backend) -> bool:
+    """Return whether a draw takes a key of its place, where the framework knows places."""
+    nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
+    placed = any(node.op is ops.PLACE_KEY for node in nodes)
+    return placed and backend.kernels.rows[ops.PLACE_KEY] is not ops.PLACE_KEY.numpy
+
+
+def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Backend:
+    """Return a backend that lowers to the namespace of plain code."""
+
+    def finish(namespace: dict[str, Any], emitted: Emitted) -> dict[str, Any]:
+        return namespace
+
+    def call(native: Any, emitted: Emitted) -> Any:
+        return native
+
+    def later(make: Any) -> Any:
+        """Return what is made in the file."""
+        return None if make is None else lambda message: Made(make, (message,))
+
+    # A name of a module is no param's: those are renamed that are called like one.
+    names = {**ejection.modules, **backend.autodiff.namespace, **ejection.namespace}
+    names["draw_key"] = backend.draws.draw_key
+    names.update(dict.fromkeys(ejection.words))
+    autodiff = replace(
+        backend.autodiff,
+        render=ejection.render,
+        finish=finish,
+        call=call,
+        namespace={name: value for name, value in names.items() if "." not in name},
+        forbid_derivative=later(backend.autodiff.forbid_derivative),
+        refuse_gradient=later(backend.autodiff.refuse_gradient),
+    )
+    kernels = replace(backend.kernels, fast=_rounding(backend.kernels.fast, graphs))
+    return replace(backend, kernels=kernels, autodiff=autodiff)
+
+
+def _rounding(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:
+    """Return the fast rows that change bits of these graphs; none where none does."""
+    rows = tuple(row for row in fast.patterns if row.rounds)
+    only = FastKernels(patterns=rows, kernels=fast.kernels)
+    for graph in (graphs.forward, graphs.backward):
+        if apply_patterns(graph, only, disabled()).outputs != graph.outputs:
+            return only
+    return FastKernels()
+
+
+def _words(code: str) -> set[str]:
+    """Return the names that code reads, binds or defines."""
+    words: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        for field in ("id", "arg", "name"):
+            word = getattr(node, field, None)
+            if isinstance(word, str):
+                words.add(word)
+    return words
+
+
+def _roots(ejection: Ejection) -> frozenset[str]:
+    """Return the packages that are not there where the file runs: ours, and the backend's."""
+    module: types.FunctionType = ejection.render  # type: ignore[assignment]
+    return frozenset({__name__.partition(".")[0], module.__module__.partition(".")[0]})
+
+
+def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) -> str:
+    """Return the lines that say what a file is, where it comes from, and how it is called."""
+    framework = sys.modules[backend.name]
+    made = f"Made by multigrad {_version()} with {backend.name} {framework.__version__}"
+    arguments = [*emitted.inputs]
+    known = emitted.defaults
+    arguments += [
+        f"{name}={literal(known[name])}" if name in known else name for name in emitted.params
+    ]
+    given = ", ".join(arguments)
+    calls = [f"    {each.format(emitted.identifier, given)}" for each in ejection.calls]
+    lines = [f"{title}.", "", f"{made}; it needs no multigrad.", "", "Example:", *calls]
+    if "key" in emitted.params:
+        lines += ["", KEYS]
+    body = "\n".join(textwrap.fill(x, WIDEST) for x in lines)
+    escaped = body.replace("\\", "\\\\").replace('"""', "'''")
+    return f'# SPDX-License-Identifier: {LICENSE}\n"""{escaped}\n"""\n\n'
+
+
+def _version() -> str:
+    try:
+        return metadata.version("multigrad-rules")
+    except metadata.PackageNotFoundError:  # a source tree that was never installed
+        return "0"
+
+
+def _imports(imports: set[str]) -> str:
+    """Return import statements in two blocks, Python's own first; one for each module."""
+    names: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        head, _, name = line.partition(" import ")
+        names.setdefault(head if name else line, []).extend([name] if name else [])
+    blocks: tuple[list[str], list[str]] = [], []
+    for head in sorted(names, key=lambda head: (head.startswith("from"), head)):
+        root = head.split()[1].partition(".")[0]
+        line = f"{head} import {', '.join(names[head])}" if names[head] else head
+        blocks[root not in sys.stdlib_module_names].append(line)
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def write_parts(shaker: Shaker, public: str = "") -> str:
+    """Return what a file imports and defines, and which name of it is for people."""
+    parts = _joined([break_lines(part) for part in shaker.parts])
+    names = f'\n\n__all__ = ["{public}"]\n' if public else "\n"
+    return f"{_imports(shaker.imports)}{names}{parts}"
+
+
+def _joined(parts: list[str]) -> str:
+    """Return definitions with the lines between them that formatters leave."""
+    text, before = "", ""
+    for part in parts:
+        small = "def " not in part.split("(")[0] and not part.startswith(("@", "class "))
+        gap = "\n" if small and before == "small" else "\n\n"
+        text += f"{gap if not (small and before == 'small') else ''}{part}"
+        before = "small" if small else "large"
+    return text
+
+
+def _check(text: str, roots: frozenset[str], title: str) -> None:
+    """Check that a file imports nothing of ours.
+
+    Raises:
+        UnsupportedOp: it does.
+    """
+    for node in ast.walk(ast.parse(text)):
+        named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            named = [node.module or ""]
+        ours = [name for name in named if name.partition(".")[0] in roots]
+        if ours:
+            raise UnsupportedOp(f"{title} cannot be ejected: its code imports {ours[0]} itself")

@@ -1,0 +1,407 @@
+"""What a piece of code needs, written beside it: frameworks' functions become imports, ours are
+inlined by their source, and what they need in turn.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import inspect
+import keyword
+import re
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...backend.emitted import Made
+from ...errors import MultigradError, UnsupportedOp
+from ...graph.ir.array_values import ArrayValue
+from ...graph.ir.op import Op
+from . import sources, values
+from .rewrite import rewrite
+
+STANDARD = sys.stdlib_module_names
+# What stands in the place of an error of ours that is none of Python's own.
+PLAIN_ERROR = "RuntimeError"
+
+
+class Shaker:
+    """A file that is being written; lives until it is.
+
+    Attributes:
+        imports: its import statements.
+        parts: its definitions, each after what it needs where that counts.
+        taken: the names that mean something in it.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, types.ModuleType],
+        forms: Mapping[Any, Any],
+        roots: frozenset[str],
+        taken: set[str],
+    ) -> None:
+        self.modules, self.forms, self.roots = modules, forms, roots
+        self.imports: set[str] = set()
+        self.parts: list[str] = []
+        self.taken = {*taken, *dir(builtins), *keyword.kwlist, *modules}
+        self.known: dict[Any, str] = {}
+        self.alive: list[Any] = []  # whose `id` is a key of `known`
+        self.scalars: dict[int, Any] = {}
+        self.public = _public_names(modules)
+
+    def add(self, text: str, namespace: Mapping[str, Any]) -> str:
+        """Return code with its free names resolved by a namespace, what they need being added."""
+        own = {node.name for node in ast.parse(text).body if isinstance(node, sources.CODE)}
+
+        def resolve(path: tuple[str, ...], name: str, around: frozenset[str]) -> str | None:
+            if path or name in own or name not in namespace:
+                return None
+            return self.unshadowed(self.express(namespace[name], name), around)
+
+        return rewrite(text, resolve, _none_of_ours)
+
+    # --- values -----------------------------------------------------------------------------------
+    def express(self, value: Any, name: str) -> str:
+        """Return an expression of a value, whose definition is added where it needs one.
+
+        Raises:
+            UnsupportedOp: it cannot be written.
+        """
+        value = self.form_of(value)
+        if isinstance(value, bool | int | float | str | type(None) | types.EllipsisType):
+            return self.written(values.literal(value))
+        if isinstance(value, types.ModuleType):
+            return self.import_module(value)
+        public = self.find_public(value)
+        if public is not None:
+            return public
+        if isinstance(value, Made):
+            return self.make(value, name)
+        if isinstance(value, tuple | list | dict):
+            return self.collection(value, name)
+        if isinstance(value, ArrayValue):
+            return self.constant(value, name)
+        if isinstance(value, np.dtype):
+            return self.written(values.dtype(value))
+        if isinstance(value, functools.partial):
+            return self.partial(value, name)
+        if isinstance(value, type) and issubclass(value, MultigradError):
+            return _plain_error(value)
+        place = self.find_place(value)
+        if place is not None:
+            return self.include(*place)
+        if isinstance(value, types.FunctionType) and self.is_ours(value.__globals__["__name__"]):
+            return self.lift(value, name)
+        if isinstance(value, types.MethodType | types.BuiltinMethodType):
+            owner = value.__self__
+            if owner is not None and not isinstance(owner, types.ModuleType):
+                return f"{self.express(owner, name)}.{value.__name__}"
+        imported = self.import_object(value)
+        if imported is None:
+            raise UnsupportedOp(f"{name!r} is {value!r}, which cannot be written into a file")
+        return imported
+
+    def form_of(self, value: Any) -> Any:
+        """Return what stands for a value in a file, where that is another."""
+        scalar = getattr(value, "scalar_of", None)
+        if scalar is not None:
+            known = self.scalars.get(id(value))
+            if known is None:
+                known = self.scalars[id(value)] = scalar_form(*scalar)
+            return known
+        try:
+            return self.forms.get(value, value)
+        except TypeError:  # not hashable
+            return value
+
+    def written(self, expression: str) -> str:
+        """Note the modules that an expression names."""
+        for root in {word.partition(".")[0] for word in re.findall(r"[A-Za-z_][\w.]*", expression)}:
+            if root in self.modules:
+                self.import_root(root)
+            elif root in ("math", "ml_dtypes"):
+                self.imports.add(f"import {root}")
+            elif root == "np":
+                self.imports.add("import numpy as np")
+        return expression
+
+    def collection(self, value: Any, name: str) -> str:
+        if isinstance(value, dict):
+            items = (f"{self.express(k, name)}: {self.express(v, name)}" for k, v in value.items())
+            return f"{{{', '.join(items)}}}"
+        if type(value) not in (tuple, list):
+            raise UnsupportedOp(f"{name!r} is {value!r}, which cannot be written into a file")
+        inner = ", ".join(self.express(each, name) for each in value)
+        if isinstance(value, list):
+            return f"[{inner}]"
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+
+    def constant(self, value: ArrayValue, name: str) -> str:
+        known = self.known.get(value)
+        if known is None:
+            known = self.known[value] = self.fresh(name)
+            self.parts.append(f"{known} = {self.written(values.array(value))}")
+        return known
+
+    def named(self, value: str, name: str) -> str:
+        known = self.known.get((name, value))
+        if known is None:
+            known = self.known[name, value] = self.fresh(name)
+            self.parts.append(f"{known} = {values.literal(value)}")
+        return known
+
+    def make(self, value: Made, name: str) -> str:
+        known = self.known.get(value)
+        if known is None:
+            known = self.known[value] = self.fresh(name)
+            made = self.express(value.factory, name)
+            given = ", ".join(self.express(each, name) for each in value.args)
+            self.parts.append(f"{known} = {made}({given})")
+        return known
+
+    def partial(self, value: functools.partial[Any], name: str) -> str:
+        self.imports.add("import functools")
+        words = [self.express(value.func, name)]
+        words += [self.express(each, name) for each in value.args]
+        words += [f"{key}={self.express(each, name)}" for key, each in value.keywords.items()]
+        return f"functools.partial({', '.join(words)})"
+
+    # --- what is not ours -------------------------------------------------------------------------
+    def is_ours(self, module: str | None) -> bool:
+        return (module or "").partition(".")[0] in self.roots
+
+    def find_public(self, value: Any) -> str | None:
+        """Return the public name of what a framework offers."""
+        found, expression = self.public.get(id(value), (None, ""))
+        if found is not value or not expression:
+            return None
+        self.import_root(expression.partition(".")[0])
+        return expression
+
+    def import_root(self, alias: str) -> None:
+        module = self.modules[alias].__name__
+        self.imports.add(f"import {module}" if module == alias else f"import {module} as {alias}")
+
+    def import_module(self, module: types.ModuleType) -> str:
+        """Return the name of a module in the file.
+
+        Raises:
+            UnsupportedOp: it is ours.
+        """
+        for alias, known in self.modules.items():
+            if known is module:
+                self.import_root(alias.partition(".")[0])
+                return alias
+        if self.is_ours(module.__name__):
+            raise UnsupportedOp(f"the module {module.__name__} itself is used")
+        parent, _, name = module.__name__.rpartition(".")
+        self.imports.add(f"from {parent} import {name}" if parent else f"import {name}")
+        return name
+
+    def import_object(self, value: Any) -> str | None:
+        """Return the name of what another package defines."""
+        module = getattr(value, "__module__", None)
+        name = getattr(value, "__qualname__", getattr(value, "__name__", None))
+        if not module or not name or self.is_ours(module) or "<" in name:
+            return None
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not value:
+            return None
+        if module == "builtins":
+            return name
+        if module.partition(".")[0] in STANDARD:
+            module = module.removeprefix("_")  # operator's functions say _operator
+            self.imports.add(f"import {module}")
+            return f"{module}.{name}"
+        self.imports.add(f"from {module} import {name.partition('.')[0]}")
+        return name
+
+    # --- what is ours -----------------------------------------------------------------------------
+    def find_place(self, value: Any) -> tuple[str, str] | None:
+        """Return the module of ours, and the name there, of what a statement of it defines."""
+        unwrapped = inspect.unwrap(value) if callable(value) else value
+        homes: list[Any] = [getattr(each, "__module__", "") for each in (value, unwrapped)]
+        for each in (unwrapped, value):
+            homes.append(getattr(each, "__globals__", {}).get("__name__"))
+        for module in dict.fromkeys(filter(self.is_ours, homes)):
+            for name, each in vars(sys.modules[module]).items():
+                if each is value and isinstance(sources.statements(module).get(name), sources.CODE):
+                    return module, name
+        return None
+
+    def refer(self, module: str, name: str) -> str | None:
+        """Return what stands for a global name of a module of ours; None for a built-in one."""
+        scope = vars(sys.modules[module])
+        if name not in scope:
+            return None
+        value = scope[name]
+        if self.form_of(value) is not value or isinstance(value, types.ModuleType):
+            return self.express(value, name)
+        statement = sources.statements(module).get(name)
+        if isinstance(statement, ast.ImportFrom):
+            origin = sources.origin(statement, module)
+            if self.is_ours(origin):
+                return self.refer(origin, sources.imported_as(statement, name))
+        is_error = isinstance(value, type) and issubclass(value, MultigradError)
+        if statement is None or is_error or isinstance(statement, ast.Import | ast.ImportFrom):
+            return self.express(value, name)
+        if not isinstance(statement, sources.CODE) and isinstance(value, types.FunctionType):
+            return self.express(value, name)  # another name of a function
+        return self.find_public(value) or self.include(module, name)
+
+    def include(self, module: str, name: str) -> str:
+        """Return the name of what a statement of a module of ours defines, which is inlined."""
+        known = self.known.get((module, name))
+        if known is not None:
+            return known
+        statement = sources.statements(module)[name]
+        scope = vars(sys.modules[module])
+        if not isinstance(statement, sources.CODE) and not sources.defines_one(statement):
+            return self.express(scope[name], name)  # one of several: by its value
+        known = self.known[module, name] = self.fresh(name)
+        text = sources.segment(module, statement)
+        if not isinstance(statement, sources.CODE) and known != name:
+            text = known + text[len(name) :]
+        text = self.inline(module, text, known, {})
+        self.parts.append(text)
+        for other in sources.attached(module, name):
+            own = getattr(other, "name", None)
+            if own is not None:
+                self.include(module, own)
+            else:
+                self.parts.append(self.inline(module, sources.segment(module, other), "", {}))
+        return known
+
+    def lift(self, function: types.FunctionType, name: str) -> str:
+        """Return the name of a function that was defined inside of another, which is inlined with
+        what it closes over.
+        """
+        known = self.known.get(id(function))
+        if known is not None:
+            return known
+        module = function.__globals__["__name__"]
+        line = function.__code__.co_firstlineno
+        statement = sources.nested(module).get(line)
+        if statement is None:
+            raise UnsupportedOp(f"{name!r} is {function!r}, whose source is no statement")
+        self.alive.append(function)
+        known = self.known[id(function)] = self.fresh(name)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        closed = {each: cell.cell_contents for each, cell in cells}
+        text = sources.segment(module, statement)
+        self.parts.append(self.inline(module, text, known, closed, decorated=False))
+        return known
+
+    def inline(
+        self,
+        module: str,
+        text: str,
+        name: str,
+        closed: Mapping[str, Any],
+        decorated: bool = True,
+    ) -> str:
+        """Return a statement of a module of ours as it stands in the file."""
+        scope = vars(sys.modules[module])
+
+        def is_module(word: str) -> bool:
+            value = closed.get(word, scope.get(word))
+            return isinstance(value, types.ModuleType) and self.is_ours(value.__name__)
+
+        def resolve(path: tuple[str, ...], word: str, around: frozenset[str]) -> str | None:
+            expression = stands_for(path, word)
+            return None if expression is None else self.unshadowed(expression, around)
+
+        def stands_for(path: tuple[str, ...], word: str) -> str | None:
+            if path:
+                return self.refer(scope[path[0]].__name__, word)
+            if word in closed:
+                value = closed[word]
+                if isinstance(value, str):
+                    return self.named(value, word)  # an f-string holds no quotes (Python 3.11)
+                if callable(value) and hasattr(value, "__name__"):
+                    return self.express(value, _word(value.__name__) or word)
+                return self.express(value, word)
+            return self.refer(module, word)
+
+        return rewrite(text, resolve, is_module, name=name, decorated=decorated)
+
+    def unshadowed(self, expression: str, around: frozenset[str]) -> str:
+        """Return an expression that a place can have, where some names are bound otherwise."""
+        word = re.match(r"[A-Za-z_]\w*", expression)
+        if word is None or word[0] not in around:
+            return expression
+        known = self.known.get(("other", word[0]))
+        if known is None:
+            known = self.known["other", word[0]] = self.fresh(word[0])
+            self.parts.append(f"{known} = {word[0]}")
+        return known + expression[word.end() :]
+
+    def fresh(self, name: str) -> str:
+        """Return a name that means nothing in the file yet."""
+        chosen, i = name, 1
+        while chosen in self.taken:
+            chosen, i = f"{name}_{i}", i + 1
+        self.taken.add(chosen)
+        return chosen
+
+
+def _none_of_ours(name: str) -> bool:
+    return False
+
+
+def _word(name: str) -> str:
+    return name if name.isidentifier() and not keyword.iskeyword(name) else ""
+
+
+def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[Any, str]]:
+    """Return what modules offer, by `id`, with the name; a thing's own name is preferred."""
+    found: dict[int, tuple[Any, str]] = {}
+    for alias, module in modules.items():
+        for name, value in vars(module).items():
+            if name.startswith("_") and "._" not in alias:
+                continue
+            if isinstance(value, types.ModuleType | bool | int | float | str | dict | tuple):
+                continue
+            known = found.get(id(value))
+            own = getattr(value, "__name__", None) == name
+            if known is None or (own and known[1].startswith(f"{alias}.")):
+                found[id(value)] = value, f"{alias}.{name}"
+    return found
+
+
+def _plain_error(error: type[BaseException]) -> str:
+    """Return the name of the error of Python's own that one of ours is."""
+    others = (Exception, BaseException, object, KeyError, LookupError)
+    plain = [c for c in error.__mro__ if c.__module__ == "builtins" and c not in others]
+    return plain[0].__name__ if plain else PLAIN_ERROR
+
+
+def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes `op` on Python numbers, on others by `native`, as a file holds it;
+    `passes/scalars.py` has the same for what is lowered here.
+    """
+    exact, meaning = op.on_numbers, op.numpy
+
+    def on_numbers(*args: Any) -> Any:
+        """Compute on Python numbers, or by the framework where a tensor is among them."""
+        if all(isinstance(a, (int, float)) for a in args):
+            return exact(*args)  # type: ignore[misc]
+        return native(*args)
+
+    def by_numpy(*args: Any, **attrs: Any) -> Any:
+        """Compute on Python numbers, or by the framework where a tensor is among them."""
+        if not all(isinstance(a, (int, float)) for a in args):
+            return native(*args, **attrs)
+        with np.errstate(all="ignore"):
+            result = meaning(*(np.float64(a) for a in args), **attrs)
+        return result.item() if hasattr(result, "item") else result
+
+    return by_numpy if exact is None or op.attrs else on_numbers

@@ -1,0 +1,252 @@
+"""What the original returned beside its graph's values in float64, under "the same numbers"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import load_backend
+from ...graph import ops
+from ...graph.ir.graph import Graph
+from ...graph.ir.types import WHOLE
+from ...graph.ir.types import is_float as is_float_type
+from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.ops.results import PER_ELEMENT
+from ...lowering.emit import Emission, compile_source, emit_body
+from ...trace.derived.calls import drop_calls
+from .bounded import Bounded, run_bounded
+from .samples import Sample, is_float
+
+Array = Any
+ROUNDINGS = 4  # of the largest intermediate value, for each op on the way
+HOLDING = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}  # graphs have none of these
+MOST_OPS = 64  # that are counted: more of them lose no more digits in practice
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where an original and its graph part.
+
+    Attributes:
+        what: "the result", "output 1", "the gradient of x".
+        index: of the element.
+        original: what the user's code gave there, or what it gave in its place.
+        graph: what the graph gives.
+    """
+
+    what: str
+    index: tuple[int, ...]
+    original: Any
+    graph: Any
+    sample: Sample
+
+    def __str__(self) -> str:
+        place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return (
+            f"{self.what}{place} is {_show(self.original)} as it is written and "
+            f"{_show(self.graph)} as a graph, for {self._inputs()}"
+        )
+
+    def _inputs(self) -> str:
+        words = []
+        for name, array in self.sample.arrays.items():
+            alike = self.index and array.ndim == len(self.index)
+            inside = alike and all(i < n for i, n in zip(self.index, array.shape, strict=True))
+            shown = _show(array[self.index]) if inside else f"an array of shape {array.shape}"
+            words.append(f"{name}{list(self.index) if inside else ''} = {shown}")
+        words += [f"{name} = {_show(value)}" for name, value in self.sample.numbers.items()]
+        return ", ".join(words)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    array = np.asarray(value)
+    return f"{array.astype(np.float64):.6g}" if array.ndim == 0 and is_float(array) else str(value)
+
+
+def run_graphs(
+    graphs: Sequence[Graph], names: Sequence[str], sample: Sample, key: Any, dtype: Any
+) -> dict[str, Bounded]:
+    """Return the graphs' values in float64, by the names of their outputs."""
+    given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers}
+    if key is not None:
+        given["key"] = key
+    found: list[Bounded] = []
+    for graph in graphs:
+        found += run_bounded(drop_calls(graph), given, dtype)
+    return dict(zip(names, found, strict=True))
+
+
+def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what NumPy's execution of a graph gives in the arrays' own dtypes."""
+    emission = Emission(load_backend("numpy"), graph.name)
+    emission.taken.add("reference")
+    body = emit_body(drop_calls(graph), emission)
+    lines, results = body.indented(4), "".join(f"{each}, " for each in body.results)
+    source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results})\n"
+    source = emission.whole(source)
+    function = compile_source(source, graph.name, emission.namespace)["reference"]
+    with np.errstate(all="ignore"):
+        return function(*[given[name] for name in body.parameters]) if body.results else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How far from an original's results those of its graph may lie.
+
+    Attributes:
+        ops: how many ops stand behind the results.
+        eps: of the coarsest dtype that the comparison is made in.
+        half: whether half of the digits are enough: kernels of two libraries differ in the others
+            where a formula magnifies roundings.
+    """
+
+    ops: int
+    eps: float
+    half: bool
+
+    def find_off(self, found: Array, expected: Array, largest: Any) -> Array:
+        """Return which elements of an original's result are not what is expected."""
+        if not is_float(found):
+            return np.asarray(found != expected)
+        import ml_dtypes
+
+        limits = ml_dtypes.finfo(found.dtype)
+        eps = max(float(limits.eps), self.eps)  # a wider result holds what was rounded on the way
+        with np.errstate(all="ignore"):
+            mine, wide = found.astype(np.float64), expected.astype(np.float64)
+            rounded = wide.astype(found.dtype).astype(np.float64)  # too large for the dtype is inf
+            equal = (mine == rounded) | (np.isnan(mine) & np.isnan(wide))
+            allowed = ROUNDINGS * min(self.ops + 1, MOST_OPS) * eps
+            allowed = allowed * np.broadcast_to(largest, wide.shape) + float(limits.smallest_normal)
+            if self.half and eps < 1e-3:
+                alike = np.sqrt(eps) * np.minimum(np.abs(mine), np.abs(wide))
+                allowed = np.maximum(allowed, alike)
+            return np.asarray(~(equal | (np.abs(mine - wide) <= allowed)))
+
+
+def find_difference(
+    sample: Sample,
+    original: Mapping[str, Any],
+    graph: Mapping[str, Bounded],
+    judge: Judge,
+    shown: Mapping[str, str],
+    forgive: Callable[[str, Array, Array, Array], Array] | None = None,
+) -> Difference | None:
+    """Return the first place where an original's results are not those of its graph.
+
+    Args:
+        original: arrays by name; None where it gives none, which is zero.
+        shown: what messages call each result, by name.
+        forgive: (name, original's, graph's, which differ) -> which still do.
+    """
+    for name, what in shown.items():
+        if name not in original:  # as a backend without autodiff has no derivative of its own
+            continue
+        given: Any = original[name]
+        bounded = graph.get(name)
+        if given is None and bounded is None:
+            continue
+        expected = (
+            np.zeros(np.asarray(given).shape) if bounded is None else np.asarray(bounded.value)
+        )
+        found = np.zeros(expected.shape, np.float32) if given is None else np.asarray(given)
+        if found.shape != expected.shape:
+            shapes = (f"of shape {found.shape}", f"of shape {expected.shape}")
+            return Difference(what, (), *shapes, sample)
+        off = judge.find_off(found, expected, 0.0 if bounded is None else bounded.largest)
+        if off.any() and forgive is not None and is_float(found):
+            off = forgive(name, found, expected, off)
+        if off.any():
+            index = tuple(int(i) for i in np.argwhere(off)[0])
+            return Difference(what, index, found[index], expected[index], sample)
+    return None
+
+
+def find_dtype(
+    sample: Sample,
+    original: Mapping[str, Any],
+    expected: Mapping[str, str],
+    shown: Mapping[str, str],
+) -> Difference | None:
+    """Return the first result whose dtype is another one in the graph."""
+    for name, dtype in expected.items():
+        found = original.get(name)
+        if found is None or name not in shown:
+            continue
+        if HOLDING.get(found.dtype.name, found.dtype.name) != dtype:
+            words = f"of {found.dtype.name}", f"of {dtype}"
+            return Difference(shown[name], (), *words, sample)
+    return None
+
+
+def are_equal(original: Mapping[str, Any], lowered: Mapping[str, Any]) -> bool:
+    """Return whether results are the same to the last bit; a NaN is one."""
+    return all(
+        name not in original or _is_equal(original[name], each) for name, each in lowered.items()
+    )
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    same = a == b
+    if same.all():
+        return True
+    return is_float(a) and bool((same | (np.isnan(a) & np.isnan(b))).all())
+
+
+def largest_of(array: Any) -> float:
+    """Return the largest finite magnitude in an array of floats."""
+    with np.errstate(all="ignore"):
+        wide = np.abs(np.asarray(array, np.float64))
+    return float(np.max(wide[np.isfinite(wide)], initial=0.0))
+
+
+def eps_of(dtype: Any) -> float:
+    """Return how coarse a float dtype is."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(np.dtype(dtype)).eps)
+
+
+def smallest_of(dtype: Any) -> float:
+    """Return the smallest number of a float dtype that has all of its digits."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(np.dtype(dtype)).smallest_normal)
+
+
+def count_ops(graphs: Sequence[Graph]) -> int:
+    return sum(1 for graph in graphs for node in graph.nodes if node.operands)
+
+
+def takes_infinity(graphs: Sequence[Graph]) -> bool:
+    """Return whether inf and NaN stay where they are, and mean something: not as an integer, which
+    is undefined.
+    """
+    nodes = [node for graph in graphs for node in graph.nodes if node.operands]
+    return all(node.op.result in PER_ELEMENT and "int" not in node.type.dtype for node in nodes)
+
+
+def casts_to_integers(graphs: Sequence[Graph]) -> bool:
+    """Return whether floats become integers."""
+    nodes = [node for graph in graphs for node in graph.nodes if node.op is ops.CAST]
+    return any(n.type.dtype in WHOLE and is_float_type(n.operands[0].type) for n in nodes)
+
+
+def is_vacuous(original: Mapping[str, Any]) -> bool:
+    """Return whether no result says anything: not one number in it is finite."""
+    arrays = [np.asarray(a) for a in original.values() if a is not None]
+    floats = [array.astype(np.float64) for array in arrays if is_float(array) and array.size]
+    return bool(floats) and not any(np.isfinite(array).any() for array in floats)
+
+
+def as_dtype(name: str) -> Any:
+    return as_numpy_dtype(name)

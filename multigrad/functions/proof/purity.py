@@ -1,0 +1,74 @@
+"""Whether running user code once more can be seen from outside, as far as its bytecode tells.
+
+Code that may have side effects runs once for a proof; other code runs on several samples.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from ...capture.code.callables import plain_function
+from ...capture.code.libraries import is_library_file
+from ...capture.code.table import contents, mentioned, nested_codes
+
+_ACTING = """
+    append debug delattr exec extend info input next open print setattr warn warning write
+    writelines
+"""
+ACTING_NAMES = frozenset(_ACTING.split())
+ACTING_MODULES = frozenset(
+    {"logging", "os", "shutil", "socket", "subprocess", "sys", "time", "warnings"}
+)
+STORES = frozenset(
+    dis.opmap[name]
+    for name in ("DELETE_ATTR", "DELETE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL")
+)
+# What a call gets for itself: writing to it is seen by nobody else.
+OWN_OBJECTS = frozenset({"ctx"})
+
+
+def may_act(*functions: Any) -> bool:
+    """Return whether functions, or the user's helpers that they mention, may have side effects."""
+    return any(map(_acts, codes_of(*functions)))
+
+
+def codes_of(*functions: Any) -> Iterator[types.CodeType]:
+    """Yield the code of functions, and of the user's helpers that they mention."""
+    seen: set[Any] = set()
+    for function in functions:
+        yield from _codes(function, seen)
+
+
+def _codes(function: Any, seen: set[Any]) -> Iterator[types.CodeType]:
+    plain = plain_function(function)
+    if plain is None or plain in seen or is_library_file(plain.__code__.co_filename):
+        return
+    seen.add(plain)
+    yield from nested_codes(plain.__code__)
+    referred = [value for _, value in mentioned(plain)]
+    referred += [contents(cell) for cell in plain.__closure__ or ()]
+    for value in referred:
+        if isinstance(value, types.FunctionType | types.MethodType):
+            yield from _codes(value, seen)
+
+
+def _acts(code: types.CodeType) -> bool:
+    names = set(code.co_names)
+    if names & ACTING_NAMES or names & ACTING_MODULES:
+        return True
+    # The operations stand at even places; to decode them all takes long.
+    if STORES.isdisjoint(code.co_code[::2]):
+        return False
+    before = ""
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            return True
+        if step.opname == "STORE_DEREF" and step.argval in code.co_freevars:
+            return True
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR") and before not in OWN_OBJECTS:
+            return True
+        before = str(step.argval) if step.opname.startswith("LOAD_FAST") else ""
+    return False

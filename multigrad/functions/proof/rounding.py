@@ -1,0 +1,190 @@
+"""What rounding may decide: a formula may magnify its roundings until few digits are left, and an
+iteration may end a turn earlier.
+
+It is measured, not guessed: the graph runs several times in float64, each step rounded at random as
+coarsely as its dtype is. A wrong constant, or a step in another dtype, is no rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import MultigradError
+from ...graph import ops
+from ...graph.ir.graph import Graph
+from ...graph.ir.types import BOOL, FLOATS, T
+from ...trace.derived.calls import drop_calls
+from .bounded import Bounded, run_rounded
+from .compare import as_dtype, eps_of, run_graphs, run_reference, smallest_of
+from .run import KEY
+from .samples import Sample, is_float
+
+Array = Any
+RUNS = 6
+COARSEST = 1.0  # no cap
+UNSETTLED = 0.1  # of a result: an iteration that roundings move so far has no digits
+QUOTIENTS = (ops.DIV, ops.MEAN, ops.VAR, ops.STD)
+MOST_READ = 1_024  # elements of an array
+TIMES = 8  # as far as the runs lie apart, a right result may lie from them
+
+
+class Rounding:
+    """How far roundings spread the results of graphs on one sample."""
+
+    def __init__(
+        self, graphs: Sequence[Graph], names: Sequence[str], sample: Sample, dtype: Any
+    ) -> None:
+        self._given = tuple(graphs)
+        self.names, self.sample, self.dtype = tuple(names), sample, dtype
+        floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
+        self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
+        self._wide: dict[str, Bounded] | None = None
+        self._spreads: dict[tuple[float, float], dict[str, Array]] = {}
+
+    @functools.cached_property
+    def graphs(self) -> list[Graph]:
+        """The graphs in ops alone."""
+        return [drop_calls(graph) for graph in self._given]
+
+    @property
+    def wide(self) -> dict[str, Bounded]:
+        """The graphs' values in float64."""
+        if self._wide is None:
+            self._wide = run_graphs(self.graphs, self.names, self.sample, KEY, self.dtype)
+        return self._wide
+
+    def unexplained(
+        self,
+        name: str,
+        found: Array,
+        expected: Array,
+        off: Array,
+        cap: float,
+        *,
+        least: float = 0.0,
+    ) -> Array:
+        """Return which of the elements that differ do so by more than roundings spread them.
+
+        Args:
+            cap: the most coarsely that any step is rounded, whatever its dtype.
+            least: how coarsely each is at least.
+        """
+        spread = self._spread(cap, least)[name]
+        with np.errstate(all="ignore"):
+            apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+            return off & ~((apart <= TIMES * spread) | np.isinf(spread))
+
+    def find_other_slopes(self, found: Array, expected: Array, off: Array) -> Array:
+        """Return which elements of a derivative that nobody wrote differ by more than those that
+        libraries derive: by half of the digits, its own or the cotangents'. Outside of a function's
+        domain it may be NaN.
+        """
+        mine, wide = found.astype(np.float64), expected.astype(np.float64)
+        with np.errstate(all="ignore"):
+            scale = np.fmax(np.fmax(np.abs(mine), np.abs(wide)), self._largest_cotangent())
+            off = off & ~(np.abs(mine - wide) <= np.sqrt(self.eps) * scale)
+        values = (bounded.value for name, bounded in self.wide.items() if " of " not in name)
+        is_outside = any(is_float(a) and np.isnan(a).any() for a in map(np.asarray, values))
+        return off & ~np.isnan(mine) if is_outside else off
+
+    def precision_of(self, name: str, found: Array) -> float:
+        """Return how coarsely a result was rounded on the way, by how far it lies from float64: as
+        finely as its dtype, or as the graphs' steps are.
+        """
+        meant, least = np.asarray(self.wide[name].value), eps_of(found.dtype)
+        with np.errstate(all="ignore"):
+            apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
+        off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
+        caps = [eps_of(as_dtype(dtype)) for dtype in reversed(FLOATS)]
+        for cap in (each for each in caps if each >= least):
+            if not off.any() or not self.unexplained(name, found, meant, off, cap).any():
+                return cap
+        return COARSEST
+
+    def eps_of_numbers(self) -> float:
+        """Return float32's eps where a number that the graphs read, or a quotient of a mask's, has
+        more digits, else 0.
+        """
+        nodes = [node for graph in self.graphs for node in graph.nodes]
+        numbers = [node.attr("value") for node in nodes if node.op is ops.CONST]
+        numbers += self.sample.numbers.values()
+        floats = [value for value in numbers if isinstance(value, float)]
+        for node in nodes:
+            if node.op is ops.ARRAY:  # arrays in code take the dtype of what they meet, too
+                floats += node.attr("value").as_numpy(np.float64).ravel()[:MOST_READ].tolist()
+        with np.errstate(over="ignore"):
+            is_wide = any(v != float(np.float32(v)) for v in floats)
+        masks = (n for n in nodes if n.op is ops.CAST and n.operands[0].type.dtype == BOOL)
+        divides = any(node.op in QUOTIENTS for node in nodes) and any(True for _ in masks)
+        return eps_of("float32") if is_wide or divides else 0.0
+
+    def _spread(self, cap: float, least: float = 0.0) -> dict[str, Array]:
+        known = self._spreads.get((cap, least))
+        if known is None:
+            own = eps_of(self.dtype)
+            typed = {name: eps_of(as_dtype(name)) for name in FLOATS} | {T: own}
+            known = self._spreads[cap, least] = self._measure(
+                {name: max(min(eps, cap), least) for name, eps in typed.items()}
+            )
+        return known
+
+    def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:
+        given: dict[str, Any] = {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
+        smallest = {name: smallest_of(as_dtype(name)) for name in FLOATS}
+        smallest[T] = smallest_of(self.dtype)
+        spreads = {name: np.zeros(np.shape(self.wide[name].value)) for name in self.names}
+        for seed in range(RUNS):
+            results = run_rounded(
+                self.graphs, given, self.dtype, roundings, smallest=smallest, seed=seed
+            )
+            for name, result in zip(self.names, results, strict=True):
+                spreads[name] = np.maximum(spreads[name], self._apart(name, result))
+        if any(node.op is ops.WHILE_LOOP for graph in self.graphs for node in graph.nodes):
+            return {name: self._settled(name, spread) for name, spread in spreads.items()}
+        return spreads
+
+    def _largest_cotangent(self) -> float:
+        arrays = self.sample.widened().arrays.items()
+        given = [np.abs(a[np.isfinite(a)]) for name, a in arrays if name.startswith("grad_out")]
+        return max((float(a.max()) for a in given if a.size), default=0.0)
+
+    def _settled(self, name: str, spread: Array) -> Array:
+        """Return a spread, infinite where an iteration does not settle: it may end anywhere."""
+        with np.errstate(all="ignore"):
+            settled = spread <= UNSETTLED * np.abs(np.asarray(self.wide[name].value, np.float64))
+        return np.where(settled, spread, np.inf)
+
+    def _apart(self, name: str, result: Any) -> Array:
+        mean = np.asarray(self.wide[name].value)
+        if not mean.size or mean.dtype.kind not in "fiub":
+            return np.zeros(mean.shape)
+        with np.errstate(all="ignore"):
+            a, b = np.asarray(result, np.float64), mean.astype(np.float64)
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+
+
+def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
+    """Return what NumPy's execution of the graphs in the sample's own dtype gives; empty where it
+    does not run.
+    """
+    sample = rounding.sample
+    given: dict[str, Any] = {**sample.arrays, **sample.numbers, "key": KEY}
+    try:
+        results = [result for graph in rounding.graphs for result in run_reference(graph, given)]
+    except (ArithmeticError, MultigradError, TypeError, ValueError):
+        return {}
+    return {
+        name: Bounded(result, rounding.wide[name].largest)
+        for name, result in zip(rounding.names, results, strict=True)
+    }
+
+
+def coarsest(graphs: Sequence[Graph], eps: float) -> float:
+    """Return how coarse the coarsest float dtype is that graphs compute in, or their inputs."""
+    types = {node.type.dtype for graph in graphs for node in graph.nodes}
+    return max([eps, *(eps_of(as_dtype(t)) for t in types if t in FLOATS)])

@@ -1,0 +1,248 @@
+"""Running originals, and what their graphs were lowered to beside them: on which framework, in
+isolation, from arrays to arrays.
+
+Each run of user code for a proof begins in `run_samples`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import in_use, load_backend
+from ...capture.code.callables import plain_function
+from ...capture.code.readings import dialect_of
+from ...capture.code.table import find_dialect
+from ...graph import ops
+from ...graph.ir.graph import Graph
+from ...graph.random import REPLAYED, fold_in
+from .endless import Stoppable
+from .samples import Sample, is_float
+
+Array = Any
+Tensor = Any
+KEY = (0, 7)  # of the draws in a proof
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What both sides gave for a sample: arrays (or None) by name.
+
+    Attributes:
+        original: by the user's code; None: it raised.
+        lowered: by the graphs' lowered code on the original's own framework; None: it did not run.
+        home: the framework that they ran on.
+    """
+
+    original: Mapping[str, Any] | None
+    lowered: Mapping[str, Any] | None = None
+    home: str = ""
+
+
+Side = Callable[[Backend, Sample], Mapping[str, Any]]
+
+
+def run_samples(
+    dialect: str,
+    samples: Sequence[Sample],
+    original: Side,
+    lowered: Side | None,
+    *,
+    is_random: bool,
+    stop: Stoppable,
+    elsewhere: bool = True,
+) -> list[Outcome]:
+    """Run both sides on samples, all at once in isolation, on the framework of a dialect.
+
+    Args:
+        stop: ends the original where it goes on for too long.
+        elsewhere: whether the original may run on another framework, where that has no such words.
+
+    Raises:
+        Exception: what the original raised for the first of them.
+    """
+    dtypes = [a.dtype.name for a in samples[0].arrays.values() if is_float(a)]
+    dtype = next((name for name in dtypes if name == "float64"), "float32")
+
+    def run_on(backend: Backend) -> list[Outcome]:
+        def run() -> list[Outcome]:
+            return [
+                _run_both(backend, sample, original, lowered, stop, is_first=n == 0)
+                for n, sample in enumerate(samples)
+            ]
+
+        return isolated(backend, run, dtype, is_random)
+
+    return on_first_home(dialect, run_on, elsewhere=elsewhere)
+
+
+def _run_both(
+    backend: Backend,
+    sample: Sample,
+    original: Side,
+    lowered: Side | None,
+    stop: Stoppable,
+    is_first: bool,
+) -> Outcome:
+    REPLAYED.set(keys())
+    try:
+        with stop:
+            found = original(backend, sample)
+    except Exception:
+        if is_first:
+            raise
+        return Outcome(None)
+    given = None
+    with suppress(Exception):  # an op that it lacks, an index that is too large
+        given = None if lowered is None else lowered(backend, sample)
+    return Outcome(found, given, backend.name)
+
+
+def homes(dialect: str) -> Iterator[Backend]:
+    """Yield the backends on whose tensors code of a dialect may run, the likeliest first."""
+    if is_neutral(dialect):
+        yield load_backend("numpy")
+        yield from (backend for backend in in_use() if backend.name != "numpy")
+        return
+    known = find_dialect(dialect)
+    name = dialect if known is None or known.runs_on is None else known.runs_on()
+    yield from sorted(in_use(), key=lambda backend: backend.name != name)
+
+
+def is_neutral(dialect: str) -> bool:
+    """Return whether code is written for all libraries: `xg.xp`, or plain operators."""
+    return dialect in ("", __name__.partition(".")[0])
+
+
+def dialect_for(rule: Any) -> str:
+    """Return the library that a rule's own function is written in, "" where it is any."""
+    plain = plain_function(rule.function)
+    return rule.library or ("" if plain is None else dialect_of(plain))
+
+
+def replays_draws(dialect: str) -> bool:
+    """Return whether draws in code of a dialect can be made to take a graph's keys."""
+    known = find_dialect(dialect)
+    if known is not None and known.runs_on is not None:  # it has generators of its own
+        return False
+    home = next(homes(dialect), None)
+    return home is not None and home.draws.replays
+
+
+def coarseness_of(dialect: str, graphs: Iterable[Graph]) -> float:
+    """Return how far off a library's kernels are by themselves, of a result; 0: they round only."""
+    known = find_dialect(dialect)
+    if known is None:
+        return 0.0
+    inexact = known.habits.inexact
+    names = {node.op.name for graph in graphs for node in graph.nodes} if inexact else set()
+    return max((inexact[name] for name in names & inexact.keys()), default=0.0)
+
+
+def promotes_to_float32(dialect: str) -> bool:
+    known = find_dialect(dialect)
+    return known is not None and known.habits.promotes_to_float32
+
+
+def keeps_infinity(dialect: str) -> bool:
+    """Return whether 0 times inf is NaN where code of a dialect runs: a compiler may choose instead
+    of multiply.
+    """
+    known = find_dialect(dialect)
+    return known is None or known.at_once is None
+
+
+def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: bool = True) -> Any:
+    """Run on the framework that a dialect belongs to; what has no such words there, on the first
+    that takes it.
+
+    A library is guessed where code has nothing but methods: one that has no such method was not
+    meant.
+
+    Raises:
+        Exception: what the first of them raised.
+    """
+    failure: Exception | None = None
+    for backend in homes(dialect):
+        try:
+            return run(backend)
+        except (AttributeError, TypeError) as error:
+            failure = failure or error
+            if not elsewhere:
+                break
+        except Exception as error:
+            raise failure or error from None
+    raise failure or LookupError(f"{dialect} is not imported")
+
+
+def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bool) -> Any:
+    """Run a function in the mode that keeps a dtype, whatever the backend's modes are around it.
+
+    Args:
+        is_random: whether the framework's own draws are to take the keys of `REPLAYED`.
+    """
+    precise = (
+        nullcontext() if backend.tensors.precision is None else backend.tensors.precision(dtype)
+    )
+
+    def run_precisely() -> Any:
+        with np.errstate(all="ignore"), precise:
+            return run()
+
+    isolate = backend.autodiff.isolate or _at_once
+    return contextvars.copy_context().run(isolate, run_precisely, is_random)
+
+
+@contextmanager
+def keeping_generators() -> Iterator[None]:
+    """Leave Python's and NumPy's global generators as they are; backends do so with theirs."""
+    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        if not _is_state(numpy):  # to set it takes longer than to look
+            np.random.set_state(numpy)
+
+
+def _is_state(known: Any) -> bool:
+    now = np.random.get_state(legacy=False)["state"]
+    own = known["state"]
+    return now["pos"] == own["pos"] and np.array_equal(now["key"], own["key"])
+
+
+def _at_once(run: Callable[[], Any], is_random: bool) -> Any:
+    return run()
+
+
+def keys() -> Iterator[Any]:
+    """Yield the keys of an application's draws, as capture numbers them."""
+    yield KEY
+    n = 1
+    while True:
+        yield fold_in(KEY, n)
+        n += 1
+
+
+def to_tensor(backend: Backend, array: Array) -> Tensor:
+    """Return an array as a tensor of its own, which lies in memory as the array does."""
+    if array.size > 1 and not any(array.strides):
+        one = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
+        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](one, shape=array.shape)
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return backend.tensors.from_numpy(array.copy(order="K"))
+    apart = np.zeros((*array.shape, 2), array.dtype)
+    apart[..., 0] = array
+    return backend.tensors.from_numpy(apart)[..., 0]
+
+
+def to_array(backend: Backend, value: Any) -> Any:
+    """Return a tensor as an array; None for None."""
+    return None if value is None else np.asarray(backend.tensors.to_numpy(value))

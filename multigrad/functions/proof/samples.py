@@ -1,0 +1,276 @@
+"""Inputs to prove a capture with: small, of the call's rank and dtype, drawn away from edges, and
+once on them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import backend_of
+from ...graph.ir.types import BOOL, WHOLE, T, dtype_name
+from ...graph.ops.numerics import as_numpy_dtype
+
+Array = Any
+SMALL = 512  # elements of a tensor that is taken in its own size
+# Elements of one that is tried in its own size where the original takes no smaller one.
+MOST = 65536
+SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
+FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
+EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
+DRAWN, OWN = "drawn", "the call's own"
+FAR, ALONE = "far out", "one output alone"
+SEEDS = {
+    DRAWN: 7, "other numbers": 13, "edges": 17, "beside": 19, "cotangents": 23, FAR: 29, ALONE: 31,
+}  # fmt: skip
+# Where squares and sums leave a dtype, and where float32 and float64 no longer hold each integer.
+FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
+FAR_WHOLE = {"int32": 2**24 + 1, "int64": 2**53 + 1}
+# What is called just now: the tensor and the params' values of a ruled activation, for rules
+# captured inside.
+CALL: contextvars.ContextVar[tuple[Any, Mapping[str, Any]] | None] = contextvars.ContextVar(
+    "multigrad_proof_call", default=None
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor input to be filled: its name, its shape and the name of its dtype.
+
+    Attributes:
+        own: the call's own values, where they are small and known.
+        is_strided: whether it does not lie in memory in order, as in the call.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    own: Array | None = field(default=None, compare=False)
+    is_strided: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Values for all inputs: arrays and numbers by name.
+
+    Attributes:
+        absent: cotangents that are not given at all, which are zero.
+    """
+
+    label: str
+    arrays: Mapping[str, Array]
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+
+    def widened(self) -> Sample:
+        """Return the same values in float64."""
+        wide = {
+            name: array.astype(np.float64) if is_float(array) else array
+            for name, array in self.arrays.items()
+        }
+        return replace(self, arrays=wide)
+
+    def is_narrow(self) -> bool:
+        """Return whether float64 holds more than the floats do."""
+        floats = [array for array in self.arrays.values() if is_float(array)]
+        return any(array.dtype != np.float64 for array in floats)
+
+    def moved(self) -> Sample:
+        """Return values right beside these: no two are equal, none is 0, whole or not finite."""
+        generator = np.random.default_rng(SEEDS["beside"])
+        arrays = dict(self.arrays)
+        for name, array in arrays.items():
+            if is_float(array):
+                step = generator.uniform(0.01, 0.02, array.shape)
+                known = np.where(np.isfinite(array), array, 0)
+                arrays[name] = (known + step * (1 + np.abs(known))).astype(array.dtype)
+        return Sample("beside the call's own", arrays, self.numbers)
+
+
+def is_float(array: Array) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+@contextmanager
+def calling(x: Any, numbers: Mapping[str, Any]) -> Iterator[None]:
+    """Say which tensor a rule is about to be captured for."""
+    token = CALL.set((x, numbers))
+    try:
+        yield
+    finally:
+        CALL.reset(token)
+
+
+def called_dtype() -> str:
+    """Return the dtype of the tensor that a rule is captured for, "" where there is none."""
+    call = CALL.get()
+    return "" if call is None else dtype_name(call[0].dtype)
+
+
+def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
+    """Return normal numbers, whole numbers below 3, and bools, always the same ones."""
+    return Sample(label, _drawn(tuple(slots), label), numbers)
+
+
+@functools.lru_cache(maxsize=128)
+def _drawn(slots: tuple[Slot, ...], label: str) -> Mapping[str, Array]:
+    generator = np.random.default_rng(SEEDS[label])
+    fill = _fill_far if label == FAR else _fill
+    return {slot.name: fill(slot, generator) for slot in slots}
+
+
+def draw_far(
+    slots: Sequence[Slot], numbers: Mapping[str, Any], *, only_whole: bool = False
+) -> Sample:
+    """Return numbers so large that a dtype's range, or its digits, show.
+
+    Args:
+        only_whole: floats are as ever.
+    """
+    far = draw(slots, numbers, FAR)
+    near = draw(slots, numbers).arrays if only_whole else {}
+    return replace(far, arrays={**far.arrays, **{n: a for n, a in near.items() if is_float(a)}})
+
+
+def _fill_far(slot: Slot, generator: np.random.Generator) -> Array:
+    array = _fill(slot, generator)
+    if slot.name.startswith("grad_out") or slot.dtype == BOOL:
+        return array
+    if slot.dtype in WHOLE:
+        limits = np.iinfo(array.dtype)
+        return in_layout(slot, array + array.dtype.type(FAR_WHOLE.get(slot.dtype, limits.max - 3)))
+    with np.errstate(over="ignore"):
+        wide = array.astype(np.float64)
+        far = (wide + np.sign(wide)) * FAR_FLOATS[slot.dtype]  # each as large at least
+        return in_layout(slot, far.astype(array.dtype))
+
+
+def in_layout(slot: Slot, array: Array) -> Array:
+    """Return an array as the call's lies in memory: in order, or not."""
+    if not slot.is_strided or array.size < 2:
+        return array
+    if min(array.shape) > 1 < array.ndim:
+        return np.asfortranarray(array)
+    apart = np.zeros((*array.shape, 2), array.dtype)
+    apart[..., 0] = array
+    return apart[..., 0]
+
+
+def on_edges(
+    slots: Sequence[Slot], numbers: Mapping[str, Any], values: Sequence[float], distinct: bool
+) -> Sample:
+    """Return the first float tensor but the cotangents on edge values, the others drawn.
+
+    Args:
+        distinct: no two of its elements are equal, nor equal but for their signs.
+    """
+    sample = draw(slots, numbers, "edges")
+    arrays = dict(sample.arrays)
+    for slot in slots:
+        if is_float(arrays[slot.name]) and not slot.name.startswith("grad_out"):
+            flat = np.resize(np.array(values), math.prod(slot.shape))
+            if distinct:
+                once = list({abs(value): value for value in reversed(values)}.values())
+                flat = np.array(arrays[slot.name], np.float64).ravel()
+                flat[: len(once)] = once[: len(flat)]
+            edges = flat.reshape(slot.shape).astype(as_numpy_dtype(slot.dtype))
+            arrays[slot.name] = in_layout(slot, edges)
+            break
+    return Sample("on edges", arrays, numbers)
+
+
+def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | None:
+    """Return the call's own values where all of them are small and known, cotangents drawn."""
+    arrays: dict[str, Array] = {}
+    drawn = _drawn(tuple(slots), DRAWN)
+    for slot in slots:
+        if slot.own is None and not slot.name.startswith("grad_out"):
+            return None
+        given = drawn[slot.name] if slot.own is None else in_layout(slot, slot.own)
+        arrays[slot.name] = given
+    return Sample(OWN, arrays, numbers)
+
+
+def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return other values of run-time numbers, of the same sign."""
+    return {name: value * 1.375 + (0.0 if value else 0.25) for name, value in numbers.items()}
+
+
+def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
+    """Return the values of an argument where they are known now, few, and of the shape that is to
+    be filled.
+    """
+    try:
+        backend = backend_of(leaf)
+        if not is_small(shape) or backend.tensors.is_traced(leaf) or tuple(leaf.shape) != shape:
+            return None
+        return np.array(backend.tensors.to_numpy(leaf))
+    except Exception:  # a tensor that is on no machine, or that nobody may look at now
+        return None
+
+
+def _fill(slot: Slot, generator: np.random.Generator) -> Array:
+    if slot.dtype == BOOL:
+        return in_layout(slot, generator.integers(0, 2, slot.shape).astype(bool))
+    if slot.dtype in WHOLE:
+        return in_layout(slot, generator.integers(0, 3, slot.shape).astype(slot.dtype))
+    drawn = np.asarray(generator.normal(size=slot.shape), as_numpy_dtype(slot.dtype))
+    return in_layout(slot, drawn)
+
+
+def first_float(slots: Sequence[Slot]) -> str:
+    """Return the dtype of the first float tensor, which T stands for."""
+    return next((slot.dtype for slot in slots if "float" in slot.dtype), "float32")
+
+
+def expanded(array: Array) -> Array:
+    """Return an array of one number, which lies in memory once, as the gradient of a sum does."""
+    once = array.ravel()[:1].copy()
+    return np.lib.stride_tricks.as_strided(once, array.shape, (0,) * array.ndim)
+
+
+def lengths(tensor: Any) -> tuple[int | None, ...]:
+    """Return the shape of a tensor, None for each length that is a symbol of a compiler's.
+
+    Raises:
+        ValueError: not even the number of axes is known, in a graph of TensorFlow.
+    """
+    return tuple(n if isinstance(n, int) else None for n in tensor.shape)
+
+
+def shape_for(rank: int) -> tuple[int, ...]:
+    """Return a small shape of that rank, whose axes differ."""
+    return SHAPES[rank] if rank < len(SHAPES) else (2,) * rank
+
+
+def shrink(shapes: Sequence[tuple[int | None, ...]]) -> list[tuple[int, ...]]:
+    """Return smaller shapes in which equal lengths stay equal, others differ, and ones stay ones.
+
+    Axes that are empty, or of unknown length, get a length of their own where they stand.
+    """
+    keys: list[list[Any]] = [[n or ("?", axis) for axis, n in enumerate(s)] for s in shapes]
+    known: dict[Any, int] = {n: n for row in keys for n in row if isinstance(n, int) and n <= 4}
+    small = (n for n in itertools.count(3) if n not in known.values())
+    for row in keys:
+        for n in row:
+            if n not in known:
+                known[n] = next(small)
+    return [tuple(known[n] for n in row) for row in keys]
+
+
+def is_small(shape: Sequence[Any]) -> bool:
+    """Return whether a shape is known and of few elements, but of some."""
+    return all(isinstance(n, int) for n in shape) and 0 < math.prod(shape) <= SMALL
+
+
+def float_dtype(name: str, facts: Mapping[str, Any], first: str = "") -> str:
+    """Return the dtype that a symbolic one stands for in a proof."""
+    return str(facts.get("dtype", first or "float32")) if name == T else name

@@ -1,0 +1,390 @@
+"""The two sides of a Function's proof on one framework's tensors: the original, by its own backward
+or the framework's autodiff, and what its graphs are lowered to there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...backend.contract import Backend
+from ...backend.emitted import Attached
+from ...errors import BackendNotFound
+from ...graph import ops
+from ...graph.ir.types import dtype_name
+from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.threads import build_once
+from ...graph.support.trees import optree
+from ...lowering.function_graph import FunctionGraph
+from ...lowering.lower import lower_graphs
+from ..calls.arguments import Layout, owner_of
+from ..calls.gradients import match_gradients
+from ..calls.recipe import Recipe, Variant
+from . import samples
+from .endless import uncounted
+from .run import KEY, to_array, to_tensor
+from .samples import Sample
+
+Array = Any
+Tensor = Any
+# Cotangents of the graphs' outputs (None: none is given) -> gradients by the inputs' names.
+Pull = Callable[[Sequence[Any]], Mapping[str, Any]]
+Outputs = tuple[list[Any], Pull | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUnderProof:
+    """A captured form of a Function, and the arguments that it was captured for.
+
+    Attributes:
+        acts: whether the original may have side effects, so that it runs once.
+        rehearsed: what has been traced of both sides; None: it needs values.
+    """
+
+    recipe: Recipe
+    variant: Variant
+    leaves: Sequence[Any]
+    acts: bool = False
+    rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
+
+    @property
+    def graphs(self) -> FunctionGraph:
+        """The graphs."""
+        return self.variant.graphs
+
+    @property
+    def layout(self) -> Layout:
+        """That of the arguments."""
+        return self.variant.layout
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether it has no backward of its own, but its true derivative."""
+        return getattr(self.recipe, "backward", True) is None
+
+    @property
+    def apply(self) -> Callable[..., Any] | None:
+        """The framework's own custom gradient, which its autodiff runs."""
+        # Torch's modes, by which draws are replayed, do not reach into its own backward.
+        return None if self.graphs.is_random else getattr(self.recipe, "apply", None)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The inputs whose gradients are asked for: those that the capture knows to need none get
+        none.
+        """
+        return tuple(name for name in self.graphs.wrt if self.needs_gradient(name))
+
+    def needs_gradient(self, name: str) -> bool:
+        """Return whether a tensor asks for a gradient, as far as the capture knows."""
+        return bool(self.variant.facts.get(f"gradient:{name}", True))
+
+
+def run_original(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
+    """Run the user's code; outputs, then gradients, by name."""
+    side = partial(_original, given, backend)
+    found = _rehearse(given, backend, sample, side)
+    return _run(given, backend, sample, side) if found is None else found
+
+
+def run_lowered(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
+    """Run what the graphs are lowered to."""
+    side = partial(_lowered, given, backend)
+    found = _rehearse(given, backend, sample, side)
+    return _run(given, backend, sample, side) if found is None else found
+
+
+def _rehearse(
+    given: FunctionUnderProof,
+    backend: Backend,
+    sample: Sample,
+    side: Callable[[Sequence[Any]], Outputs],
+) -> dict[str, Any] | None:
+    """Do the same by what is traced once for all samples; None where that cannot be."""
+    if backend.autodiff.rehearse is None or given.graphs.is_random:
+        return None
+    graphs = given.graphs
+    seeds = [n for n in graphs.seeds if n is not None and n not in sample.absent]
+    names = (*[leaf.name for leaf in given.layout.tensors], *seeds)
+    arrays = [sample.arrays[name] for name in names]
+
+    def filled(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
+        known = dict(zip(names, tensors, strict=True))
+        leaves = [leaf.value for leaf in given.layout.leaves]
+        for i, leaf in enumerate(given.layout.leaves):
+            if leaf.kind != "static":
+                leaves[i] = known.get(leaf.name, sample.numbers.get(leaf.name))
+        return leaves, [None if name is None else known.get(name) for name in graphs.seeds]
+
+    def first(*tensors: Tensor) -> dict[str, Any]:
+        leaves, cotangents = filled(tensors)
+        outputs, pull = side(leaves)
+        found = dict(zip(graphs.outputs, outputs, strict=True))
+        rows = zip(graphs.seeds, outputs, strict=True)
+        fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in rows)
+        if pull is None or not given.asked or not fits:
+            return found
+        gradients = pull(cotangents)
+        return found | {f"gradient of {name}": gradients[name] for name in given.asked}
+
+    def second(*tensors: Tensor) -> dict[str, Any]:
+        like = {name: found[f"gradient of {name}"] for name in given.asked}
+        return _second(given, backend, filled(tensors), like, side)
+
+    compute = _traced(given, backend, sample, (side.func, "first"), run=first, arrays=arrays)
+    if compute is None:
+        return None
+    found = {name: as_array(backend, value) for name, value in compute(*arrays).items()}
+    if sample.label != samples.DRAWN or not all(f"gradient of {n}" in found for n in given.asked):
+        return found  # more derivatives are compared of drawn numbers only
+    zeros = [a * 0 if name in seeds else a for name, a in zip(names, arrays, strict=True)]
+    again = compute(*zeros)
+    for name in given.asked:
+        found[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
+    if given.acts:
+        return found
+    twice = _traced(given, backend, sample, (side.func, "second"), run=second, arrays=arrays)
+    more = {} if twice is None else twice(*arrays)
+    return found | {name: as_array(backend, value) for name, value in more.items()}
+
+
+def _traced(
+    given: FunctionUnderProof,
+    backend: Backend,
+    sample: Sample,
+    what: tuple[Any, str],
+    run: Callable[..., Any],
+    arrays: Sequence[Array],
+) -> Callable[..., Any] | None:
+    """Return what a function computes of arrays like these, traced once; None: it needs values."""
+    likes = tuple((array.shape, array.dtype) for array in arrays)
+    key = (what, likes, tuple(sample.numbers.items()), sample.absent)
+    if key not in given.rehearsed:
+        assert backend.autodiff.rehearse is not None
+        try:
+            with uncounted():
+                given.rehearsed[key] = backend.autodiff.rehearse(run, arrays)
+        except Exception:  # of a trace; what the code itself raises, it raises again
+            if given.acts:
+                raise
+            given.rehearsed[key] = None
+    return given.rehearsed[key]
+
+
+def _run(
+    given: FunctionUnderProof,
+    backend: Backend,
+    sample: Sample,
+    side: Callable[[Sequence[Any]], Outputs],
+) -> dict[str, Any]:
+    graphs = given.graphs
+    leaves = _leaves(given, backend, sample)
+    outputs, pull = side(leaves)
+    found = {name: as_array(backend, y) for name, y in zip(graphs.outputs, outputs, strict=True)}
+    if pull is None or not given.asked:
+        return found
+    cotangents = []
+    for name, output in zip(graphs.seeds, found.values(), strict=True):
+        seed = None if name is None else sample.arrays[name]
+        if seed is not None and getattr(output, "shape", None) != seed.shape:
+            return found  # which is the difference
+        is_absent = seed is None or name in sample.absent
+        cotangents.append(None if is_absent else to_tensor(backend, seed))
+    gradients = pull(cotangents)
+    found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in given.asked}
+    if sample.label == samples.DRAWN and not given.acts and not graphs.is_random:
+        again = pull([None if c is None else c * 0 for c in cotangents])
+        found |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in given.asked}
+        more = _second(given, backend, (leaves, cotangents), gradients, side)
+        found |= {name: as_array(backend, value) for name, value in more.items()}
+    return found
+
+
+def _second(
+    given: FunctionUnderProof,
+    backend: Backend,
+    inputs: tuple[Sequence[Any], Sequence[Any]],
+    gradients: Mapping[str, Any],
+    side: Callable[[Sequence[Any]], Outputs],
+) -> dict[str, Any]:
+    """Return second derivatives, of gradients of which each element has a weight; none where these
+    cannot be differentiated.
+    """
+    vjp = backend.autodiff.vjp
+    if given.apply is None or vjp is None or not _may_lose(given, backend):
+        return {}
+    leaves, cotangents = inputs
+    positions = _positions(given, given.asked)
+    seeds = [i for i, c in enumerate(cotangents) if c is not None]
+
+    def first(tensors: Sequence[Tensor]) -> list[Any]:
+        filled, upstream = list(leaves), list(cotangents)
+        for i, tensor in zip(positions, tensors, strict=False):
+            filled[i] = tensor
+        for i, tensor in zip(seeds, tensors[len(positions) :], strict=True):
+            upstream[i] = tensor
+        _, pull = side(filled)
+        assert pull is not None
+        pulled = pull(upstream)
+        return [pulled[name] for name in given.asked]
+
+    try:
+        _, pull = vjp(first, [*[leaves[i] for i in positions], *[cotangents[i] for i in seeds]])
+        weights = [to_tensor(backend, _weights(as_array(backend, g))) for g in gradients.values()]
+        found = pull(weights)
+    except Exception:  # it has none, and says so
+        return {}
+    return {
+        f"second derivative of {name}": each for name, each in zip(given.asked, found, strict=False)
+    }
+
+
+def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
+    """Return whether a second derivative may get lost: the backward reads something else than the
+    inputs, or cuts some of it off.
+    """
+    graphs = given.graphs
+    if graphs.is_once or graphs.first_order:
+        return False
+    emitted = _attached(given, backend).emitted
+    kept = () if emitted is None else emitted.residuals
+    cuts = any(node.op is ops.STOP_GRADIENT for node in graphs.backward.nodes)
+    return cuts or not set(kept) <= {*graphs.inputs, *graphs.params}
+
+
+def _attached(given: FunctionUnderProof, backend: Backend) -> Attached:
+    """Return what the graphs are lowered to, which the call needs, too."""
+    build = partial(lower_graphs, given.graphs, backend)
+    return build_once(given.variant.lowered, backend.name, build)
+
+
+def _weights(like: Array) -> Array:
+    return np.linspace(0.5, 1.5, like.size).reshape(like.shape).astype(like.dtype)
+
+
+def _leaves(given: FunctionUnderProof, backend: Backend, sample: Sample) -> list[Any]:
+    leaves = [leaf.value for leaf in given.layout.leaves]
+    for i, leaf in enumerate(given.layout.leaves):
+        if leaf.kind == "tensor":
+            leaves[i] = to_tensor(backend, sample.arrays[leaf.name])
+        elif leaf.kind == "number":
+            leaves[i] = sample.numbers[leaf.name]
+    return leaves
+
+
+def _positions(given: FunctionUnderProof, names: Sequence[str]) -> list[int]:
+    where = {leaf.name: i for i, leaf in enumerate(given.layout.leaves)}
+    return [where[name] for name in names]
+
+
+# --- the lowered graphs ---------------------------------------------------------------------------
+
+
+def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
+    graphs, layout, lowered = given.graphs, given.layout, _attached(given, backend)
+    tensors, numbers = layout.indices("tensor"), [leaves[i] for i in layout.indices("number")]
+    beside = (*numbers, *((KEY,) if graphs.is_random else ()))
+    single = len(graphs.outputs) == 1
+    if backend.autodiff.vjp is None:
+        outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
+
+        def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
+            pulled = pull_all(cotangents[0] if single else tuple(cotangents))
+            pulled = (pulled,) if len(tensors) == 1 else pulled
+            return dict(zip(graphs.inputs, pulled, strict=True))
+
+        return [outputs] if single else list(outputs), pull
+
+    def run(filled: Sequence[Any]) -> list[Any]:
+        outputs = lowered.call(*[filled[i] for i in tensors], *beside)
+        return [outputs] if single else list(outputs)
+
+    return _by_autodiff(given, backend, leaves, run)
+
+
+def _by_autodiff(
+    given: FunctionUnderProof,
+    backend: Backend,
+    leaves: Sequence[Any],
+    run: Callable[[Sequence[Any]], list[Any]],
+) -> Outputs:
+    """Return what `run` gives for leaves, and the framework's own pullback to tensors that may ask
+    for a gradient.
+    """
+    layout = given.layout
+    indices = [i for i in layout.indices("tensor") if given.needs_gradient(layout.leaves[i].name)]
+    if backend.autodiff.vjp is None or not indices:
+        return run(leaves), None
+
+    def run_on(tensors: Sequence[Tensor]) -> list[Any]:
+        filled = list(leaves)
+        for i, tensor in zip(indices, tensors, strict=True):
+            filled[i] = tensor
+        return run(filled)
+
+    outputs, pull_tensors = backend.autodiff.vjp(run_on, [leaves[i] for i in indices])
+    names = [layout.leaves[i].name for i in indices]
+
+    def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
+        return dict(zip(names, pull_tensors(cotangents), strict=True))
+
+    return outputs, pull
+
+
+# --- the original ---------------------------------------------------------------------------------
+
+
+def _original(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
+    recipe, layout, apply = given.recipe, given.layout, given.apply
+
+    def run(filled: Sequence[Any]) -> list[Any]:
+        if given.variant.updates:  # of copies
+            filled = [x * 1 if owner_of(x) is not None else x for x in filled]
+        args, kwargs = layout.rebuild(filled)
+        result = apply(*args, **kwargs) if apply is not None else recipe.run(args, kwargs).outputs
+        return _computed(given, optree.tree_leaves(result, none_is_leaf=True))
+
+    if apply is not None or given.is_derived:
+        return _by_autodiff(given, backend, leaves, run)
+    args, kwargs = layout.rebuild(leaves)
+    recorded = recipe.run(args, kwargs)
+    flat, tree = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+    assert recorded.pull is not None
+    own = recorded.pull
+
+    def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
+        rest = iter(cotangents)
+        upstream = [
+            None if i in given.variant.fixed else _zeros(next(rest), y, backend)
+            for i, y in enumerate(flat)
+        ]
+        returned = own(optree.tree_unflatten(tree, upstream))
+        gradients = match_gradients(recipe.name, returned, layout)
+        return {leaf.name: g for leaf, g in zip(layout.leaves, gradients, strict=True)}
+
+    return _computed(given, flat), pull
+
+
+def _computed(given: FunctionUnderProof, flat: Sequence[Any]) -> list[Any]:
+    """Return the outputs that the graphs have: those that are no tensors are fixed."""
+    return [each for i, each in enumerate(flat) if i not in given.variant.fixed]
+
+
+def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
+    """Return a cotangent; of a tensor that carries no gradient, zeros, as a capture has it."""
+    if cotangent is not None or owner_of(output) is None:
+        return cotangent
+    dtype = as_numpy_dtype(dtype_name(output.dtype))
+    return backend.tensors.from_numpy(np.zeros(tuple(output.shape), dtype))
+
+
+def as_array(backend: Backend, value: Any) -> Array | None:
+    """Return a tensor, or a number, as an array; None for None."""
+    try:
+        return to_array(backend, value)
+    except (AttributeError, BackendNotFound, TypeError):
+        return np.asarray(value, np.float32 if isinstance(value, float) else None)

@@ -1,0 +1,82 @@
+"""What a proof found: a graph that may be used, one that may not, or one of which nothing could be
+found out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import DisprovedError, NotProvenWarning
+from ...graph.ir.graph import Location
+from .compare import Difference
+from .setting import ALL, how_much
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is proven, for messages: "rule 'gate'", where it stands, and the framework that it is
+    written in.
+    """
+
+    words: str
+    code: Any  # of its first function, None where it has none
+    home: str
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """The file and line where it is defined."""
+        code = self.code
+        return None if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def disprove(
+    subject: Subject,
+    difference: Difference,
+    parted: Location | None,
+    *,
+    is_ours: bool = True,
+    rests_on: Sequence[str] = (),
+) -> DisprovedError:
+    """Return the error of a graph that is not what was written.
+
+    Args:
+        rests_on: what the graph takes from one release of a library, in words.
+        is_ours: whether what was written gives the same whenever it runs, so that we are wrong.
+    """
+    where = f" ({Location(*subject.place)})" if subject.place else ""
+    line = f". They part at line {parted.line}: {parted.text!r}" if parted else ""
+    place = (parted.file, parted.line) if parted else subject.place
+    blame = (
+        "This is a fault of multigrad: please report it"
+        if is_ours
+        else "It gives other numbers each time that it runs on the same: pass what changes as an "
+        "argument, and draw by a key"
+    )
+    if is_ours and rests_on:
+        blame = f"The graph takes the derivative {rests_on[0]}. Where it is that which differs, the"
+        blame += " library that runs is not as that release is known: please report it"
+    return DisprovedError(
+        f"{subject.words}{where} is another function as a graph than as it is written, so the "
+        f"graph is not used: {difference}{line}. {blame}",
+        place,
+        subject.home,
+    )
+
+
+def leave_open(subject: Subject, reason: str) -> str:
+    """Return why nothing was proven; under MULTIGRAD_PROVE=all, say so at once."""
+    if how_much() == ALL:
+        file, line = subject.place or ("<unknown>", 1)
+        message = f"{subject.words} is not proven: {reason}"
+        # Without a module nothing is said: code for all libraries may be proven on another one.
+        warnings.warn_explicit(message, NotProvenWarning, file, line, module=subject.home or None)
+    return reason
+
+
+def describe(error: BaseException) -> str:
+    """Return what kept an original from running, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -1,0 +1,311 @@
+"""Data to Functions: what documents of Functions make when they are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...graph import ops
+from ...graph.ir.array_values import ArrayValue
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
+from ...graph.passes.fields import (
+    MOST_PLACES,
+    decode_value,
+    describe,
+    fail,
+    read_bool,
+    read_fields,
+    read_list,
+    read_name,
+    read_text,
+)
+from ...graph.passes.outputs import mark_everywhere, marks
+from ...graph.passes.serialize import LARGEST_INDEX, MOST_INPUTS, decode_graph
+from ...graph.support.trees import optree
+from ...lowering.function_graph import OWN_NAMES, FunctionGraph, name_cotangents
+from ..calls.arguments import Layout, Leaf, lay_out, type_of
+from ..calls.recipe import Variant
+from ..documents.format import MOST_DOC, decode_arrays
+from ..documents.forms import Form
+from .saved import SavedRecipe
+
+Data = Any
+Function = Any  # of function.py, which writes itself by what stands here
+MOST_FORMS = 256
+FIELDS = ("name", "doc", "parameters", "arrays", "forms")
+HELD_FIELDS = ("defaults", "key")  # of those that have some
+FORM_FIELDS = (
+    "arguments", "nesting", "facts", "outputs", "fixed", "first_order", "keeps_output", "twice",
+    "undifferentiable", "wrt", "forward", "backward",
+)  # fmt: skip
+LEAF_FIELDS = {
+    "tensor": ("name", "path", "kind", "dtype"),
+    "number": ("name", "path", "kind"),
+    "static": ("name", "path", "kind", "value"),
+}
+FACT = re.compile(r"(dtype)|(ndim|shape)(?::(\w+))?|(param):(\w+)")
+STATIC = (bool, int, str, float, type(None))
+
+
+def decode_function(data: Data) -> SavedRecipe:
+    """Return what a Function of a document's fields is made of.
+
+    Raises:
+        FormatError: they are damaged.
+    """
+    read_fields(data, "", FIELDS, HELD_FIELDS)
+    name = read_text(data["name"], "name")
+    doc = read_text(data["doc"], "doc", MOST_DOC, "\n\t")
+    items = read_list(data["parameters"], "parameters", MOST_INPUTS)
+    parameters = tuple(read_name(item, "parameters") for item in items)
+    if len(set(parameters)) < len(parameters):
+        fail("parameters", "two of them have the same name")
+    arrays = decode_arrays(data["arrays"], "arrays")
+    items = read_list(data["forms"], "forms", MOST_FORMS)
+    if not items:
+        fail("forms", "there is none")
+    forms = tuple(_decode_form(item, f"forms[{i}]", name, arrays) for i, item in enumerate(items))
+    return SavedRecipe(
+        name,
+        parameters,
+        forms,
+        json.dumps({field: data[field] for field in FIELDS}),
+        doc,
+        defaults=_decode_defaults(data.get("defaults", []), parameters),
+        key=_decode_key(data["key"]) if "key" in data else None,
+    )
+
+
+def _decode_defaults(data: Data, parameters: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the last parameters."""
+    items = read_list(data, "defaults", MOST_INPUTS)
+    if len(items) > len(parameters):
+        fail("defaults", f"there are {len(items)} for {len(parameters)} parameters")
+    values = [decode_value(item, f"defaults[{i}]") for i, item in enumerate(items)]
+    return dict(zip(parameters[len(parameters) - len(items) :], values, strict=True))
+
+
+def _decode_key(data: Data) -> tuple[int, int]:
+    words = read_list(data, "key", 2)
+    if len(words) != 2 or any(type(word) is not int or not 0 <= word < 2**32 for word in words):
+        fail("key", "it is no pair of uint32")
+    return (words[0], words[1])
+
+
+def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]) -> Form:
+    read_fields(data, where, FORM_FIELDS)
+    layout = _decode_layout(data, where)
+    outputs = _decode_tree(data["outputs"], f"{where}.outputs")
+    fixed = _decode_fixed(data["fixed"], f"{where}.fixed", outputs.num_leaves)
+    types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
+    types.update({leaf.name: FLOAT_SCALAR for leaf in layout.numbers})
+    forward = _decode_graph(data["forward"], f"{where}.forward", name, arrays, types)
+    if len(forward.outputs) + len(fixed) != outputs.num_leaves or not forward.outputs:
+        fail(
+            f"{where}.outputs",
+            f"the graph has {len(forward.outputs)} of {outputs.num_leaves} outputs",
+        )
+    if any(output.type.kind != "tensor" for output in forward.outputs):
+        fail(f"{where}.outputs", "an output is a tensor")
+    without = _decode_positions(data, where, forward)
+    cotangents = name_cotangents(len(forward.outputs))
+    heads = {
+        own: output.type
+        for i, (own, output) in enumerate(zip(cotangents, forward.outputs, strict=True))
+        if is_float(output.type) and i not in without
+    }
+    facts = _decode_facts(data["facts"], f"{where}.facts", types)
+    results = [output.type for output in forward.outputs]
+    given = {**heads, **types}
+    backward = _decode_graph(
+        data["backward"], f"{where}.backward", name, arrays, given, outputs=results
+    )
+    wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
+    forward, backward = _declare(forward, backward, heads, types)
+    keeps_output = read_bool(data["keeps_output"], f"{where}.keeps_output")
+    if keeps_output and not marks(backward):
+        backward = mark_everywhere(backward, forward.outputs)
+    graphs = FunctionGraph(
+        name,
+        forward,
+        backward,
+        first_order=read_bool(data["first_order"], f"{where}.first_order"),
+        inputs=tuple(leaf.name for leaf in layout.tensors),
+        cotangents=cotangents,
+        wrt=wrt,
+        keeps_output=keeps_output,
+        undifferentiable=without,
+        second_order=read_bool(data["twice"], f"{where}.twice"),
+    ).without_needless_marks()
+    return Form.of(Variant(graphs, layout, outputs, fixed, facts), facts, forward, backward)
+
+
+def _decode_graph(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], types: Mapping[str, Type],
+    outputs: Sequence[Type] = (),
+) -> Graph:  # fmt: skip
+    read_fields(data, where, ("inputs", "nodes", "outputs"))
+    return decode_graph(data, where, name, arrays, {**types, "key": KEY}, outputs=outputs)
+
+
+def _declare(
+    forward: Graph, backward: Graph, heads: Mapping[str, Type], types: Mapping[str, Type]
+) -> tuple[Graph, Graph]:
+    """Return the graphs with all inputs that they may read, in their order."""
+
+    def inputs(named: Mapping[str, Type]) -> tuple[Node, ...]:
+        return tuple(make_node(ops.INPUT, (), {"name": n}, t) for n, t in named.items())
+
+    is_random = any(graph.input("key") is not None for graph in (forward, backward))
+    own = inputs({**types, "key": KEY} if is_random else types)
+    return (
+        Graph(forward.name, own, forward.outputs, forward.locations),
+        Graph(backward.name, (*inputs(heads), *own), backward.outputs, backward.locations),
+    )
+
+
+def _decode_layout(data: Data, where: str) -> Layout:
+    items = read_list(data["arguments"], f"{where}.arguments", MOST_INPUTS)
+    leaves = [_decode_leaf(item, f"{where}.arguments[{i}]") for i, item in enumerate(items)]
+    if len({leaf.name for leaf in leaves}) < len(leaves):
+        fail(f"{where}.arguments", "two have the same name")
+    if not any(leaf.kind == "tensor" for leaf in leaves):
+        fail(f"{where}.arguments", "none is a tensor")
+    tree = _decode_tree(data["nesting"], f"{where}.nesting")
+    whole = optree.tree_unflatten(tree, range(tree.num_leaves))
+    if tree.num_leaves != len(leaves) or not (
+        type(whole) is tuple and [type(each) for each in whole] == [tuple, dict]
+    ):
+        fail(f"{where}.nesting", f"it is no pair of args and kwargs with {len(leaves)} leaves")
+    return lay_out(tree, leaves)
+
+
+def _decode_leaf(data: Data, where: str) -> Leaf:
+    kind = data.get("kind") if type(data) is dict else None
+    if type(kind) is not str or kind not in LEAF_FIELDS:
+        fail(where, f"its kind is one of {', '.join(LEAF_FIELDS)}, not {describe(kind)}")
+    fields = read_fields(data, where, LEAF_FIELDS[kind])
+    name, path = read_name(fields["name"], where), read_text(fields["path"], where)
+    if name in ("key", "tin") or OWN_NAMES.fullmatch(name):
+        fail(where, f"no argument can be called {name!r}")
+    if kind == "static":
+        value = decode_value(fields["value"], where)
+        if type(value) not in STATIC:
+            fail(where, "its value is a number, bool, string or null")
+        return Leaf(kind, path, name, value=value)
+    dtype = fields.get("dtype", "")
+    if kind == "tensor" and (type(dtype) is not str or dtype not in (T, *DTYPES)):
+        fail(where, f"{describe(dtype)} is no dtype of a tensor")
+    return Leaf(kind, path, name, dtype)
+
+
+def _decode_tree(data: Data, where: str) -> Any:
+    leaves: list[int] = []
+    nesting = _decode_nesting(data, where, leaves)
+    found, tree = optree.tree_flatten(nesting, none_is_leaf=True)
+    if found != list(range(len(leaves))):
+        fail(where, "its leaves are not numbered in their order")
+    return tree
+
+
+def _decode_nesting(data: Data, where: str, leaves: list[int]) -> Any:
+    if type(data) is int:
+        leaves.append(data)
+        if len(leaves) > MOST_INPUTS:
+            fail(where, f"it has more than {MOST_INPUTS} leaves")
+        return data
+    fields = read_fields(data, where, (), ("tuple", "list", "dict"))
+    if len(fields) != 1:
+        fail(where, "it is one of tuple, list and dict")
+    ((kind, inner),) = fields.items()
+    items = read_list(inner, where, MOST_INPUTS)
+    if kind != "dict":
+        made = [_decode_nesting(item, where, leaves) for item in items]
+        return tuple(made) if kind == "tuple" else made
+    named: dict[str, Any] = {}
+    for item in items:
+        pair = read_list(item, where, 2)
+        if len(pair) != 2:
+            fail(where, "an item of a dict is a pair of name and value")
+        named[read_text(pair[0], where)] = _decode_nesting(pair[1], where, leaves)
+    if len(named) < len(items):
+        fail(where, "two items have the same name")
+    return named
+
+
+def _decode_fixed(data: Data, where: str, count: int) -> dict[int, Any]:
+    fixed: dict[int, Any] = {}
+    for item in read_list(data, where, MOST_INPUTS):
+        pair = read_list(item, where, 2)
+        if len(pair) != 2 or type(pair[0]) is not int or not 0 <= pair[0] < count:
+            fail(where, "an item is a pair of position and value")
+        value = decode_value(pair[1], where)
+        if type(value) not in STATIC or pair[0] in fixed:
+            fail(where, "a fixed output is one number, bool, string or null")
+        fixed[pair[0]] = value
+    return fixed
+
+
+def _decode_positions(data: Data, where: str, forward: Graph) -> tuple[int, ...]:
+    where = f"{where}.undifferentiable"
+    positions = read_list(data["undifferentiable"], where, MOST_INPUTS)
+    for i in positions:
+        if type(i) is not int or not 0 <= i < len(forward.outputs):
+            fail(where, f"{describe(i)} is no position of an output")
+    if len(set(positions)) < len(positions):
+        fail(where, "a position stands twice")
+    return tuple(positions)
+
+
+def _decode_facts(data: Data, where: str, types: Mapping[str, Type]) -> dict[str, Any]:
+    if type(data) is not dict or len(data) > MOST_INPUTS:
+        fail(where, f"expected an object of facts, got {describe(data)}")
+    facts: dict[str, Any] = {}
+    for fact in sorted(data):
+        match = FACT.fullmatch(fact)
+        whose = match and (match[3] or match[5])
+        if match is None or (whose is not None and whose not in types):
+            fail(where, f"{fact!r:.60} is no fact about an argument")
+        value = decode_value(data[fact], where)
+        if not _is_legal(fact.partition(":")[0], value):
+            fail(where, f"{describe(data[fact])} is no value of {fact!r}")
+        facts[fact] = value
+    return facts
+
+
+def _is_legal(what: str, value: Any) -> bool:
+    match what:
+        case "dtype":
+            return value in FLOATS
+        case "ndim":
+            return type(value) is int and 0 <= value <= MOST_PLACES
+        case "shape":
+            lengths = value if isinstance(value, tuple) else (None,)
+            return all(type(n) is int and 0 <= n < LARGEST_INDEX for n in lengths)
+        case _:
+            return type(value) is float
+
+
+def _decode_wrt(
+    data: Data, where: str, backward: Graph, types: Mapping[str, Type], facts: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the inputs whose gradients these are, each of its input's dtype."""
+    names = tuple(read_name(item, where) for item in read_list(data, where, MOST_INPUTS))
+    if len(names) != len(backward.outputs) or len(set(names)) < len(names):
+        fail(where, f"expected {len(backward.outputs)} names of arguments, one for each gradient")
+    for name, gradient in zip(names, backward.outputs, strict=True):
+        type_ = types.get(name)
+        if type_ is None or type_.kind != "tensor" or not is_float(type_):
+            fail(where, f"{name!r} is no float tensor among the arguments")
+        dtypes = [
+            facts.get("dtype", T) if t.dtype == T else t.dtype for t in (gradient.type, type_)
+        ]
+        shapes = {gradient.type.shape, type_.shape}
+        if gradient.type.kind != "tensor" or dtypes[0] != dtypes[1]:
+            fail(where, f"the gradient of {name!r} is {gradient.type}, not {type_}")
+        if UNKNOWN not in shapes and len(shapes) > 1:
+            fail(where, f"the gradient of {name!r} has another shape than {name!r}")
+    return names

@@ -1,0 +1,80 @@
+"""The captured form of a Function: of its latest call, of its signature, or of example
+arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import MultigradError, TraceError
+from ...trace.trace import NeedsConcrete
+from ..calls.arguments import flatten, unwrap
+from ..calls.recipe import Variant
+from .record import NotCaptured
+
+Function = Any  # of function.py, which writes itself by what stands here
+
+
+def renewed_variants(function: Function) -> list[Variant]:
+    """Return the captured forms of a Function, each under the rule in force: what it was captured
+    under may be gone.
+    """
+    found: dict[int, Variant] = {}
+    for variant in tuple(function.variants.values()):
+        try:
+            renewed = function._renewed(variant)
+        except (NeedsConcrete, NotCaptured):  # under this rule it has not been called
+            continue
+        found[id(renewed)] = renewed
+    return list(found.values())
+
+
+def find_variant(function: Function) -> Variant:
+    """Return the latest captured form of a Function.
+
+    Raises:
+        TraceError: it has not been called, and what its arguments are cannot be told from its
+            signature.
+    """
+    variants = renewed_variants(function)
+    if variants:
+        return variants[-1]
+    if function.examples is not None:
+        return capture_example(function, *function.examples)
+    parameters = function.parameters
+    args: list[Any] = []
+    for parameter in () if parameters is None else parameters.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            args = []
+            break
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            continue
+        args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
+    refused: MultigradError | None = None
+    if args:
+        try:
+            return capture_example(function, *args)
+        except NotCaptured as error:
+            refused = error.error
+        except MultigradError as error:
+            refused = error
+    said = f". With arrays for those without a default: {refused}" if refused else ""
+    raise TraceError(
+        f"function {function.name!r} is captured when it is called, as only then it is known which "
+        f"of its arguments are tensors. Call it once, with NumPy arrays for instance{said}"
+    ) from refused
+
+
+def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
+    """Return the captured form of a Function for arguments like these.
+
+    Raises:
+        NotCaptured: it cannot be captured.
+    """
+    leaves, tree = flatten(args, kwargs)
+    leaves = [unwrap(leaf) for leaf in leaves]
+    leaves, tree = function._complete(leaves, tree)
+    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    return function._variant_for(layout, leaves)

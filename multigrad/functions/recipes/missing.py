@@ -1,0 +1,120 @@
+"""Cotangents that nobody gives: whether a backward that is told so gives what it gives for zeros.
+
+Torch tells it to a class that asks (`set_materialize_grads(False)`), jax to rules with symbolic
+zeros. A graph gets zeros everywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
+from ...graph.passes.simplify import simplify
+from ...trace.trace import Trace, Value
+from ..calls.failures import NotCaptured
+from .sampled import are_close
+
+MOST_OUTPUTS = 4  # of which every choice is tried; of more, one alone is given or missing
+
+
+def choices(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield which cotangents may be missing while another is given."""
+    sizes = range(1, count) if count <= MOST_OUTPUTS else dict.fromkeys((1, count - 1))
+    for size in sizes:
+        yield from itertools.combinations(range(count), size)
+
+
+def compare_missing(
+    trace: Trace,
+    pull: Callable[[list[Any]], dict[str, Node]],
+    given: tuple[Callable[[Any], Any], list[Any]],
+    found: dict[str, Node],
+    drawn: int,
+) -> None:
+    """Compare what a backward gives for missing cotangents with what it gives for zeros.
+
+    Args:
+        pull: gives gradients by the inputs' names.
+        given: what makes a missing cotangent, and the cotangents for all outputs.
+        found: what they gave, whose draws began at `drawn`.
+
+    Raises:
+        NotCaptured: it is not the same.
+    """
+    missing, cotangents = given
+    heads = [i for i, each in enumerate(cotangents) if is_input(each)]
+    after = trace.draws
+    for chosen in choices(len(heads)):
+        out = {heads[i]: missing(cotangents[heads[i]]) for i in chosen}
+        trace.draws = drawn
+        try:
+            own = pull([out.get(i, each) for i, each in enumerate(cotangents)])
+        except NotCaptured:  # then it fails where it was written, too
+            continue
+        finally:
+            trace.draws = after
+        if not is_as_zero(trace, found, own, [cotangents[i].node for i in out]):
+            raise NotCaptured(
+                trace.error(
+                    "gives another gradient where a cotangent is missing than where it is zero, "
+                    f"which no graph tells apart{trace.words.advise('take both for the same')}"
+                )
+            )
+
+
+def is_input(value: Any) -> bool:
+    """Return whether a cotangent is one that a call gives."""
+    return isinstance(value, Value) and value.node.op is ops.INPUT
+
+
+def is_as_zero(
+    trace: Trace, whole: dict[str, Node], found: dict[str, Node], missing: Collection[Node]
+) -> bool:
+    """Return whether gradients, by the inputs' names, are those that all cotangents give where some
+    are zero: the same ops, or on a sample the same numbers.
+    """
+    names = tuple(whole)
+    given = vanished(_simplified([whole[name] for name in names]), missing)
+    own = dict(zip(found, _simplified(list(found.values())), strict=True))
+    pairs = [(expected, own.get(name)) for name, expected in zip(names, given, strict=True)]
+    if all(a is b or (a is None and b is not None and is_zero(b)) for a, b in pairs):
+        return True
+    return all(are_close(trace, a, b) for a, b in pairs)
+
+
+def _simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    return simplify(Graph("gradients", (), tuple(nodes))).outputs
+
+
+def vanished(nodes: Sequence[Node], zeros: Collection[Node]) -> list[Node | None]:
+    """Return nodes as they are where others are zero; None for zero."""
+    done: dict[Node, Node | None] = {}
+    for node in Graph("gradients", (), tuple(nodes)).nodes:
+        operands = [done[operand] for operand in node.operands]
+        if node in zeros:
+            done[node] = None
+        elif all(new is old for new, old in zip(operands, node.operands, strict=True)):
+            done[node] = node
+        else:
+            done[node] = _without(node, operands)
+    return [done[node] for node in nodes]
+
+
+def _without(node: Node, operands: Sequence[Node | None]) -> Node | None:
+    """Return a node some of whose operands are zero."""
+    degrees = [LINEAR if each is None else CONSTANT for each in operands]
+    read = [degree for i, degree in enumerate(degrees) if i not in node.op.shape_only]
+    if LINEAR in read and node.op.degree is not None and node.op.degree(node, read) == LINEAR:
+        return None
+    left = [each for each in operands if each is not None]
+    if node.op in (ops.ADD, ops.SUB) and len(left) == 1 and left[0].type == node.type:
+        is_kept = node.op is ops.ADD or operands[0] is not None
+        return left[0] if is_kept else make_node(ops.NEG, left, {}, node.type)
+    pairs = zip(operands, node.operands, strict=True)
+    return make_node(
+        node.op, [old if new is None else new for new, old in pairs], dict(node.attrs), node.type
+    )

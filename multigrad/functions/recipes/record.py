@@ -1,0 +1,437 @@
+"""From a function with a gradient of its own to a pair of graphs.
+
+A `Recipe` says how to run it: on symbolic values it returns the outputs, and what maps their
+cotangents to gradients. Forward and backward are recorded in one trace, so that what they share is
+one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+from ...backend.finding.discovery import in_use
+from ...capture.code.modes import ModeOf, keeping_modes
+from ...capture.code.readings import written_in
+from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
+from ...capture.code.witness import Witness
+from ...capture.copies.capture import has_number_from_elsewhere
+from ...capture.dialects import xp as xp_dialect
+from ...capture.indexing.indexing import Picked
+from ...capture.symbols.gradients import passing, prepare
+from ...capture.types.library_types import LibraryTypes
+from ...capture.values.attributed import Attributed
+from ...capture.values.tracer import V
+from ...errors import GradientError, MultigradError, TraceError
+from ...graph.ir import questions
+from ...graph.ir.graph import Graph, Node
+from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
+from ...graph.passes.outputs import drop_marks, given_by_forward, marks
+from ...graph.passes.simplify import simplify, without_stops
+from ...graph.support.trees import optree
+from ...lowering.function_graph import FunctionGraph, name_cotangents
+from ...trace.assertions import ENTRANCES
+from ...trace.axes import known_shape
+from ...trace.derived.derivatives import accumulate_all
+from ...trace.scope.reads import reading
+from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ...trace.xp import all as xp
+from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
+from ..calls.assumptions import is_told
+from ..calls.facts import facts_of_inputs
+from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
+from ..calls.gradients import check_gradient, match_gradients
+from ..calls.notes import find_notes
+from ..calls.recipe import Recipe, Recorded, Variant
+from ..calls.updates import Update, describe, find_updates, hide
+from ..proof.functions import FunctionUnderProof, prove_function
+from ..proof.verdict import Subject, leave_open
+from .again import check_draws, check_memory, check_tensors, refusing_read
+from .missing import compare_missing
+
+Tensor = Any
+OWN = __name__.partition(".")[0]
+# What is being captured, from the outside in: a capture that needs itself would never end.
+_in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", default=())
+
+
+def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+    """Run a recipe on symbolic values and return its simplified graphs.
+
+    Raises:
+        NeedsConcrete: Python needed something concrete that is not among the facts.
+        NotCaptured: it reaches beyond what is captured.
+        GradientError: its gradients do not fit its arguments.
+        Exception: what the user's own code raised.
+    """
+    in_use()  # a framework imported by now has its dialect registered
+    load_dialects()
+    own = (recipe, layout.key, tuple(facts.items()))
+    if any(own == other for other in _in_progress.get()):
+        message = f"function {recipe.name!r} applies itself to arguments like its own"
+        raise AppliesItself(TraceError(message))
+    reset = _in_progress.set((*_in_progress.get(), own))
+    try:
+        with (
+            keeping_modes(),
+            intercepting(),
+            passing() as watched,
+            reading() as found,
+            refusing_read(recipe.name, watched),
+        ):
+            variant = _capture(recipe, layout, facts)
+    finally:
+        _in_progress.reset(reset)
+    new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
+    if not all(isinstance(fact, ModeOf) for fact in new):
+        raise NeedsConcrete(*found, noted=False)
+    # What libraries are set to was the same all along: that holds for what was captured.
+    return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
+
+
+def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+    """Record once; again where something may have come from outside of the arguments."""
+    recording = _Recording(recipe, layout, facts)
+    variant = recording.run_asking()
+    trace = recording.trace
+    if trace.asks_for_memory:
+        check_memory(variant, _Recording(recipe, layout, trace.facts))
+    is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
+    if trace.witness.moved or trace.lifted or is_suspect:
+        again = _Recording(recipe, layout, trace.facts)
+        other = again.run_asking()
+        check_tensors(trace, again.trace)
+        drew = trace.witness.moved and again.trace.witness.moved
+        check_draws(trace, variant, other, drew=drew)
+    return variant
+
+
+def _statics(layout: Layout) -> dict[str, Any]:
+    return {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
+
+
+class AppliesItself(NotCaptured):
+    """It applies itself to arguments like those for which it is being captured."""
+
+
+class _Recording:
+    """One run of a recipe on symbolic values."""
+
+    def __init__(self, recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> None:
+        self.recipe = recipe
+        self.layout = layout
+        self.is_imported = hasattr(recipe, "apply")
+        kind = "imported function" if self.is_imported else "function"
+        self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
+        self.trace.defined = defined_at(recipe.functions())
+        self.trace.types = LibraryTypes(self.trace)
+        self.inputs: dict[str, Node] = {}
+        self.graphs: tuple[Graph, ...] = ()
+        self.facts = dict(facts)
+
+    def run_asking(self) -> Variant:
+        """Run the recipe; raise what symbols were asked and could not say, whoever caught it."""
+        witness = self.trace.witness = Witness(self.trace)
+        try:
+            with witness, questions.asking():
+                variant = self.run()
+            witness.check_left()
+        except TraceError as error:
+            raise NotCaptured(error) from error.__cause__
+        return variant
+
+    def run(self) -> Variant:
+        trace, layout = self.trace, self.layout
+        leaves = [self.symbol(leaf) for leaf in layout.leaves]
+        given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
+        recorded = self.attempt(lambda: self.recipe.record(trace, *layout.rebuild(leaves)))
+        flat, outputs = flatten_outputs(recorded.outputs)
+        updates = find_updates(layout.leaves, leaves, given, flat, recorded.dirty)
+        named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
+        if self.is_imported:  # by somebody else, who may not be told to copy
+            hide(updates, named, self.inputs)
+        else:
+            self.check_updates(updates)
+        self.check_dtypes(flat)
+        notes = self.attempt(lambda: find_notes(trace, named, flat))
+        fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
+        for i, each in fixed.items():
+            fixed[i] = self.check_output(each)
+        values = [
+            self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
+            for each in flat
+            if isinstance(each, Value)
+        ]
+        if not values:
+            raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
+        # Which outputs they are their objects tell: equal values are one node.
+        symbols = [each for each in flat if isinstance(each, Value)]
+        undifferentiable = tuple(
+            i
+            for i, each in enumerate(symbols)
+            if is_float(each.node.type) and any(each is own for own in recorded.undifferentiable)
+        )
+        tensors = tuple(leaf.name for leaf in layout.tensors)
+        own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
+        cotangents = name_cotangents(len(values))
+        forward_nodes = tuple(each.node for each in values)
+        gradients, wrt = self.gradients(
+            recorded,
+            outputs,
+            flat,
+            values,
+            cotangents=cotangents,
+            undifferentiable=undifferentiable,
+            leaves=[leaf for leaf in leaves if not any(leaf is each for each in recorded.dirty)],
+        )
+        key = () if trace.key is None else (trace.key,)
+        forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
+        heads = self.heads(cotangents)
+        backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
+        if trace.is_once or not recorded.second_order:
+            backward = without_stops(backward)
+        self.graphs = forward, backward
+        self.tell_types()
+        first_order = recorded.first_order
+        graphs = FunctionGraph(
+            trace.name,
+            replace(simplify(forward), origin=describe_routes(trace)),
+            simplify(backward),
+            first_order=bool(first_order() if callable(first_order) else first_order),
+            inputs=tensors,
+            cotangents=cotangents,
+            wrt=wrt,
+            keeps_output=recorded.keeps_output or bool(marks(backward)),
+            undifferentiable=undifferentiable,
+            second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
+        ).without_calls()
+        graphs = graphs.without_needless_marks()
+        if self.is_imported and recorded.second_order and graphs.is_once:
+            trace.lacks = trace.lacks or "the derivative of its backward"
+        assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
+        facts = dict(self.facts)
+        return Variant(
+            graphs,
+            layout,
+            outputs,
+            fixed,
+            facts,
+            lacks=trace.lacks,
+            assumed=assumed,
+            notes=notes,
+            updates=updates,
+        )
+
+    def check_updates(self, updates: Sequence[Update]) -> None:
+        """Refuse arguments that the user's own code updates in place.
+
+        Raises:
+            NotCaptured: it does.
+        """
+        trace = self.trace
+        for update in updates:
+            where = self.inputs[update.leaf.name]
+            if where in trace.updates:
+                advice = trace.words.advise(f"work on a copy: {update.leaf.path}.clone()")
+                raise NotCaptured(
+                    trace.error(
+                        f"{describe(updates)}, which the caller would see in one framework "
+                        f"only{advice}",
+                        trace.updates[where],
+                    )
+                )
+
+    def tell_types(self) -> None:
+        """Say of which calls no library could tell the type, where all is to be proven."""
+        calls = ", ".join(self.trace.types.unconfirmed)
+        if calls:
+            code = next((getattr(f, "__code__", None) for f in self.recipe.functions()), None)
+            subject = Subject(self.recipe.subject, code, OWN)
+            leave_open(subject, f"no library says what dtype these give: {calls}")
+
+    def symbol(self, leaf: Leaf) -> Any:
+        """Return what stands for a leaf while it is recorded."""
+        if leaf.kind == "static":
+            return leaf.value
+        if leaf.kind == "number":
+            value = self.trace.input(leaf.name, FLOAT_SCALAR)
+            self.inputs[leaf.name] = value.node
+            fact = f"param:{leaf.name}"
+            return self.trace.value(constant(self.facts[fact])) if fact in self.facts else value
+        value = self.trace.input(leaf.name, type_of(self.layout, leaf))
+        self.inputs[leaf.name] = value.node
+        return value
+
+    def attempt(self, run: Callable[[], Any]) -> Any:
+        """Run the user's code; what fails because it met a symbol is no error of the user's."""
+        try:
+            return run()
+        except (NeedsConcrete, NotCaptured, GradientError):
+            raise
+        except TraceError as error:
+            raise NotCaptured(error) from error.__cause__
+        except MultigradError:
+            raise
+        except Exception as error:
+            if not self.is_imported and is_users_own(self.trace, error):
+                raise
+            raise explain(self.trace, self.layout, error) from error
+
+    ENTRANCES.add(attempt.__code__)
+
+    def check_output(self, output: Any) -> Any:
+        """Return an output that is no symbolic value: a number, a word, None."""
+        if isinstance(output, bool | int | float | str | type(None)):
+            return output
+        if isinstance(output, Picked):
+            problem = "selects elements by a mask, so that the values decide on the size"
+            raise NotCaptured(
+                self.trace.error(f"{problem}{self.trace.words.advise('use xp.where(mask, x, 0)')}")
+            )
+        raise NotCaptured(
+            self.trace.error(
+                f"returns a {type(output).__name__} that it did not compute from its arguments"
+            )
+        )
+
+    def check_dtypes(self, outputs: list[Any]) -> None:
+        """Refuse dtypes that no call passes."""
+        for value in (each for each in outputs if isinstance(each, V)):
+            if (dtype := value.node.type.dtype) in FLOAT8:
+                raise NotCaptured(
+                    self.trace.error(f"returns {dtype}, which stays inside: cast to a float dtype")
+                )
+
+    def number(self, value: Value) -> Value:
+        """Return a computed number as a tensor."""
+        like = next((self.inputs[leaf.name] for leaf in self.layout.tensors), None)
+        if like is None:
+            raise NotCaptured(self.trace.error("returns a number"))
+        zero = xp.sum(xp.zeros_like(self.trace.value(like)))
+        if value.node.type == INT_SCALAR:
+            dialect = find_dialect(next(iter(self.trace.routes), ""))
+            zero = xp.astype(zero, INT64 if dialect is None else dialect.habits.whole)
+        return zero + value
+
+    def heads(self, cotangents: tuple[str, ...]) -> tuple[Node, ...]:
+        return tuple(self.inputs[name] for name in cotangents if name in self.inputs)
+
+    def gradients(
+        self,
+        recorded: Recorded,
+        outputs: Any,
+        flat: list[Any],
+        values: list[Value],
+        cotangents: tuple[str, ...],
+        undifferentiable: tuple[int, ...],
+        leaves: list[Any],
+    ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        """Return the nodes of the gradients, and the inputs whose they are."""
+        given: list[Any] = []
+        for i, (value, name) in enumerate(zip(values, cotangents, strict=True)):
+            if is_float(value.node.type) and i not in undifferentiable:
+                cotangent = self.trace.input(name, value.node.type)
+                self.inputs[name] = cotangent.node
+                given.append(cotangent)
+            else:
+                zeros = xp.zeros_like(value)
+                given.append(zeros if recorded.missing is None else recorded.missing(value))
+        heads = self.heads(cotangents)
+        if not heads:  # no output carries a gradient: nobody calls backward
+            return (), ()
+        if recorded.pull is None:
+            return self.derivative(values, given)
+        sources = {name: value for value, name in zip(values, cotangents, strict=True)}
+        for name, value in sources.items():
+            shape = known_shape(value)
+            if shape is not None:
+                self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
+        symbols = [each for each in flat if isinstance(each, Value)]
+        kept, own = symbols if recorded.keeps_output else (), recorded.pull
+
+        def pull(given: list[Any]) -> dict[str, Node]:
+            rest, asked = iter(given), questions.count()
+            filled = [next(rest) if isinstance(each, Value) else None for each in flat]
+            upstream = optree.tree_unflatten(outputs, filled)
+            try:
+                with written_in(self.trace, self.trace.latest), given_by_forward(kept, leaves):
+                    self.trace.in_backward = True
+                    return self.matched(self.attempt(lambda: own(upstream)))
+            except NeedsConcrete as need:  # a cotangent has the shape of its output
+                questions.forget(asked)
+                raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
+
+        drawn = self.trace.draws
+        found = pull(given)
+        if recorded.missing is not None and len(heads) > 1:
+            compare_missing(self.trace, pull, (recorded.missing, given), found=found, drawn=drawn)
+        return tuple(found.values()), tuple(found)
+
+    def matched(self, returned: Any) -> dict[str, Node]:
+        """Return what a backward returned, by the inputs whose gradients they are."""
+        matched = match_gradients(self.trace.name, returned, self.layout)
+        found: dict[str, Node] = {}
+        for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
+            if leaf.kind != "tensor":
+                continue
+            argument = self.inputs[leaf.name]
+            if not is_float(argument.type):
+                continue
+            value = self.attempt(
+                lambda leaf=leaf, argument=argument, gradient=gradient: check_gradient(
+                    self.trace, leaf, argument, gradient
+                )
+            )
+            if value is not None:
+                found[leaf.name] = value.node
+        return found
+
+    def derivative(
+        self, values: list[Value], given: list[Value]
+    ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        """Return the true derivative by the ops' VJPs."""
+        if self.trace.lost_gradient:
+            raise NotCaptured(
+                self.trace.error(
+                    f"takes the derivative of {self.trace.lost_gradient}, whose own gradient is "
+                    "not captured. Give the function a backward"
+                )
+            )
+        floats = [
+            leaf.name for leaf in self.layout.tensors if is_float(self.inputs[leaf.name].type)
+        ]
+        targets = [self.inputs[name] for name in floats]
+        seeds = [
+            (value.node, cotangent)
+            for value, cotangent in zip(values, given, strict=True)
+            if is_float(value.node.type)
+        ]
+        found = accumulate_all(self.trace, seeds, targets)
+        nodes = [
+            xp.zeros_like(self.trace.value(target)).node if gradient is None else gradient.node
+            for target, gradient in zip(targets, found, strict=True)
+        ]
+        return tuple(nodes), tuple(floats)
+
+
+class CodeRecipe(Recipe):
+    """A recipe of the user's own code, which is captured by running it on symbolic values."""
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run it on symbolic values."""
+        raise NotImplementedError
+
+    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        """Return its graphs for arguments of a layout; see `Recipe`."""
+        return capture_function(self, layout, facts)
+
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Compare graphs with what they were captured from; see `Recipe`."""
+
+        def recapture() -> Any:
+            return capture_function(self, variant.layout, variant.facts)
+
+        under_proof = FunctionUnderProof(self, variant, leaves)
+        return prove_function(under_proof, recapture, is_call=is_call)

@@ -1,0 +1,4 @@
+"""Programs as data: the IR, its ops and passes, keyed draws; and what every room needs.
+
+May import the rooms up to `errors`; docs/architecture.md has their order.
+"""

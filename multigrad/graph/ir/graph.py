@@ -1,0 +1,182 @@
+"""Nodes and graphs: frozen, hash-consed SSA.
+
+Two nodes with the same op, operands and attributes are the same object, so common subexpressions
+never exist twice and identity is equality. A graph names its inputs and outputs; everything else
+hangs on the nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ..support.threads import make_lock
+from .op import Op
+from .types import Type
+
+Attrs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Node:
+    """One operation: `op(operands, **attrs)`; made by `make_node` only: equal nodes are one."""
+
+    op: Op
+    operands: tuple[Node, ...]
+    attrs: Attrs
+    type: Type
+
+    def attr(self, name: str) -> Any:
+        """Return the attribute `name`."""
+        return dict(self.attrs)[name]
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name}: {self.type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the user's source."""
+
+    file: str
+    line: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A pure function: `inputs` (INPUT nodes, in order) to `outputs`.
+
+    `locations` says where in the user's source a node was written, `origin` in which dialect and
+    how it was captured; they do not change what the graph means. `nodes` are those that the
+    outputs need, operands before users.
+    """
+
+    name: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    locations: Mapping[Node, Location] = field(default_factory=dict)
+    origin: str = ""
+    nodes: tuple[Node, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", walk(self.outputs))
+
+    def input(self, name: str) -> Node | None:
+        """Return the input called `name`, or None."""
+        for node in self.inputs:
+            if node.attr("name") == name:
+                return node
+        return None
+
+    def reads(self, name: str) -> bool:
+        """Return whether the outputs depend on the input `name`."""
+        return self.input(name) in self.nodes
+
+    def __str__(self) -> str:
+        return format_graph(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A graph inside of a node, as the body of a loop: it reads its own inputs alone. Equal where
+    the graphs are; `repr` is equal for equal ones, and short.
+    """
+
+    graph: Graph = field(compare=False)
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        text = format_graph(Graph(graph.name, graph.inputs, graph.outputs)).encode()
+        object.__setattr__(self, "digest", hashlib.blake2b(text, digest_size=16).hexdigest())
+
+    def __repr__(self) -> str:
+        return f"<{self.graph.name} {self.digest}>"
+
+
+def regions_of(node: Node) -> list[Region]:
+    """Return the regions among a node's attributes."""
+    return [value for _, value in node.attrs if isinstance(value, Region)]
+
+
+def every_node(graph: Graph) -> tuple[Node, ...]:
+    """Return the nodes of a graph, and those of the regions in it."""
+    regions = [value for node in graph.nodes for _, value in node.attrs if type(value) is Region]
+    return (*graph.nodes, *[node for region in regions for node in every_node(region.graph)])
+
+
+_nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_lock = make_lock()
+
+
+def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_: Type) -> Node:
+    """Return the node for this operation, the existing one where there is one."""
+    operands = tuple(operands)
+    pairs = tuple(sorted(attrs.items()))
+    # repr tells 0.0 from -0.0, 1 from 1.0 and True, and makes NaN equal to itself.
+    key = (op.name, tuple(map(id, operands)), repr(pairs), type_)
+    with _lock:
+        node = _nodes.get(key)
+        if node is None:
+            node = _nodes[key] = Node(op, operands, pairs, type_)
+        return node
+
+
+def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
+    """Return every node below `outputs` once, operands before users."""
+    found: dict[Node, None] = {}
+    entered: set[Node] = set()
+    stack = [*outputs][::-1]
+    while stack:
+        node = stack[-1]
+        if node in entered:
+            found[stack.pop()] = None
+        else:
+            entered.add(node)
+            stack.extend(reversed(node.operands))
+    return tuple(found)
+
+
+def count_uses(graph: Graph) -> dict[Node, int]:
+    """Return how often each node is an operand or an output."""
+    uses = dict.fromkeys(graph.outputs, 0)
+    for node in graph.nodes:
+        for operand in node.operands:
+            uses[operand] = uses.get(operand, 0) + 1
+    for node in graph.outputs:
+        uses[node] += 1
+    return uses
+
+
+def format_graph(graph: Graph) -> str:
+    """Return the text form, one node a line, for reading; a region stands where it is met first."""
+    shown: set[Region] = set()
+    serials = itertools.count(1)
+    inputs = [(node.attr("name"), node.type) for node in graph.inputs]
+    names = {node: node.attr("name") for node in graph.inputs}
+    origin = f"  # {graph.origin}" if graph.origin else ""
+    lines = [f"{graph.name}({', '.join(f'{name}: {type_}' for name, type_ in inputs)}){origin}"]
+    for node in graph.nodes:
+        if node.op.name == "const":
+            names[node] = repr(node.attr("value"))
+        elif node not in names:
+            names[node] = f"%{next(serials)}"
+            arguments = [names[operand] for operand in node.operands]
+            arguments += [f"{key}={value!r}" for key, value in node.attrs]
+            where = f"  # {graph.locations[node]}" if node in graph.locations else ""
+            result = f"{names[node]}: {node.type}"
+            lines.append(f"  {result} = {node.op.name}({', '.join(arguments)}){where}")
+            for region in regions_of(node):
+                if region not in shown:
+                    shown.add(region)
+                    lines += [f"    {line}" for line in format_graph(region.graph).split("\n")]
+    lines.append(f"  return {', '.join(names[node] for node in graph.outputs)}")
+    return "\n".join(lines)

@@ -1,0 +1,119 @@
+"""One row of the op table: what is declared of an operation. `multigrad.graph.ops` has the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .types import Type
+
+ResultRule = Callable[..., Type]
+REQUIRED: Any = object()  # the default of an attribute without one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attr:
+    """A static attribute of an op.
+
+    Attributes:
+        legal: whether a value may stand in a graph.
+        samples: values that tests try; none where they depend on the operand's shape.
+        default: what `xg.xp` takes where it is left out.
+        annotation: its type in `xg.xp`.
+        taken: the function by which `xg.xp` reads a value, of those that
+            `multigrad/trace/xp/made.py` knows; "": it takes it as it is.
+    """
+
+    legal: Callable[[object], bool]
+    samples: tuple[Any, ...] = ()
+    default: Any = REQUIRED
+    annotation: str = "Any"
+    taken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Of an op that every library refuses on bools: what to write instead."""
+
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One row of the table.
+
+    Attributes:
+        coerce: what operands become first: "float" (bools are cast), "bool" (they must be bools),
+            "int" (integers), "where" (a bool, then one dtype), "indices" (integers of that name,
+            the others as they are), "raw" (taken as they are).
+        symbol: Python's operator.
+        random: whether it draws numbers, by a key.
+        xp: its name in `xg.xp`, where that is another; "" if it has none.
+        composed: its function there is written by hand: it does more than record the op.
+        in_vjps: only VJPs record it.
+        domain: intervals for each operand, or one for all, where it is smooth; None: anywhere.
+        degree: how linearity in something passes through it; None: it does not.
+        integer: of integers alone it stays among them, instead of taking the float dtype; a dtype:
+            they become that.
+        shape_only: the operands that give a shape (and a dtype) only: no value is read.
+        shaped_like: the operand whose shape a check need not compare with the result's.
+        view: whether the result shares memory with its operand in some framework.
+        on_numbers: its function of Python numbers, in the place of the meaning in NumPy.
+        plain: what Python computes on floats without ever raising, and tensors as well.
+        on_bools: of bools alone: the op that is meant, or "numbers" (on 0 and 1, then bools again).
+        power: the exponent of `pow` that is this op.
+        copies: how many times its input's size the result is; None: as its largest operand.
+        bits: those of an integer result; None: those of its largest operand.
+        collective: whether shards may exchange numbers.
+        shape_of: the result's shape, of the operands' and the attributes; None: it is that of the
+            meaning, run on arrays of stride 0.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    attrs: Mapping[str, Attr]
+    coerce: str
+    result: ResultRule
+    numpy: Callable[..., Any]
+    vjp: Callable[..., tuple[Any, ...]] | None
+    doc: str
+    symbol: str | None = None
+    random: bool = False
+    xp: str | None = None
+    composed: bool = False
+    in_vjps: bool = False
+    domain: Any = None
+    degree: Callable[..., int | None] | None = None
+    integer: bool | str = False
+    shape_only: tuple[int, ...] = ()
+    shaped_like: int | None = None
+    view: Literal["always", "sometimes"] | None = None
+    on_numbers: Callable[..., Any] | None = None
+    plain: bool = False
+    on_bools: Op | Refused | Literal["numbers"] | None = None
+    power: float | None = None
+    copies: Callable[..., int] | None = None
+    bits: Callable[..., int] | None = None
+    collective: bool = False
+    shape_of: Callable[..., tuple[int, ...]] | None = None
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    @property
+    def in_xp(self) -> str:
+        """Its name in `xg.xp`; "" if it has none."""
+        return self.name if self.xp is None else self.xp
+
+    @property
+    def variadic(self) -> bool:
+        """Whether the last operand stands for one or more."""
+        return bool(self.operands) and self.operands[-1].startswith("*")
+
+    def operand_names(self, count: int) -> tuple[str, ...]:
+        """Return the names of `count` operands."""
+        if not self.variadic:
+            return self.operands
+        *fixed, rest = self.operands
+        return (*fixed, *(f"{rest[1:]}_{i}" for i in range(count - len(fixed))))

@@ -1,0 +1,60 @@
+"""The op table: every operation of the rule IR, declared once, by family.
+
+A declaration holds an op's name, operands, attributes, NumPy meaning, VJP, result type, a line of
+documentation and what else is to be known of it (`Op`, in `multigrad/graph/ir/op.py`). Backends
+map the rows to their own callables; passes read them; `xg.xp`, docs and tests are made from them.
+"""
+
+from __future__ import annotations
+
+from ..ir.op import Op
+from . import structure
+from .arrays import (
+    collectives,
+    convolutions,
+    draws,
+    factors,
+    indexing,
+    indices,
+    linalg,
+    loops,
+    ordering,
+    products,
+    quantiles,
+    reductions,
+    shapes,
+)
+from .arrays.collectives import *
+from .arrays.convolutions import *
+from .arrays.draws import *
+from .arrays.factors import *
+from .arrays.indexing import *
+from .arrays.indices import *
+from .arrays.linalg import *
+from .arrays.loops import *
+from .arrays.ordering import *
+from .arrays.products import *
+from .arrays.quantiles import *
+from .arrays.reductions import *
+from .arrays.shapes import *
+from .elementwise import activations, arithmetic, logic, selection, special, transcendental
+from .elementwise.activations import *
+from .elementwise.arithmetic import *
+from .elementwise.logic import *
+from .elementwise.selection import *
+from .elementwise.special import *
+from .elementwise.transcendental import *
+from .structure import *
+
+FAMILIES = (
+    arithmetic, transcendental, special, activations, logic, selection, reductions, products,
+    convolutions, linalg, factors, shapes, indexing, ordering, indices, quantiles, draws,
+    collectives, loops, structure,
+)  # fmt: skip
+OPS: dict[str, Op] = {
+    row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
+}
+STRUCTURE = (
+    structure.INPUT, structure.CONST, structure.CALL, structure.OUTPUT, loops.WHILE_LOOP,
+)  # fmt: skip
+CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

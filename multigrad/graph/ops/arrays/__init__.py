@@ -1,0 +1,1 @@
+"""Ops over whole arrays: shapes, places, sums, products, factors, draws, loops."""

@@ -1,0 +1,84 @@
+"""Random draws: pure, the key is an operand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import random
+from ...ir.op import Op
+from ..attributes import count
+from ..numerics import Array, is_16_bit
+from ..results import drawn, key
+from ..table import op, zero
+
+
+def draw(name: str, operands: str, numpy: Any, doc: str, **more: Any) -> Op:
+    """Declare a random draw of x's shape and dtype."""
+    more |= {"random": True, "composed": True, "shape_only": (1,)}
+    return op(name, operands, coerce="raw", numpy=numpy, vjp=zero, result=drawn, doc=doc, **more)
+
+
+def fold_in(key: Any, *, n: int) -> Any:
+    return random.fold_in(key, n)
+
+
+def uniform_like(key: Any, x: Array) -> Array:
+    return random.uniform_like(key, np.asarray(x))
+
+
+def normal_like(key: Any, x: Array) -> Array:
+    return random.normal_like(key, np.asarray(x))
+
+
+def uniform_wide(key: Any, x: Array) -> Array:
+    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
+    return random.uniform(key, np.shape(x), np.float32 if is_16_bit(x) else x.dtype)
+
+
+def bernoulli_like(key: Any, x: Array, p: Any) -> Array:
+    return (uniform_like(key, x) < np.asarray(p).astype(x.dtype)).astype(x.dtype)
+
+
+def rademacher_like(key: Any, x: Array) -> Array:
+    half, one = x.dtype.type(0.5), x.dtype.type(1)
+    return np.where(uniform_like(key, x) < half, one, -one)
+
+
+def exponential_like(key: Any, x: Array) -> Array:
+    return (-np.log1p(-uniform_wide(key, x))).astype(x.dtype)
+
+
+def gumbel_like(key: Any, x: Array) -> Array:
+    uniform = uniform_wide(key, x)
+    positive = np.maximum(uniform, np.finfo(uniform.dtype).tiny)
+    return (-np.log(-np.log(positive))).astype(x.dtype)
+
+
+FOLD_IN = op(
+    "fold_in",
+    "key",
+    n=count(1, 2),
+    coerce="raw",
+    numpy=fold_in,
+    vjp=zero,
+    result=key,
+    doc="The n-th key derived from a key.",
+    xp="",
+    composed=True,
+)
+UNIFORM_LIKE = draw(
+    "uniform_like",
+    "key x",
+    uniform_like,
+    "Uniform on [0, 1), of x's shape and dtype.",
+    xp="rand_like",
+)
+NORMAL_LIKE = draw(
+    "normal_like", "key x", normal_like, "Standard normal, of x's shape and dtype.", xp="randn_like"
+)
+BERNOULLI_LIKE = draw("bernoulli_like", "key x p", bernoulli_like, "1 with probability p, else 0.")
+RADEMACHER_LIKE = draw("rademacher_like", "key x", rademacher_like, "1 or -1.")
+EXPONENTIAL_LIKE = draw("exponential_like", "key x", exponential_like, "Exponential with mean 1.")
+GUMBEL_LIKE = draw("gumbel_like", "key x", gumbel_like, "Standard Gumbel.")

@@ -1,0 +1,293 @@
+"""Factors of matrices that are several: LU, singular values, eigenvalues, QR.
+
+An op has one result. Where factors belong together, as vectors whose signs do, they lie in one
+tensor, one below the other: `xg.xp` takes them apart. Signs of singular vectors, of eigenvectors
+and of the columns of q are what the backend's library gives; so is the order of vectors that belong
+to equal values, and the pivot among equal numbers. 16-bit values are computed in float32 and
+rounded once. A matrix that is not finite: NumPy and PyTorch raise for its values, else it is NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..attributes import flag
+from ..numerics import Array, is_16_bit, widened
+from ..result_shapes import Shape, with_matrices
+from ..results import of_matrix, reshaped, rows_of
+from ..table import Cotangents, zero
+from .linalg import of_matrices, square
+
+# --- parts of a matrix ----------------------------------------------------------------------------
+
+
+def columns_of(xp: Any, x: Any) -> Any:
+    """Ones on the diagonal of a matrix that turns as many rows as x has columns into its rows."""
+    return xp.tril(xp.triu(xp.ones_like(xp.matrix_transpose(x))))
+
+
+def eye_like(xp: Any, x: Any) -> Any:
+    """Ones on the diagonal."""
+    return xp.tril(xp.triu(xp.ones_like(x)))
+
+
+def rows_below(xp: Any, packed: Any, start: Any, like: Any) -> Any:
+    """As many rows as `like` has."""
+    return xp.part(packed, xp.getitem(like, (..., slice(None, 1))), start, axis=-2)
+
+
+def quotient(xp: Any, a: Any, b: Any) -> Any:
+    """a / b, zero where both are: a function of values alone has a slope where two are equal.
+
+    There its second derivative is not known.
+    """
+    nothing = xp.logical_and(xp.equal(a, 0), xp.equal(b, 0))
+    return xp.where(nothing, 0.0, a / xp.where(nothing, 1.0, b))
+
+
+# --- LU -------------------------------------------------------------------------------------------
+
+
+def factored(x: Array) -> tuple[Array, Array]:
+    """Return LAPACK's packed factors and pivots, which count from 0."""
+    from scipy.linalg import lapack
+
+    *batch, rows, columns = x.shape
+    packed, pivots = np.array(x), np.zeros((*batch, min(rows, columns)), np.int64)
+    (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
+    for at in np.ndindex(*batch) if x.size else ():
+        packed[at], pivots[at], _ = getrf(x[at])
+    return packed, pivots
+
+
+@widened
+def lu(x: Array) -> Array:
+    """A zero on the diagonal of u is no error."""
+    return factored(x)[0]
+
+
+def lu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Of l, made square by the columns of an identity, and u, by its rows: Seeger et al.,
+    Auto-differentiating linear algebra, 2017, for the square case.
+    """
+    short = columns_of(xp, x)
+    below = xp.tril(y, -1)
+    left = xp.matmul(below, short)
+    whole = xp.matmul(short, xp.triu(y))
+    beyond = xp.ones_like(whole) - xp.matmul(short, xp.matrix_transpose(short))
+    right = whole + eye_like(xp, whole) * beyond
+    of_lower, of_upper = xp.tril(ct, -1), xp.triu(ct)
+    inner = xp.tril(xp.matmul(xp.matrix_transpose(left), of_lower) + of_lower, -1)
+    inner = inner + xp.triu(xp.matmul(of_upper, xp.matrix_transpose(right)))
+    half = xp.triangular_solve(left, inner, lower=True, transposed=True, unit=True)
+    turned = xp.triangular_solve(
+        right, xp.matrix_transpose(half), lower=False, transposed=False, unit=False
+    )
+    rows = xp.lu_permutation(xp.lu_pivots(x), x)
+    places = xp.broadcast_to(xp.expand_dims(rows, -1), x)
+    return (xp.untake_along(xp.matrix_transpose(turned), places, x, axis=-2),)
+
+
+def lu_pivots(x: Array) -> Array:
+    return factored(x.astype(np.float32) if is_16_bit(x) else x)[1]
+
+
+def lu_permutation(indices: Array, like: Array) -> Array:
+    rows = np.shape(like)[-2]
+    places = np.broadcast_to(np.arange(rows), (*indices.shape[:-1], rows)).copy()
+    for at in np.ndindex(*indices.shape[:-1]):
+        for i, pivot in enumerate(indices[at]):
+            places[at][[i, pivot]] = places[at][[pivot, i]]
+    return places
+
+
+def pivots_shape(x: Shape) -> Shape:
+    return (*with_matrices(x)[:-2], min(x[-2:]))
+
+
+def permutation_shape(indices: Shape, like: Shape) -> Shape:
+    if not indices:
+        raise ValueError("pivots lie in the last axis, and there is none")
+    return (*indices[:-1], with_matrices(like)[-2])
+
+
+LU = of_matrices(
+    "lu",
+    "x",
+    lu,
+    lu_vjp,
+    "l, whose diagonal is one, and u in one matrix: the factors of x in other rows.",
+    result=of_matrix,
+    shape_of=with_matrices,
+    in_vjps=True,
+    xp="packed_lu",
+)
+LU_PIVOTS = of_matrices(
+    "lu_pivots",
+    "x",
+    lu_pivots,
+    zero,
+    "With which row each was exchanged in turn for the LU factors, from 0.",
+    result=rows_of,
+    shape_of=pivots_shape,
+    in_vjps=True,
+)
+LU_PERMUTATION = of_matrices(
+    "lu_permutation",
+    "indices like",
+    lu_permutation,
+    zero,
+    "Of pivots, where each row of l u stands in a matrix of as many rows as `like`.",
+    result=rows_of,
+    shape_of=permutation_shape,
+    coerce="indices",
+    shape_only=(1,),
+    in_vjps=True,
+)
+
+# --- singular values ------------------------------------------------------------------------------
+
+
+@widened
+def svd(x: Array) -> Array:
+    """Raise LinAlgError where there are none."""
+    if not x.size:
+        return np.zeros(svd_shape(x.shape), x.dtype)
+    u, s, vh = np.linalg.svd(x, full_matrices=False)
+    return np.concatenate((s[..., None, :], u, np.swapaxes(vh, -1, -2)), -2)
+
+
+def svd_shape(x: Shape) -> Shape:
+    return (*x[:-2], 1 + x[-2] + x[-1], min(x[-2:]))
+
+
+def svd_parts(xp: Any, packed: Any, x: Any) -> tuple[Any, Any, Any]:
+    """Return the values in a row, and both vectors in columns."""
+    left = rows_below(xp, packed, 1, x)
+    right = rows_below(xp, packed, xp.dim(x, -2) + 1, xp.matrix_transpose(x))
+    return xp.getitem(packed, (..., slice(0, 1), slice(None))), left, right
+
+
+def svd_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Townsend, Differentiating the singular value decomposition, 2016; the quotients by a
+    difference of squares are taken apart.
+    """
+    (s, u, v), (of_s, of_u, of_v) = svd_parts(xp, y, x), svd_parts(xp, ct, x)
+    column = xp.matrix_transpose(s)
+    left, right = (xp.matmul(xp.matrix_transpose(a), b) for a, b in ((u, of_u), (v, of_v)))
+    turns, counter = (each - xp.matrix_transpose(each) for each in (left, right))
+    between = quotient(xp, turns + counter, s - column)
+    inner = 0.5 * (between + quotient(xp, turns - counter, s + column))
+    inner = inner + eye_like(xp, inner) * of_s
+    rows, columns, count = xp.dim(x, -2), xp.dim(x, -1), xp.dim(y, -1)
+    outside_u = quotient(xp, outside(xp, of_u, u, left, xp.greater(rows, count)), s)
+    outside_v = quotient(xp, outside(xp, of_v, v, right, xp.greater(columns, count)), s)
+    first = xp.matmul(xp.matmul(u, inner) + outside_u, xp.matrix_transpose(v))
+    return (first + xp.matmul(u, xp.matrix_transpose(outside_v)),)
+
+
+def outside(xp: Any, cotangent: Any, vectors: Any, inner: Any, exists: Any) -> Any:
+    """What of a cotangent lies outside of what the vectors span, where anything does."""
+    return xp.where(exists, cotangent - xp.matmul(vectors, inner), xp.zeros_like(cotangent))
+
+
+SVD = of_matrices(
+    "svd",
+    "x",
+    svd,
+    svd_vjp,
+    "Singular values, descending, in the first row; below it columns u, then v.",
+    result=reshaped,
+    shape_of=svd_shape,
+    in_vjps=True,
+    xp="packed_svd",
+)
+
+# --- eigenvalues ----------------------------------------------------------------------------------
+
+
+@widened
+def eigh(x: Array, *, lower: bool) -> Array:
+    """Raise LinAlgError where there are none."""
+    if not x.size:
+        return np.zeros(eigh_shape(x.shape), x.dtype)
+    w, v = np.linalg.eigh(x, "L" if lower else "U")
+    return np.concatenate((w[..., None, :], v), -2)
+
+
+def eigh_shape(x: Shape, **attrs: Any) -> Shape:
+    return (*square(x)[:-2], x[-1] + 1, x[-1])
+
+
+def eigh_parts(xp: Any, packed: Any) -> tuple[Any, Any]:
+    """Return the values in a row, and the vectors in columns."""
+    values = xp.getitem(packed, (..., slice(0, 1), slice(None)))
+    return values, xp.getitem(packed, (..., slice(1, None), slice(None)))
+
+
+def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
+    """Of a symmetric x, and itself symmetric: Giles, An extended collection of matrix derivative
+    results, 2008, section 3.1.
+    """
+    (w, v), (of_w, of_v) = eigh_parts(xp, y), eigh_parts(xp, ct)
+    turned = xp.matrix_transpose(v)
+    product = xp.matmul(turned, of_v)
+    apart = xp.tril(product, -1) + xp.triu(product, 1)
+    inner = quotient(xp, apart, w - xp.matrix_transpose(w))
+    inner = inner + eye_like(xp, inner) * of_w
+    inner = 0.5 * (inner + xp.matrix_transpose(inner))
+    return (xp.matmul(xp.matmul(v, inner), turned),)
+
+
+EIGH = of_matrices(
+    "eigh",
+    "x",
+    eigh,
+    eigh_vjp,
+    "Eigenvalues, ascending, above columns of eigenvectors; one triangle is read.",
+    result=reshaped,
+    shape_of=eigh_shape,
+    lower=flag(True),
+    in_vjps=True,
+    xp="packed_eigh",
+)
+
+# --- QR -------------------------------------------------------------------------------------------
+
+
+@widened
+def qr(x: Array) -> Array:
+    if not x.size:
+        return np.zeros(qr_shape(x.shape), x.dtype)
+    return np.linalg.qr(x)[0]
+
+
+def qr_shape(x: Shape) -> Shape:
+    return (*x[:-1], min(x[-2:]))
+
+
+def qr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Seeger et al. 2017, equation 7; of a wide matrix the first columns decide."""
+    turned = xp.matrix_transpose(y)
+    r = xp.triu(xp.matmul(turned, x))
+    first = xp.part(r, xp.matrix_transpose(r), 0, axis=-1)
+    product = xp.matmul(xp.matrix_transpose(ct), y)
+    both = xp.tril(product) + xp.matrix_transpose(xp.tril(product, -1))
+    inner = xp.matrix_transpose(ct - xp.matmul(y, both))
+    solved = xp.triangular_solve(first, inner, lower=False, transposed=False, unit=False)
+    return (xp.unpart(xp.matrix_transpose(solved), x, 0, axis=-1),)
+
+
+QR = of_matrices(
+    "qr",
+    "x",
+    qr,
+    qr_vjp,
+    "The orthonormal columns q of the factors q r.",
+    result=reshaped,
+    shape_of=qr_shape,
+    in_vjps=True,
+    xp="qr_columns",
+)

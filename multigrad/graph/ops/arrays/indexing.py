@@ -1,0 +1,379 @@
+"""Ops that cut, repeat, join and pad; each with the op that undoes it, which its VJP needs.
+
+All attributes are static. `as_index` and `as_pairs` read them for the backends too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.graph import Node
+from ...ir.op import Op
+from .. import result_shapes
+from ..attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETITIONS, WIDTHS, number
+from ..numerics import Array, widened
+from ..properties import added, filled_with_zero, in_each, in_first
+from ..results import reshaped, sliced
+from ..table import Cotangents, op
+from .shapes import rearrangement, shaped
+
+
+def undoing(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare the VJP of a rearrangement: its second operand gives the shape."""
+    return shaped(name, numpy, vjp, doc, in_vjps=True, **more)
+
+
+# --- indices -----------------------------------------------------------------------------------
+
+
+def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the Python index that an attribute stands for."""
+    return tuple(map(_as_item, index))
+
+
+def _as_item(item: Any) -> Any:
+    if item == "...":
+        return Ellipsis
+    return slice(*item) if isinstance(item, tuple) else item
+
+
+def getitem(x: Array, *, index: tuple[Any, ...]) -> Array:
+    return np.asarray(x)[as_index(index)]
+
+
+def getitem_vjp(xp: Any, ct: Any, y: Any, x: Any, *, index: Any) -> Cotangents:
+    return (xp.setitem(ct, x, index),)
+
+
+def setitem(x: Array, like: Array, *, index: tuple[Any, ...]) -> Array:
+    full = np.zeros(np.shape(like), x.dtype)
+    full[as_index(index)] = x
+    return full
+
+
+def indexed_shape(
+    x: tuple[int, ...], like: tuple[int, ...], *, index: tuple[Any, ...]
+) -> tuple[int, ...]:
+    part = np.broadcast_to(0, like)[as_index(index)]
+    return result_shapes.put(x, np.shape(part), like)
+
+
+def setitem_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, index: Any) -> Cotangents:
+    return xp.getitem(ct, as_index(index)), None
+
+
+def take(x: Array, *, indices: tuple[int, ...], axis: int) -> Array:
+    return np.take(x, np.array(indices, np.intp), axis=axis)
+
+
+def take_vjp(xp: Any, ct: Any, y: Any, x: Any, *, indices: Any, axis: int) -> Cotangents:
+    return (xp.untake(ct, x, indices, axis=axis),)
+
+
+def taken(node: Node, sizes: Sequence[int]) -> int:
+    return sizes[0] * max(1, len(node.attr("indices")))
+
+
+@widened
+def untake(x: Array, like: Array, *, indices: tuple[int, ...], axis: int) -> Array:
+    full = np.zeros(np.moveaxis(like, axis, 0).shape, x.dtype)
+    np.add.at(full, np.array(indices, np.intp), np.moveaxis(x, axis, 0))
+    return np.moveaxis(full, 0, axis)
+
+
+def untake_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, like: Any, *, indices: Any, axis: int
+) -> Cotangents:
+    return xp.take(ct, indices, axis=axis), None
+
+
+GETITEM = rearrangement(
+    "getitem",
+    getitem,
+    getitem_vjp,
+    "Basic indexing: ints, slices as (start, stop, step), None, '...'.",
+    index=INDEX,
+    composed=True,
+    view="always",
+)
+SETITEM = undoing(
+    "setitem",
+    setitem,
+    setitem_vjp,
+    "Zeros in the shape of `like`, x where the index points.",
+    shape_of=indexed_shape,
+    index=INDEX,
+)
+TAKE = rearrangement(
+    "take",
+    take,
+    take_vjp,
+    "The elements at static indices along an axis.",
+    indices=INDICES,
+    axis=AXIS,
+    composed=True,
+    copies=taken,
+    shape_of=result_shapes.taken,
+)
+UNTAKE = undoing(
+    "untake",
+    untake,
+    untake_vjp,
+    "Zeros in the shape of `like`, x added at indices along an axis.",
+    shape_of=result_shapes.untaken,
+    indices=INDICES,
+    axis=AXIS,
+)
+
+# --- parts -------------------------------------------------------------------------------------
+
+
+def half(x: Array, *, axis: int, position: int) -> Array:
+    if x.shape[axis] % 2:
+        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
+    return np.split(x, 2, axis=axis)[position]
+
+
+def half_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, position: int) -> Cotangents:
+    zeros = xp.zeros_like(ct)
+    return (xp.concatenate((zeros, ct) if position else (ct, zeros), axis=axis),)
+
+
+def part(x: Array, like: Array, start: int, *, axis: int) -> Array:
+    return x[along(x, start, np.shape(like)[axis], axis)]
+
+
+def part_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, start: Any, *, axis: int) -> Cotangents:
+    return xp.unpart(ct, x, start, axis=axis), None, None
+
+
+def unpart(x: Array, like: Array, start: int, *, axis: int) -> Array:
+    full = np.zeros(np.shape(like), x.dtype)
+    full[along(x, start, x.shape[axis], axis)] = x
+    return full
+
+
+def unpart_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, start: Any, *, axis: int) -> Cotangents:
+    return xp.part(ct, x, start, axis=axis), None, None
+
+
+def along(x: Array, start: int, length: int, axis: int) -> tuple[slice, ...]:
+    """Return the index of a stretch along one axis."""
+    return (*(slice(None),) * (axis % x.ndim), slice(start, start + length))
+
+
+HALF = rearrangement(
+    "half",
+    half,
+    half_vjp,
+    "The first or second half along an axis of even length.",
+    position=HALVES,
+    axis=AXIS,
+    in_vjps=True,
+    view="sometimes",
+    shape_of=result_shapes.halved,
+)
+PIECE = {"operands": "x like start", "result": sliced, "degree": in_first, "axis": AXIS}
+PART = undoing(
+    "part",
+    part,
+    part_vjp,
+    "As much of x along an axis as `like` is long, from start.",
+    view="sometimes",
+    shape_of=result_shapes.as_long_as,
+    **PIECE,
+)
+UNPART = undoing(
+    "unpart",
+    unpart,
+    unpart_vjp,
+    "Zeros in the shape of `like`, x from start on.",
+    shape_of=result_shapes.put_from,
+    **PIECE,
+)
+
+# --- copies ------------------------------------------------------------------------------------
+
+
+def tile(x: Array, *, repetitions: tuple[int, ...]) -> Array:
+    return np.tile(x, repetitions)
+
+
+def tile_vjp(xp: Any, ct: Any, y: Any, x: Any, *, repetitions: Any) -> Cotangents:
+    return (xp.untile(ct, x, repetitions),)
+
+
+def tiled(node: Node, sizes: Sequence[int]) -> int:
+    return sizes[0] * math.prod(max(1, n) for n in node.attr("repetitions"))
+
+
+@widened
+def untile(x: Array, like: Array, *, repetitions: tuple[int, ...]) -> Array:
+    shape = tile_shape(np.shape(like), repetitions)
+    return np.sum(x.reshape(shape), axis=tuple(range(0, len(shape), 2))).reshape(np.shape(like))
+
+
+def untile_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, repetitions: Any) -> Cotangents:
+    return xp.tile(ct, repetitions), None
+
+
+def tile_shape(shape: Any, repetitions: tuple[int, ...]) -> list[Any]:
+    """Return copies and lengths in turn: the shape in which tiles are apart."""
+    ndim = max(len(shape), len(repetitions))
+    copies = (*(1,) * (ndim - len(repetitions)), *repetitions)
+    lengths = (*(1,) * (ndim - len(shape)), *shape)
+    return [n for pair in zip(copies, lengths, strict=True) for n in pair]
+
+
+def repeat(x: Array, *, repeats: int, axis: int) -> Array:
+    return np.repeat(x, repeats, axis=axis)
+
+
+def repeat_vjp(xp: Any, ct: Any, y: Any, x: Any, *, repeats: int, axis: int) -> Cotangents:
+    return (xp.unrepeat(ct, x, repeats, axis=axis),)
+
+
+def repeated(node: Node, sizes: Sequence[int]) -> int:
+    return sizes[0] * max(1, node.attr("repeats"))
+
+
+@widened
+def unrepeat(x: Array, like: Array, *, repeats: int, axis: int) -> Array:
+    shape, axis = np.shape(like), axis % np.ndim(like)
+    return np.sum(x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])), axis=axis + 1)
+
+
+def unrepeat_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, like: Any, *, repeats: int, axis: int
+) -> Cotangents:
+    return xp.repeat(ct, repeats, axis=axis), None
+
+
+TILE = rearrangement(
+    "tile",
+    tile,
+    tile_vjp,
+    "x as a whole repeated along its last axes.",
+    shape_of=result_shapes.tiled,
+    repetitions=REPETITIONS,
+    composed=True,
+    copies=tiled,
+)
+UNTILE = undoing(
+    "untile",
+    untile,
+    untile_vjp,
+    "The sum over the copies that tile makes.",
+    shape_of=result_shapes.untiled,
+    repetitions=REPETITIONS,
+)
+REPEAT = rearrangement(
+    "repeat",
+    repeat,
+    repeat_vjp,
+    "Each element repeated along an axis.",
+    shape_of=result_shapes.repeated,
+    repeats=COPIES,
+    axis=AXIS,
+    composed=True,
+    copies=repeated,
+)
+UNREPEAT = undoing(
+    "unrepeat",
+    unrepeat,
+    unrepeat_vjp,
+    "The sum over the copies that repeat makes.",
+    shape_of=result_shapes.unrepeated,
+    repeats=COPIES,
+    axis=AXIS,
+)
+
+# --- borders and joints ------------------------------------------------------------------------
+
+
+def as_pairs(widths: tuple[Any, ...], ndim: int) -> list[tuple[int, int]]:
+    """Return a (before, after) pair for every axis; the last ones are given."""
+    if len(widths) > ndim:
+        raise ValueError(f"pad got widths of {len(widths)} axes for a tensor of {ndim}")
+    return [(0, 0)] * (ndim - len(widths)) + [tuple(pair) for pair in widths]
+
+
+def pad(x: Array, *, widths: tuple[Any, ...], fill: float) -> Array:
+    return np.pad(x, as_pairs(widths, np.ndim(x)), constant_values=x.dtype.type(fill))
+
+
+def padded_shape(x: tuple[int, ...], *, widths: Any, fill: float) -> tuple[int, ...]:
+    pairs = as_pairs(widths, len(x))
+    return tuple([n + before + after for n, (before, after) in zip(x, pairs, strict=True)])
+
+
+def pad_vjp(xp: Any, ct: Any, y: Any, x: Any, *, widths: Any, fill: float) -> Cotangents:
+    inside = tuple((before, -after if after else None, None) for before, after in widths)
+    return (xp.getitem(ct, as_index(("...", *inside))),)
+
+
+def padded(node: Node, sizes: Sequence[int]) -> int:
+    return sizes[0] * math.prod(1 + before + after for before, after in node.attr("widths"))
+
+
+def concatenate(*arrays: Array, axis: int) -> Array:
+    return np.concatenate(arrays, axis=axis)
+
+
+def concatenate_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, axis: int) -> Cotangents:
+    shares, start = [], 0
+    for array in arrays:
+        shares.append(xp.part(ct, array, start, axis=axis))
+        start = xp.dim(array, axis) + start
+    return tuple(shares)
+
+
+def stack(*arrays: Array, axis: int) -> Array:
+    return np.stack(arrays, axis=axis)
+
+
+def stack_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, axis: int) -> Cotangents:
+    return tuple(xp.squeeze(xp.take(ct, (i,), axis=axis), axis=axis) for i in range(len(arrays)))
+
+
+PAD = rearrangement(
+    "pad",
+    pad,
+    pad_vjp,
+    "A border of one value along the last axes, as (before, after) pairs.",
+    shape_of=padded_shape,
+    widths=WIDTHS,
+    fill=number(0.0, 5.0, -1.5),
+    composed=True,
+    degree=filled_with_zero,
+    copies=padded,
+)
+
+
+def joint(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare an op that joins arrays along an axis."""
+    more |= {"composed": True, "degree": in_each, "on_bools": "numbers", "copies": added}
+    more |= {"integer": True, "result": reshaped}
+    return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, **more)
+
+
+CONCATENATE = joint(
+    "concatenate",
+    concatenate,
+    concatenate_vjp,
+    "Arrays one after the other along an axis.",
+    shape_of=result_shapes.joined,
+    axis=AXIS,
+)
+STACK = joint(
+    "stack",
+    stack,
+    stack_vjp,
+    "Arrays of one shape along a new axis.",
+    shape_of=result_shapes.stacked,
+    axis=NEW_AXIS,
+)

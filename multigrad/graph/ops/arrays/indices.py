@@ -1,0 +1,224 @@
+"""Places as values: where extremes and orders are, what stands at places, what is put there.
+
+Indices are int64 and count from 0; one that is negative or too large is the user's error, which
+NumPy, PyTorch and TensorFlow's CPU kernels raise. JAX gives NaN for what stands there, and drops
+what is put there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...ir.op import Op
+from ..attributes import AXIS, AXIS_OR_NONE, flag
+from ..numerics import Array
+from ..properties import in_first, multiplied
+from ..result_shapes import Shape, in_place_of, put, put_at, taken_at
+from ..results import counted, gathered, index_reduced, placed, puts, selected
+from ..table import Cotangents, op, zero
+from .ordering import comparable, lifted, order
+
+# --- where something is ------------------------------------------------------------------------
+
+
+def place(name: str, numpy: Any, doc: str, **more: Any) -> Op:
+    """Declare an op of numbers whose results are places."""
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, **more)
+
+
+@lifted
+def argmax(x: Array, *, axis: int | None, keepdims: bool) -> Array:
+    return np.asarray(np.argmax(comparable(x), axis=axis, keepdims=keepdims), np.int64)
+
+
+@lifted
+def argmin(x: Array, *, axis: int | None, keepdims: bool) -> Array:
+    return np.asarray(np.argmin(comparable(x), axis=axis, keepdims=keepdims), np.int64)
+
+
+@lifted
+def argsort(x: Array, *, axis: int, descending: bool) -> Array:
+    return order(x, axis, descending).astype(np.int64)
+
+
+EXTREME = {"result": index_reduced, "integer": True, "axis": AXIS_OR_NONE, "keepdims": flag(False)}
+ARGMAX = place("argmax", argmax, "The place of the first of the largest; NaN is larger.", **EXTREME)
+ARGMIN = place(
+    "argmin", argmin, "The place of the first of the smallest; NaN is smaller.", **EXTREME
+)
+ARGSORT = place(
+    "argsort",
+    argsort,
+    "The places that sort x along an axis, stable; NaN is larger than every number.",
+    result=counted,
+    integer=True,
+    axis=AXIS,
+    descending=flag(False),
+)
+
+# --- what stands at places, and what is put there ----------------------------------------------
+
+
+def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare an op whose operand `indices` holds places along an axis of another one."""
+    more = {"degree": in_first, "axis": AXIS, **more}
+    return op(name, args, coerce="indices", numpy=numpy, vjp=vjp, doc=doc, **more)
+
+
+def inside(indices: Any, length: int) -> Array:
+    """Return indices that lie within a length.
+
+    Raises:
+        IndexError: one of them does not; NumPy would count a negative one from the end.
+    """
+    indices = np.asarray(indices)
+    if indices.size and (indices.min() < 0 or indices.max() >= length):
+        raise IndexError(f"indices from {indices.min()} to {indices.max()} of {length} elements")
+    return indices
+
+
+@lifted
+def take_along(x: Array, indices: Array, *, axis: int) -> Array:
+    """Along the other axes both are equally long: NumPy's own broadcasts, torch's cuts."""
+    check_axes(x.shape, indices.shape, axis)
+    return np.take_along_axis(x, inside(indices, x.shape[axis]), axis)
+
+
+def check_axes(x: Shape, indices: Shape, axis: int) -> None:
+    """Check that two shapes differ in the length of one axis at most; scalars have one element.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if (x or indices) and in_place_of(x, axis, 1) != in_place_of(indices, axis, 1):
+        raise ValueError(f"shapes {x} and {indices} differ beside axis {axis}")
+
+
+def taken_along(x: Shape, indices: Shape, *, axis: int) -> Shape:
+    check_axes(x, indices, axis)
+    return indices
+
+
+def put_along(x: Shape, indices: Shape, like: Shape, *, axis: int) -> Shape:
+    check_axes(like, indices, axis)
+    return put(x, indices, like)
+
+
+def put_last(indices: Shape, like: Shape, *, axis: int) -> Shape:
+    check_axes(like, indices, axis)
+    return like
+
+
+def take_along_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Cotangents:
+    return xp.untake_along(ct, indices, x, axis=axis), None
+
+
+@lifted
+def untake_along(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
+    check_axes(np.shape(like), indices.shape, axis)
+    values = comparable(x)
+    sums = np.zeros(np.shape(like), values.dtype)
+    rows = list(np.indices(indices.shape, sparse=True))
+    rows[axis] = inside(indices, sums.shape[axis])
+    np.add.at(sums, tuple(rows), values)
+    return sums.astype(x.dtype)
+
+
+def untake_along_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, indices: Any, like: Any, *, axis: int
+) -> Cotangents:
+    return xp.take_along(ct, indices, axis=axis), None, None
+
+
+def take_at(x: Array, indices: Array, *, axis: int) -> Array:
+    return np.take(x, inside(indices, x.shape[axis]), axis=axis)
+
+
+def take_at_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Cotangents:
+    return xp.untake_at(ct, indices, x, axis=axis), None
+
+
+def untake_at(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
+    shape = np.shape(like)
+    axis = axis % len(shape)
+    first = tuple(range(np.ndim(indices)))
+    values = np.moveaxis(comparable(x), tuple(axis + i for i in first), first)
+    sums = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1 :]), values.dtype)
+    np.add.at(sums, inside(indices, shape[axis]), values)
+    return np.moveaxis(sums, 0, axis).astype(x.dtype)
+
+
+def untake_at_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, indices: Any, like: Any, *, axis: int
+) -> Cotangents:
+    return xp.take_at(ct, indices, axis=axis), None, None
+
+
+@lifted
+def last_put(indices: Array, like: Array, *, axis: int) -> Array:
+    check_axes(np.shape(like), indices.shape, axis)
+    last = np.full(np.shape(like), -1, np.int64)
+    rows = list(np.indices(indices.shape, sparse=True))
+    places = rows[axis]
+    rows[axis] = inside(indices, last.shape[axis])
+    np.maximum.at(last, tuple(rows), np.broadcast_to(places, indices.shape))
+    return last
+
+
+TAKE_ALONG = at_places(
+    "take_along",
+    "x indices",
+    take_along,
+    take_along_vjp,
+    "The elements of x at places along an axis, each row by its own.",
+    result=gathered,
+    shape_of=taken_along,
+    in_vjps=True,
+)
+UNTAKE_ALONG = at_places(
+    "untake_along",
+    "x indices like",
+    untake_along,
+    untake_along_vjp,
+    "Zeros in the shape of `like`, x added at places along an axis, each row by its own.",
+    result=placed,
+    shape_of=put_along,
+    in_vjps=True,
+    shape_only=(2,),
+)
+TAKE_AT = at_places(
+    "take_at",
+    "x indices",
+    take_at,
+    take_at_vjp,
+    "The slices of x at places along an axis, which becomes those of the indices.",
+    result=selected,
+    shape_of=taken_at,
+    in_vjps=True,
+    copies=multiplied,
+)
+UNTAKE_AT = at_places(
+    "untake_at",
+    "x indices like",
+    untake_at,
+    untake_at_vjp,
+    "Zeros in the shape of `like`, slices of x added at places along an axis.",
+    result=placed,
+    shape_of=put_at,
+    in_vjps=True,
+    shape_only=(2,),
+)
+LAST_PUT = at_places(
+    "last_put",
+    "indices like",
+    last_put,
+    zero,
+    "For each place of `like` along an axis, where it stands last among indices; -1: nowhere.",
+    result=puts,
+    shape_of=put_last,
+    in_vjps=True,
+    degree=None,
+    shape_only=(1,),
+)

@@ -1,0 +1,281 @@
+"""Linear algebra of matrices in the last two axes, batches before them.
+
+16-bit values are computed in float32 and rounded once; most libraries' own functions refuse them. A
+matrix that has no factor or inverse is the user's error: NumPy and PyTorch raise, TensorFlow raises
+but for a factor, which is NaN, JAX and what XLA compiles give NaN or an infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...ir.op import Op
+from ..attributes import flag, number
+from ..numerics import Array, widened
+from ..properties import CONSTANT, LINEAR, Degree, multiplied
+from ..result_shapes import Shape
+from ..results import of_matrix, over_matrices, reshaped
+from ..table import Cotangents, op, zero
+
+
+def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare an op of matrices."""
+    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **more)
+
+
+def in_right(node: Any, degrees: list[Degree]) -> Degree:
+    """Linear in the right sides, the matrix constant."""
+    return LINEAR if degrees == [CONSTANT, LINEAR] else None
+
+
+def each(function: Callable[..., Array], *arrays: Array) -> Array:
+    """Apply a function of matrices to each of a batch, whose axes broadcast."""
+    batch = np.broadcast_shapes(*(a.shape[:-2] for a in arrays))
+    flat = [np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in arrays]
+    results = np.empty((*batch, *np.shape(arrays[-1])[-2:]), arrays[-1].dtype)
+    for at in np.ndindex(batch):
+        results[at] = function(*(a[at] for a in flat))
+    return results
+
+
+# --- shapes: their meanings do not take any matrix ------------------------------------------------
+def square(x: Shape, **attrs: Any) -> Shape:
+    """The operand's own.
+
+    Raises:
+        ValueError: its last two axes differ in length.
+    """
+    if len(x) < 2 or x[-1] != x[-2]:
+        raise ValueError(f"a square matrix in the last two axes is needed, not shape {x}")
+    return x
+
+
+def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
+    """That of the right sides, their batch broadcast.
+
+    Raises:
+        ValueError: no such system.
+    """
+    if len(b) < 2 or square(a)[-1] != b[-2]:
+        raise ValueError(f"a system of the shapes {a} and {b}")
+    return (*np.broadcast_shapes(a[:-2], b[:-2]), *b[-2:])
+
+
+def turned(x: Shape, **attrs: Any) -> Shape:
+    return (*x[:-2], x[-1], x[-2])
+
+
+# --- factors -------------------------------------------------------------------------------------
+
+
+@widened
+def cholesky(x: Array) -> Array:
+    """The lower triangle is read.
+
+    Raises:
+        LinAlgError: a matrix is not positive definite.
+    """
+    return np.linalg.cholesky(x)
+
+
+def cholesky_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Of a symmetric x, and itself symmetric: Murray, Differentiation of the Cholesky
+    decomposition, 2016, equation 10; Smith 1995.
+    """
+    product = xp.matmul(xp.matrix_transpose(y), ct)
+    halved = 0.5 * (xp.tril(product) + xp.tril(product, -1))
+    left = xp.triangular_solve(y, halved, lower=True, transposed=True, unit=False)
+    right = xp.matrix_transpose(left)
+    both = xp.triangular_solve(y, right, lower=True, transposed=True, unit=False)
+    return (0.5 * (both + xp.matrix_transpose(both)),)
+
+
+CHOLESKY = of_matrices(
+    "cholesky",
+    "x",
+    cholesky,
+    cholesky_vjp,
+    "The lower triangular factor of symmetric positive definite matrices; it reads that half.",
+    result=of_matrix,
+    shape_of=square,
+)
+
+# --- linear systems ------------------------------------------------------------------------------
+TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
+
+
+@widened
+def triangular_solve(a: Array, b: Array, *, lower: bool, transposed: bool, unit: bool) -> Array:
+    """A zero on the diagonal divides, as in BLAS; TensorFlow raises."""
+    from scipy.linalg import blas
+
+    (trsm,) = blas.get_blas_funcs(("trsm",), dtype=b.dtype)
+
+    def solve_one(a: Array, b: Array) -> Array:
+        if not b.size:
+            return b
+        return trsm(1.0, a, b, lower=lower, trans_a=transposed, diag=unit)
+
+    return each(solve_one, a, b)
+
+
+def triangular_solve_vjp(
+    xp: Any, ct: Any, y: Any, a: Any, b: Any, *, lower: bool, transposed: bool, unit: bool
+) -> Cotangents:
+    """Giles, An extended collection of matrix derivative results, 2008, section 2.2.3; in the
+    triangle that is read.
+    """
+    of_b = xp.triangular_solve(a, ct, lower=lower, transposed=not transposed, unit=unit)
+    left, right = (y, of_b) if transposed else (of_b, y)
+    of_a = -xp.matmul(left, xp.matrix_transpose(right))
+    return (xp.tril(of_a, -unit) if lower else xp.triu(of_a, int(unit))), of_b
+
+
+TRIANGULAR_SOLVE = of_matrices(
+    "triangular_solve",
+    "a b",
+    triangular_solve,
+    triangular_solve_vjp,
+    "The x of a x = b, or of its transpose; of a one triangle is read, ones for its diagonal.",
+    result=reshaped,
+    degree=in_right,
+    copies=multiplied,
+    shape_of=of_right_side,
+    in_vjps=True,
+    **TRIANGLE,
+)
+
+
+def solve(a: Array, b: Array) -> Array:
+    """Solve by LU.
+
+    Raises:
+        LinAlgError: a matrix is singular.
+    """
+    return widened(solve_wide)(a, b)
+
+
+def solve_wide(a: Array, b: Array) -> Array:
+    # NumPy takes right sides of one axis less for vectors where its version is 1.
+    axes = max(a.ndim, b.ndim)
+    return np.linalg.solve(*(m.reshape((1,) * (axes - m.ndim) + m.shape) for m in (a, b)))
+
+
+def solve_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    """Giles 2008, section 2.2.3."""
+    of_b = xp.solve_matrices(xp.matrix_transpose(a), ct)
+    return -xp.matmul(of_b, xp.matrix_transpose(y)), of_b
+
+
+SOLVE = of_matrices(
+    "solve",
+    "a b",
+    solve,
+    solve_vjp,
+    "The x of a x = b, both matrices.",
+    result=reshaped,
+    degree=in_right,
+    copies=multiplied,
+    shape_of=of_right_side,
+    in_vjps=True,
+    xp="solve_matrices",
+)
+
+
+@widened
+def inv(x: Array) -> Array:
+    """Raise LinAlgError where a matrix is singular."""
+    return np.linalg.inv(x)
+
+
+def inv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Giles 2008, section 2.2.3."""
+    turned = xp.matrix_transpose(y)
+    return (-xp.matmul(xp.matmul(turned, ct), turned),)
+
+
+INV = of_matrices(
+    "inv", "x", inv, inv_vjp, "The inverses of matrices.", result=of_matrix, shape_of=square
+)
+
+
+@widened
+def pinv(x: Array, *, rtol: float, epsilons: float) -> Array:
+    """What is below the cutoff times the largest singular value counts as zero."""
+    if not x.size:
+        return np.swapaxes(x, -1, -2)
+    u, s, v = np.linalg.svd(x, full_matrices=False)
+    cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(np.finfo(x.dtype).eps))
+    large = s > np.asarray(cutoff, x.dtype) * np.max(s, axis=-1, keepdims=True)
+    inverse = np.divide(1, s, out=np.zeros_like(s), where=large)
+    return np.matmul(np.swapaxes(v, -1, -2), inverse[..., None] * np.swapaxes(u, -1, -2))
+
+
+def pinv_vjp(xp: Any, ct: Any, y: Any, x: Any, *, rtol: float, epsilons: float) -> Cotangents:
+    """Where the rank stays the same: Golub and Pereyra 1973, equation 4.12."""
+    turned, other = xp.matrix_transpose(y), xp.matrix_transpose(ct)
+    inner = -xp.matmul(xp.matmul(turned, ct), turned)
+    right = xp.matmul(xp.matmul(other, y), turned)
+    left = xp.matmul(turned, xp.matmul(y, other))
+    outside = right - xp.matmul(x, xp.matmul(y, right))
+    return (inner + outside + (left - xp.matmul(xp.matmul(left, y), x)),)
+
+
+PINV = of_matrices(
+    "pinv",
+    "x",
+    pinv,
+    pinv_vjp,
+    "Pseudo-inverses; singular values up to rtol, or that many eps a row, are left out.",
+    result=reshaped,
+    shape_of=turned,
+    rtol=number(0.0, 1e-3),
+    epsilons=number(1.0, 10.0),
+)
+
+# --- determinants --------------------------------------------------------------------------------
+
+
+def spread(xp: Any, x: Any) -> Any:
+    """A number for each matrix, along both its axes."""
+    return xp.expand_dims(xp.expand_dims(x, -1), -1)
+
+
+@widened
+def det(x: Array) -> Array:
+    return np.asarray(np.linalg.det(x))
+
+
+def det_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Giles 2008, section 2.2.4; of a singular matrix it is not known."""
+    return (spread(xp, ct * y) * xp.matrix_transpose(xp.inv(x)),)
+
+
+@widened
+def logabsdet(x: Array) -> Array:
+    return np.asarray(np.linalg.slogdet(x)[1])
+
+
+def logabsdet_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Giles 2008, section 2.2.4."""
+    return (spread(xp, ct) * xp.matrix_transpose(xp.inv(x)),)
+
+
+@widened
+def signdet(x: Array) -> Array:
+    return np.asarray(np.linalg.slogdet(x)[0])
+
+
+DET = of_matrices("det", "x", det, det_vjp, "Determinants.", result=over_matrices)
+LOGABSDET = of_matrices(
+    "logabsdet",
+    "x",
+    logabsdet,
+    logabsdet_vjp,
+    "The logarithms of the absolute values of determinants.",
+    result=over_matrices,
+)
+SIGNDET = of_matrices("signdet", "x", signdet, zero, "Signs of determinants.", result=over_matrices)

@@ -1,0 +1,358 @@
+"""Cumulative ops, sorting, masks of the largest.
+
+What would be an index elsewhere is a mask or a permutation here, so that every value keeps its
+input's shape. Sorting is stable, -0 equals 0, NaN is larger than every number; a scalar counts as
+one element along any axis.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...ir.op import Op
+from ...ir.types import INT64
+from ..attributes import AXIS, AXIS_OR_NONE, count, flag
+from ..numerics import Array, Axis, is_16_bit, widened
+from ..properties import FALLING, REALS, in_first, linear
+from ..results import held, kept, masked, reordered
+from ..table import Cotangents, op, zero
+
+
+def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Take scalars as arrays of one element, whichever axis is asked for."""
+
+    @functools.wraps(function)
+    def call(*arrays: Any, axis: Axis, **attrs: Any) -> Array:
+        arrays = tuple(map(np.asarray, arrays))
+        if all(array.ndim == 0 for array in arrays):
+            return function(*(a.reshape(1) for a in arrays), axis=0, **attrs).reshape(())
+        return function(*arrays, axis=axis, **attrs)
+
+    return call
+
+
+def comparable(x: Array) -> Array:
+    """16-bit floats in float32, which NumPy sorts and compares; exact."""
+    return x.astype(np.float32) if is_16_bit(x) else x
+
+
+# --- cumulative --------------------------------------------------------------------------------
+
+
+def cumulative(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare an op along one axis that keeps the shape."""
+    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=kept, axis=AXIS, **more)
+
+
+def in_order(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare what a VJP of this family needs: linear in values that others put in order."""
+    more = {"result": reordered, "axis": AXIS, **more, "in_vjps": True, "degree": in_first}
+    return op(name, args, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, **more)
+
+
+@widened
+@lifted
+def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
+    if reverse:
+        return np.flip(np.cumsum(np.flip(x, axis), axis=axis), axis)
+    return np.cumsum(x, axis=axis)
+
+
+def cumsum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) -> Cotangents:
+    return (xp.cumsum(ct, axis=axis, reverse=not reverse),)
+
+
+@widened
+@lifted
+def cumprod(x: Array, *, axis: int) -> Array:
+    return np.cumprod(x, axis=axis)
+
+
+def cumprod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
+    """Right at zeros too: the first one's share is summed over products that leave it out.
+
+    Of two zeros in one product the second derivative is lost, as in `prod`.
+    """
+    is_zero = xp.equal(x, 0)
+    first = xp.logical_and(is_zero, xp.equal(xp.cumsum(is_zero * 1.0, axis=axis), 1))
+    without = xp.cumprod(xp.where(first, 1.0, x), axis=axis)
+    at_first = xp.cumsum(ct * without, axis=axis, reverse=True)
+    elsewhere = xp.cumsum(ct * y, axis=axis, reverse=True) / xp.where(is_zero, 1.0, x)
+    return (xp.where(first, at_first, xp.where(is_zero, 0.0, elsewhere)),)
+
+
+@widened
+@lifted
+def cummax(x: Array, *, axis: int) -> Array:
+    return np.maximum.accumulate(x, axis=axis)
+
+
+@widened
+@lifted
+def cummin(x: Array, *, axis: int) -> Array:
+    return np.minimum.accumulate(x, axis=axis)
+
+
+def cumulative_extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
+    """Each result comes from the latest element that is equal to it."""
+    records = xp.logical_or(xp.equal(x, y), xp.isnan(x))
+    return (xp.unhold(ct, records, axis=axis),)
+
+
+@widened
+@lifted
+def logcumsumexp(x: Array, *, axis: int, reverse: bool) -> Array:
+    if reverse:
+        return np.flip(np.logaddexp.accumulate(np.flip(x, axis), axis=axis), axis)
+    return np.logaddexp.accumulate(x, axis=axis)
+
+
+def logcumsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) -> Cotangents:
+    """Zero where everything so far is -inf."""
+    finite = xp.where(xp.equal(y, -math.inf), 0.0, y)
+    return (xp.exp(x - finite) * xp.discounted_sum(ct, y, axis=axis, reverse=not reverse),)
+
+
+@widened
+@lifted
+def discounted_sum(values: Array, y: Array, *, axis: int, reverse: bool) -> Array:
+    """A neighbor of equal y, infinite too, counts in full; rounding lets none count for more."""
+    values, y = (np.moveaxis(each, axis, 0) for each in (values, y))
+    values, y = (values[::-1], y[::-1]) if reverse else (values, y)
+    share = np.where(y[1:] == y[:-1], y.dtype.type(0), np.minimum(y[1:] - y[:-1], 0))
+    sums = np.array(values)
+    for i, each in enumerate(np.exp(share), 1):
+        sums[i] += each * sums[i - 1]
+    return np.moveaxis(sums[::-1] if reverse else sums, 0, axis)
+
+
+def discounted_sum_vjp(
+    xp: Any, ct: Any, result: Any, values: Any, y: Any, *, axis: int, reverse: bool
+) -> Cotangents:
+    """Linear in the values, whose share is the transpose: y falls where it rose."""
+    share = xp.discounted_sum(ct, -y, axis=axis, reverse=not reverse)
+    return share, ct * result - values * share
+
+
+def last_true(mask: Array, axis: int) -> Array:
+    """Return, along the last axis, the index of the latest True, -1 before the first."""
+    mask = np.moveaxis(mask, axis, -1)
+    places = np.where(mask, np.arange(mask.shape[-1]), -1)
+    return np.maximum.accumulate(places, axis=-1)
+
+
+@lifted
+def hold(x: Array, mask: Array, *, axis: int) -> Array:
+    latest = last_true(mask, axis)
+    values = np.take_along_axis(np.moveaxis(x, axis, -1), np.maximum(latest, 0), -1)
+    return np.moveaxis(np.where(latest < 0, x.dtype.type(0), values), -1, axis)
+
+
+def hold_vjp(xp: Any, ct: Any, y: Any, x: Any, mask: Any, *, axis: int) -> Cotangents:
+    return xp.unhold(ct, mask, axis=axis), None
+
+
+@widened
+@lifted
+def unhold(x: Array, mask: Array, *, axis: int) -> Array:
+    latest = last_true(mask, axis)
+    sums = np.zeros_like(np.moveaxis(x, axis, -1), order="C")
+    *rows, _ = np.indices(latest.shape, sparse=True)
+    values = np.where(latest < 0, x.dtype.type(0), np.moveaxis(x, axis, -1))
+    np.add.at(sums, (*rows, np.maximum(latest, 0)), values)
+    return np.moveaxis(sums, -1, axis)
+
+
+def unhold_vjp(xp: Any, ct: Any, y: Any, x: Any, mask: Any, *, axis: int) -> Cotangents:
+    return xp.hold(ct, mask, axis=axis), None
+
+
+CUMSUM = cumulative(
+    "cumsum",
+    cumsum,
+    cumsum_vjp,
+    "The sum of each element and those before it along an axis (`reverse`: after it).",
+    reverse=flag(False),
+    degree=linear,
+    integer=INT64,
+)
+CUMPROD = cumulative(
+    "cumprod",
+    cumprod,
+    cumprod_vjp,
+    "The product of each element and those before it along an axis.",
+    integer=INT64,
+)
+CUMMAX = cumulative(
+    "cummax",
+    cummax,
+    cumulative_extreme_vjp,
+    "The largest so far, NaN from the first on; the latest of equal ones takes the gradient.",
+    on_bools="numbers",
+    integer=True,
+)
+CUMMIN = cumulative(
+    "cummin",
+    cummin,
+    cumulative_extreme_vjp,
+    "The smallest so far, NaN from the first on; the latest of equal ones takes the gradient.",
+    on_bools="numbers",
+    integer=True,
+)
+LOGCUMSUMEXP = cumulative(
+    "logcumsumexp",
+    logcumsumexp,
+    logcumsumexp_vjp,
+    "The log of the sum of exponentials so far along an axis (`reverse`: from its end).",
+    reverse=flag(False),
+)
+DISCOUNTED_SUM = in_order(
+    "discounted_sum",
+    "values y",
+    discounted_sum,
+    discounted_sum_vjp,
+    "Sums of values[j] exp(y[i] - y[j]), j up to i (`reverse`: from i on); y falls that way.",
+    domain=(REALS, FALLING),
+    reverse=flag(False),
+)
+HOLD = in_order(
+    "hold",
+    "x mask",
+    hold,
+    hold_vjp,
+    "The last value at which the mask held; 0 before the first.",
+    result=held,
+)
+UNHOLD = in_order(
+    "unhold",
+    "x mask",
+    unhold,
+    unhold_vjp,
+    "Sums from each place where the mask holds to the next; 0 elsewhere.",
+    result=held,
+)
+
+# --- sorting -----------------------------------------------------------------------------------
+
+
+def rearranged(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
+    """Declare an op that puts values into, or out of, the order of x."""
+    return in_order(name, "values x", numpy, vjp, doc, descending=flag(False))
+
+
+def order(x: Array, axis: int, descending: bool) -> Array:
+    """Return the stable permutation that sorts x."""
+    x = comparable(x)
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    # Sorted backward and turned around, equal values keep their order and NaN comes first.
+    back = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(back, axis)
+
+
+def ranks(x: Array, axis: int, descending: bool) -> Array:
+    """Return the place of each element in sorted x."""
+    return np.argsort(order(x, axis, descending), axis=axis)
+
+
+@lifted
+def sort(x: Array, *, axis: int, descending: bool) -> Array:
+    return np.take_along_axis(x, order(x, axis, descending), axis)
+
+
+def sort_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, descending: bool) -> Cotangents:
+    return (xp.unsort(ct, x, axis=axis, descending=descending),)
+
+
+@lifted
+def sort_like(values: Array, x: Array, *, axis: int, descending: bool) -> Array:
+    return np.take_along_axis(values, order(x, axis, descending), axis)
+
+
+def sort_like_vjp(
+    xp: Any, ct: Any, y: Any, values: Any, x: Any, *, axis: int, descending: bool
+) -> Cotangents:
+    return xp.unsort(ct, x, axis=axis, descending=descending), None
+
+
+@lifted
+def unsort(values: Array, x: Array, *, axis: int, descending: bool) -> Array:
+    return np.take_along_axis(values, ranks(x, axis, descending), axis)
+
+
+def unsort_vjp(
+    xp: Any, ct: Any, y: Any, values: Any, x: Any, *, axis: int, descending: bool
+) -> Cotangents:
+    return xp.sort_like(ct, x, axis=axis, descending=descending), None
+
+
+SORT = cumulative(
+    "sort",
+    sort,
+    sort_vjp,
+    "x sorted along an axis, stable; NaN is larger than every number.",
+    descending=flag(False),
+    on_bools="numbers",
+    integer=True,
+)
+SORT_LIKE = rearranged("sort_like", sort_like, sort_like_vjp, "Values in the order that sorts x.")
+UNSORT = rearranged("unsort", unsort, unsort_vjp, "Values in the order of sorted x, put back.")
+
+# --- masks -------------------------------------------------------------------------------------
+
+
+def mask(name: str, numpy: Any, doc: str, **more: Any) -> Op:
+    """Declare a mask over x's elements."""
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=masked, **more)
+
+
+@lifted
+def argmax_mask(x: Array, *, axis: int | None) -> Array:
+    return first_only(x, axis, np.argmax)
+
+
+@lifted
+def argmin_mask(x: Array, *, axis: int | None) -> Array:
+    return first_only(x, axis, np.argmin)
+
+
+def first_only(x: Array, axis: int | None, find: Callable[..., Array]) -> Array:
+    """Mark the one element that `find` gives the index of."""
+    if x.size == 0:
+        return np.zeros(x.shape, bool)
+    if axis is None:
+        return (np.arange(x.size) == find(comparable(x))).reshape(x.shape)
+    places = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - 1 - axis % x.ndim))
+    return places == find(comparable(x), axis=axis, keepdims=True)
+
+
+@lifted
+def top_k_mask(x: Array, *, axis: int, k: int) -> Array:
+    return ranks(x, axis, True) < k
+
+
+ARGMAX_MASK = mask(
+    "argmax_mask",
+    argmax_mask,
+    "True at the first of the largest, along an axis or of all; NaN is larger.",
+    axis=AXIS_OR_NONE,
+)
+ARGMIN_MASK = mask(
+    "argmin_mask",
+    argmin_mask,
+    "True at the first of the smallest, along an axis or of all; NaN is smaller.",
+    axis=AXIS_OR_NONE,
+)
+TOP_K_MASK = mask(
+    "top_k_mask",
+    top_k_mask,
+    "True at the k largest, all where there are fewer.",
+    axis=AXIS,
+    k=count(1, 2, 0, 9),
+    composed=True,
+)

@@ -1,0 +1,106 @@
+"""The median, quantiles, and what each element contributes to them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..attributes import AXES, FRACTION, flag
+from ..numerics import Array, Axis, widened
+from ..results import kept, reduced
+from ..table import Cotangents, op, zero
+from .ordering import lifted, ranks
+from .reductions import reduction, spread
+
+
+def as_rows(x: Array, axis: Axis) -> Array:
+    """Return x with the axes given merged into one, at the end."""
+    axes = as_axes(x, axis)
+    kept = x.ndim - len(axes)
+    last = np.moveaxis(x, axes, range(kept, x.ndim))
+    return last.reshape((*last.shape[:kept], math.prod(last.shape[kept:])))
+
+
+def as_axes(x: Array, axis: Axis) -> tuple[int, ...]:
+    """Return the axes to reduce over; none of a scalar."""
+    if axis is None or x.ndim == 0:
+        return tuple(range(x.ndim))
+    return axis if isinstance(axis, tuple) else (axis,)
+
+
+def neighbors(n: int, q: float) -> tuple[int, int, float]:
+    """Return the places around the q-quantile of n sorted values, and the weight of the second."""
+    place = q * (n - 1)
+    low = math.floor(place)
+    return low, min(low + 1, n - 1), place - low
+
+
+def median(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return quantile(x, axis=axis, keepdims=keepdims, q=0.5)
+
+
+def median_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    return quantile_vjp(xp, ct, y, x, axis=axis, keepdims=keepdims, q=0.5)
+
+
+@widened
+def quantile(x: Array, *, axis: Axis, keepdims: bool, q: float) -> Array:
+    rows = as_rows(x, axis)
+    n = rows.shape[-1]
+    if n == 0:
+        result = np.full(rows.shape[:-1], np.nan, x.dtype)
+    else:
+        rows = np.sort(rows, axis=-1)
+        low, high, weight = neighbors(n, q)
+        result = rows[..., low]
+        if weight:
+            number = x.dtype.type
+            result = result * number(1 - weight) + rows[..., high] * number(weight)
+        result = np.where(np.isnan(rows[..., -1]), rows[..., -1], result)
+    return result.reshape(reduced_shape(x, axis)) if keepdims else result
+
+
+def reduced_shape(x: Array, axis: Axis) -> tuple[int, ...]:
+    """Return x's shape with ones in the places reduced."""
+    axes = [i % x.ndim for i in as_axes(x, axis)]
+    return tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+
+
+def quantile_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, q: float
+) -> Cotangents:
+    weights = xp.quantile_weights(x, q, axis=axis)
+    return (weights * spread(xp, ct, x, axis, keepdims),)
+
+
+@lifted
+def quantile_weights(x: Array, *, axis: Axis, q: float) -> Array:
+    rows = as_rows(x, axis)
+    if rows.size == 0:
+        return np.zeros_like(x)
+    low, high, weight = neighbors(rows.shape[-1], q)
+    place = ranks(rows, -1, False)
+    weights = np.where(place == low, 1 - weight, np.where(place == high, weight, 0.0))
+    axes = as_axes(x, axis)
+    back = range(x.ndim - len(axes), x.ndim)
+    moved = weights.reshape(np.moveaxis(x, axes, back).shape)
+    return np.moveaxis(moved, back, axes).astype(x.dtype)
+
+
+MEDIAN = reduction(
+    "median",
+    median,
+    median_vjp,
+    "The middle value, the mean of the two middle ones of an even number; NaN propagates.",
+)
+QUANTILE = op(
+    "quantile", "x", axis=AXES, keepdims=flag(False), q=FRACTION, numpy=quantile,
+    vjp=quantile_vjp, result=reduced,
+    doc="The q-quantile, linear between neighbors; NaN propagates.", composed=True,
+)  # fmt: skip
+QUANTILE_WEIGHTS = op(
+    "quantile_weights", "x", q=FRACTION, axis=AXES, numpy=quantile_weights, vjp=zero,
+    result=kept, doc="What each element contributes to the q-quantile.", in_vjps=True,
+)  # fmt: skip

@@ -1,0 +1,306 @@
+"""Reductions and the softmax family; 16-bit values accumulate in float32 and round once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...ir.op import Op
+from ...ir.types import INT64
+from ..attributes import AXES, AXIS, LAST_AXES, ORDER, flag, number
+from ..elementwise.activations import sigmoid
+from ..numerics import Array, Axis, widened
+from ..properties import linear
+from ..result_shapes import halved
+from ..results import kept, reduced, reshaped
+from ..table import Cotangents, op, zero
+
+
+def reduction(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare a reduction over `axis` (int, tuple or None for all)."""
+    more = {"axis": AXES, **more, "keepdims": flag(False)}
+    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=reduced, **more)
+
+
+def over(x: Array, axis: Axis) -> Axis:
+    """Return the axes to reduce over: none of a scalar, whichever are asked for, as in torch."""
+    return () if x.ndim == 0 else axis
+
+
+def count(x: Array, axis: Axis) -> int:
+    """Return how many elements each result of a reduction combines."""
+    axis = over(x, axis)
+    if axis is None:
+        return x.size
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    return int(np.prod([x.shape[i] for i in axes], dtype=int))
+
+
+def spread(xp: Any, value: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    """Broadcast a reduction's result or cotangent back over x."""
+    if axis is not None and not keepdims:
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        for position in sorted(axes, key=lambda i: (i < 0, i if i >= 0 else -i)):
+            value = xp.expand_dims(value, axis=position)
+    return xp.broadcast_to(value, x)
+
+
+def _count(xp: Any, x: Any, axis: Any) -> Any:
+    """The number of elements that one result combines, a symbolic integer."""
+    if axis is None:
+        return xp.size(x)
+    total: Any = 1
+    for position in axis if isinstance(axis, tuple) else (axis,):
+        total = total * xp.dim(x, position)
+    return total
+
+
+# --- bools -------------------------------------------------------------------------------------
+
+
+def any_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.any(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def all_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.all(x, axis=over(x, axis), keepdims=keepdims)
+
+
+ANY = reduction("any", any_, zero, "At least one.", coerce="bool")
+ALL = reduction("all", all_, zero, "Every one.", coerce="bool")
+
+# --- sums and extremes -------------------------------------------------------------------------
+
+
+@widened
+def sum_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.sum(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def sum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    return (spread(xp, ct, x, axis, keepdims),)
+
+
+@widened
+def mean(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.sum(x, axis=over(x, axis), keepdims=keepdims) / x.dtype.type(count(x, axis))
+
+
+def mean_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    return (spread(xp, ct, x, axis, keepdims) / _count(xp, x, axis),)
+
+
+def max_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.max(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def min_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.min(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    """Ties share the cotangent equally."""
+    chosen = xp.equal(x, spread(xp, y, x, axis, keepdims)) * 1.0
+    number = xp.sum(chosen, axis=axis, keepdims=keepdims)
+    return (chosen * spread(xp, ct / number, x, axis, keepdims),)
+
+
+@widened
+def prod(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.prod(x, axis=over(x, axis), keepdims=keepdims)
+
+
+def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    """The product of the others; of two zeros in one product the second derivative is lost."""
+    is_zero = xp.equal(x, 0)
+    filled = xp.where(is_zero, 1.0, x)
+    zeros = xp.count_nonzero(is_zero, axis=axis, keepdims=keepdims)
+    others = xp.where(xp.equal(zeros, 1), xp.prod(filled, axis=axis, keepdims=keepdims), 0.0)
+    at_zero = spread(xp, ct * others, x, axis, keepdims)
+    return (xp.where(is_zero, at_zero, spread(xp, ct * y, x, axis, keepdims) / filled),)
+
+
+@widened
+def count_nonzero(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    return np.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+SUM = reduction(
+    "sum", sum_, sum_vjp, "The sum; 0 where there is nothing.", degree=linear, integer=INT64
+)
+MEAN = reduction("mean", mean, mean_vjp, "The mean; NaN where there is nothing.", degree=linear)
+MAX = reduction(
+    "max", max_, extreme_vjp, "The largest; NaN propagates.", on_bools=ANY, integer=True
+)
+MIN = reduction(
+    "min", min_, extreme_vjp, "The smallest; NaN propagates.", on_bools=ALL, integer=True
+)
+PROD = reduction("prod", prod, prod_vjp, "The product; 1 where there is nothing.", integer=INT64)
+COUNT_NONZERO = reduction(
+    "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."
+)
+
+# --- norms and deviations ----------------------------------------------------------------------
+
+
+@widened
+def norm(x: Array, *, axis: Axis, keepdims: bool, ord: float) -> Array:
+    """The root of the sum of powers, which overflow as every framework's do."""
+    axis, size = over(x, axis), np.abs(x)
+    if ord == np.inf:
+        return np.max(size, axis=axis, keepdims=keepdims, initial=0)
+    if ord == 1:
+        return np.sum(size, axis=axis, keepdims=keepdims)
+    if ord == 2:
+        return np.sqrt(np.sum(np.square(x), axis=axis, keepdims=keepdims))
+    number = x.dtype.type
+    return np.sum(size ** number(ord), axis=axis, keepdims=keepdims) ** number(1 / ord)
+
+
+def norm_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, ord: float
+) -> Cotangents:
+    """Zero where the norm is zero; ties share the largest of order inf."""
+    if ord == math.inf:
+        ct = xp.sign(x) * extreme_vjp(xp, ct, y, xp.abs(x), axis=axis, keepdims=keepdims)[0]
+        return (ct,)
+    if ord == 1:
+        return (xp.sign(x) * spread(xp, ct, x, axis, keepdims),)
+    safe = xp.where(xp.equal(y, 0), 1.0, y)
+    if ord == 2:
+        return (x * spread(xp, ct / safe, x, axis, keepdims),)
+    whole = spread(xp, safe, x, axis, keepdims)
+    size = xp.where(xp.equal(x, 0), whole, xp.abs(x))  # a power of 0 may be infinite
+    share = xp.sign(x) * xp.pow(size / whole, ord - 1)
+    return (share * spread(xp, ct, x, axis, keepdims),)
+
+
+@widened
+def var(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
+    centered = x - np.mean(x, axis=over(x, axis), keepdims=True)
+    total = np.sum(np.square(centered), axis=over(x, axis), keepdims=keepdims)
+    return total / x.dtype.type(max(count(x, axis) - correction, 0))
+
+
+def var_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
+) -> Cotangents:
+    centered = x - xp.mean(x, axis=axis, keepdims=True)
+    degrees = _count(xp, x, axis) - correction
+    return (2.0 * centered * spread(xp, ct, x, axis, keepdims) / degrees,)
+
+
+@widened
+def std(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
+    return np.sqrt(var(x, axis=axis, keepdims=keepdims, correction=correction))
+
+
+def std_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
+) -> Cotangents:
+    """Zero where the deviation is zero, as torch has it."""
+    inner = ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y)
+    return var_vjp(xp, inner, y, x, axis=axis, keepdims=keepdims, correction=correction)
+
+
+NORM = reduction(
+    "norm",
+    norm,
+    norm_vjp,
+    "The norm of order `ord` > 0 (2: Euclidean); inf where powers overflow.",
+    ord=ORDER,
+    composed=True,
+)
+CORRECTION = number(0, 1, 0.5, taken="")
+VAR = reduction("var", var, var_vjp, "Variance; divides by n - correction.", correction=CORRECTION)
+STD = reduction("std", std, std_vjp, "Standard deviation, as var.", correction=CORRECTION)
+
+# --- sums of exponentials ----------------------------------------------------------------------
+
+
+@widened
+def logsumexp(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+    """Shifted by the largest, so that nothing overflows; -inf where there is nothing."""
+    axis = over(x, axis)
+    largest = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(largest), largest, x.dtype.type(0))
+    total = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
+    return total if keepdims else np.squeeze(total, axis=axis)
+
+
+def logsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    """Zero where everything is -inf."""
+    share = xp.softmax(x, axis=axis)
+    nothing = spread(xp, xp.equal(y, -math.inf) * 1.0, x, axis, keepdims)
+    share = xp.where(xp.equal(nothing, 1), 0.0, share)
+    return (share * spread(xp, ct, x, axis, keepdims),)
+
+
+@widened
+def softmax(x: Array, *, axis: Axis) -> Array:
+    axis = over(x, axis)
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+def softmax_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangents:
+    return (y * (ct - xp.sum(ct * y, axis=axis, keepdims=True)),)
+
+
+@widened
+def log_softmax(x: Array, *, axis: Axis) -> Array:
+    axis = over(x, axis)
+    shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+
+
+def log_softmax_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangents:
+    return (ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True),)
+
+
+@widened
+def glu(x: Array, *, axis: int) -> Array:
+    """The first half times the sigmoid of the second."""
+    if x.shape[axis] % 2:
+        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
+    first, second = np.split(x, 2, axis=axis)
+    return first * sigmoid(second)
+
+
+def glu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
+    first, second = xp.half(x, 0, axis=axis), xp.half(x, 1, axis=axis)
+    gate = xp.sigmoid(second)
+    return (xp.concatenate((ct * gate, ct * first * gate * xp.sigmoid(-second)), axis=axis),)
+
+
+LOGSUMEXP = reduction("logsumexp", logsumexp, logsumexp_vjp, "The log of the sum of exponentials.")
+SOFTMAX = op(
+    "softmax",
+    "x",
+    axis=LAST_AXES,
+    numpy=softmax,
+    vjp=softmax_vjp,
+    result=kept,
+    doc="Exponentials divided by their sum.",
+)
+LOG_SOFTMAX = op(
+    "log_softmax",
+    "x",
+    axis=LAST_AXES,
+    numpy=log_softmax,
+    vjp=log_softmax_vjp,
+    result=kept,
+    doc="The log of softmax.",
+)
+GLU = op(
+    "glu",
+    "x",
+    axis=AXIS,
+    numpy=glu,
+    vjp=glu_vjp,
+    result=reshaped,
+    shape_of=halved,
+    doc="The first half along an axis times the sigmoid of the second.",
+)

@@ -1,0 +1,312 @@
+"""Ops of shapes: broadcasting and what undoes it, lengths, other shapes, other orders of axes.
+
+All attributes are static. A row and the rows of its VJP are closed: differentiating never needs the
+rank, so one capture serves all ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.graph import Node
+from ...ir.op import Op, ResultRule
+from ..attributes import AXES, AXIS, MOVED, NEW_AXIS, OFFSET, PLACE, PLACES, SHAPE, SHIFT
+from ..numerics import Array, widened
+from ..properties import length, linear
+from ..result_shapes import summed_to, with_matrices
+from ..results import expanded, integer, kept, reshaped, shaped_like_second
+from ..table import Cotangents, op, zero
+
+
+def rearrangement(
+    name: str, numpy: Any, vjp: Any, doc: str, result: ResultRule = reshaped, **more: Any
+) -> Op:
+    """Declare an op of one operand that moves elements."""
+    more = {"coerce": "raw", "degree": linear, **more}
+    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=result, **more)
+
+
+def shaped(name: str, numpy: Any, vjp: Any, doc: str, operands: str = "x like", **more: Any) -> Op:
+    """Declare an op of which the second operand gives the result's shape."""
+    more = {"result": shaped_like_second, "degree": linear, **more}
+    return op(name, operands, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, shape_only=(1,), **more)
+
+
+def length_of(name: str, numpy: Any, doc: str, **more: Any) -> Op:
+    """Declare a length, an integer known at run time."""
+    more |= {"coerce": "raw", "composed": True, "shape_only": (0,), "bits": length}
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **more)
+
+
+# --- broadcasting ------------------------------------------------------------------------------
+
+
+@widened
+def sum_to(x: Array, like: Array) -> Array:
+    """Sum x over the axes along which `like` was broadcast."""
+    shape = summed_to(x.shape, np.shape(like))
+    lead = x.ndim - len(shape)
+    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 != x.shape[lead + i]))
+    return np.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
+
+
+def sum_to_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
+    return xp.broadcast_to(ct, x), None
+
+
+def broadcast_to(x: Array, like: Array) -> Array:
+    return np.broadcast_to(x, np.shape(like))
+
+
+def broadcast_to_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
+    return xp.sum_to(ct, x), None
+
+
+def broadcast_to_shape(x: Array, *, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(x, shape)
+
+
+def broadcast_to_shape_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shape: Any) -> Cotangents:
+    return (xp.sum_to(ct, x),)
+
+
+def filled(node: Node, sizes: Sequence[int]) -> int:
+    return max(1, math.prod(abs(n) for n in node.attr("shape"))) * sizes[0]
+
+
+SUM_TO = shaped(
+    "sum_to",
+    sum_to,
+    sum_to_vjp,
+    "x summed to the shape of `like`: undoes broadcasting.",
+    shaped_like=1,
+    shape_of=summed_to,
+)
+BROADCAST_TO = shaped(
+    "broadcast_to",
+    broadcast_to,
+    broadcast_to_vjp,
+    "x repeated to the shape of `like`.",
+    shape_of=None,
+    composed=True,
+    shaped_like=1,
+    view="always",
+)
+BROADCAST_TO_SHAPE = rearrangement(
+    "broadcast_to_shape",
+    broadcast_to_shape,
+    broadcast_to_shape_vjp,
+    "x repeated to a static shape.",
+    shape=SHAPE,
+    xp="broadcast_to",
+    composed=True,
+    view="sometimes",
+    copies=filled,
+)
+
+# --- lengths -----------------------------------------------------------------------------------
+
+
+def dim(x: Array, *, axis: int) -> int:
+    return np.shape(x)[axis]
+
+
+def size(x: Array) -> int:
+    return int(np.size(x))
+
+
+DIM = length_of("dim", dim, "The length of one axis, an integer known at run time.", axis=AXIS)
+SIZE = length_of("size", size, "The number of elements, an integer known at run time.")
+
+# --- other shapes ------------------------------------------------------------------------------
+
+
+def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
+    return np.reshape(x, shape)
+
+
+def reshape_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
+    return (xp.reshape_like(ct, x),)
+
+
+def reshape_like(x: Array, like: Array) -> Array:
+    return np.reshape(x, np.shape(like))
+
+
+def reshape_like_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
+    return xp.reshape_like(ct, x), None
+
+
+def squeeze(x: Array, *, axis: Any) -> Array:
+    return np.squeeze(x, axis=axis)
+
+
+def expand_dims(x: Array, *, axis: int) -> Array:
+    return np.expand_dims(x, axis)
+
+
+def expand_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
+    return (xp.sum(ct, axis=axis, keepdims=False),)
+
+
+RESHAPE = rearrangement(
+    "reshape",
+    reshape,
+    reshape_vjp,
+    "The same elements in another shape; one length may be -1.",
+    shape=SHAPE,
+    composed=True,
+    view="sometimes",
+)
+RESHAPE_LIKE = shaped(
+    "reshape_like",
+    reshape_like,
+    reshape_like_vjp,
+    "The same elements in the shape of `like`.",
+    shape_of=None,
+    shaped_like=1,
+    view="sometimes",
+)
+SQUEEZE = rearrangement(
+    "squeeze",
+    squeeze,
+    reshape_vjp,
+    "x without axes of length 1 (None: without all of them).",
+    axis=AXES,
+    view="always",
+)
+EXPAND_DIMS = rearrangement(
+    "expand_dims",
+    expand_dims,
+    expand_dims_vjp,
+    "A new axis of length 1.",
+    expanded,
+    axis=NEW_AXIS,
+    view="always",
+)
+
+# --- other orders ------------------------------------------------------------------------------
+
+
+def permute_dims(x: Array, *, axes: Any) -> Array:
+    return np.transpose(x, axes)
+
+
+def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangents:
+    if axes is None:
+        return (xp.permute_dims(ct, None),)
+    places = [axis % len(axes) for axis in axes]
+    return (xp.permute_dims(ct, tuple(places.index(i) for i in range(len(axes)))),)
+
+
+def swapaxes(x: Array, *, axis1: int, axis2: int) -> Array:
+    return np.swapaxes(x, axis1, axis2)
+
+
+def swapaxes_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis1: int, axis2: int) -> Cotangents:
+    return (xp.swapaxes(ct, axis1, axis2),)
+
+
+def moveaxis(x: Array, *, source: Any, destination: Any) -> Array:
+    return np.moveaxis(x, source, destination)
+
+
+def moveaxis_vjp(xp: Any, ct: Any, y: Any, x: Any, *, source: Any, destination: Any) -> Cotangents:
+    return (xp.moveaxis(ct, destination, source),)
+
+
+def flip(x: Array, *, axis: Any) -> Array:
+    return np.flip(x, None if np.ndim(x) == 0 else axis)
+
+
+def flip_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangents:
+    return (xp.flip(ct, axis=axis),)
+
+
+def roll(x: Array, *, shift: Any, axis: Any) -> Array:
+    return np.roll(x, shift, None if np.ndim(x) == 0 else axis)
+
+
+def roll_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shift: Any, axis: Any) -> Cotangents:
+    back = tuple(-n for n in shift) if isinstance(shift, tuple) else -shift
+    return (xp.roll(ct, back, axis=axis),)
+
+
+PERMUTE_DIMS = rearrangement(
+    "permute_dims",
+    permute_dims,
+    permute_dims_vjp,
+    "Axes in another order; None reverses them.",
+    axes=PLACES,
+    composed=True,
+    view="always",
+)
+SWAPAXES = rearrangement(
+    "swapaxes",
+    swapaxes,
+    swapaxes_vjp,
+    "Two axes exchanged.",
+    axis1=PLACE,
+    axis2=PLACE,
+    view="always",
+)
+MOVEAXIS = rearrangement(
+    "moveaxis",
+    moveaxis,
+    moveaxis_vjp,
+    "Axes moved to other places; the others keep their order.",
+    source=MOVED,
+    destination=MOVED,
+    view="always",
+)
+FLIP = rearrangement(
+    "flip", flip, flip_vjp, "x reversed along axes (None: all).", kept, axis=AXES, view="sometimes"
+)
+ROLL = rearrangement(
+    "roll",
+    roll,
+    roll_vjp,
+    "Shifted along axes, the end going to the front.",
+    kept,
+    shift=SHIFT,
+    axis=AXES,
+    composed=True,
+)
+
+# --- triangles ---------------------------------------------------------------------------------
+
+
+def tril(x: Array, *, offset: int) -> Array:
+    return np.where(_below(x, offset), x, x.dtype.type(0))
+
+
+def triu(x: Array, *, offset: int) -> Array:
+    return np.where(_below(x, offset - 1), x.dtype.type(0), x)
+
+
+def _below(x: Array, offset: int) -> Array:
+    """The mask of the elements on and below a diagonal."""
+    rows, columns = x.shape[-2:]
+    return np.arange(columns) - np.arange(rows)[:, None] <= offset
+
+
+def tril_vjp(xp: Any, ct: Any, y: Any, x: Any, *, offset: int) -> Cotangents:
+    return (xp.tril(ct, offset),)
+
+
+def triu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, offset: int) -> Cotangents:
+    return (xp.triu(ct, offset),)
+
+
+def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
+    """Declare an op that keeps one side of a diagonal."""
+    more = {"offset": OFFSET, "composed": True, "shape_of": with_matrices}
+    return rearrangement(name, numpy, vjp, doc, kept, **more)
+
+
+TRIL = triangle("tril", tril, tril_vjp, "Zero above a diagonal of the last two axes.")
+TRIU = triangle("triu", triu, triu_vjp, "Zero below a diagonal of the last two axes.")

@@ -1,0 +1,191 @@
+"""Attributes of ops: which values are legal, which tests try, and how `xg.xp` takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import keyword
+import re
+import unicodedata
+from typing import TypeGuard
+
+from ..ir.graph import Region
+from ..ir.op import REQUIRED, Attr
+from ..ir.types import DTYPES, T
+
+# --- legal values ------------------------------------------------------------------------------
+
+
+def is_axis(value: object) -> bool:
+    axes = value if isinstance(value, tuple) else (value,)
+    return value is None or all(type(axis) is int for axis in axes)
+
+
+def is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_number_or_none(value: object) -> bool:
+    return value is None or is_number(value)
+
+
+def is_dtype(value: object) -> bool:
+    return value is None or value in (T, *DTYPES)
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**32
+
+
+def is_order(value: object) -> bool:
+    return is_number(value) and value > 0  # type: ignore[operator]
+
+
+def is_fraction(value: object) -> bool:
+    return is_number(value) and 0 <= value <= 1  # type: ignore[operator]
+
+
+def is_integer(value: object) -> bool:
+    return type(value) is int
+
+
+def is_places(value: object) -> bool:
+    return value is None or are_integers(value)
+
+
+def are_integers(value: object) -> TypeGuard[tuple[int, ...]]:
+    return isinstance(value, tuple) and all(type(n) is int for n in value)
+
+
+def are_steps(value: object) -> bool:
+    return are_integers(value) and len(value) > 0 and min(value) >= 1
+
+
+def is_positive(value: object) -> bool:
+    return is_count(value) and value != 0
+
+
+def is_shape(value: object) -> bool:
+    return are_integers(value) and all(n >= -1 for n in value) and value.count(-1) < 2
+
+
+def are_widths(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        are_integers(pair) and len(pair) == 2 and min(pair) >= 0 for pair in value
+    )
+
+
+def is_index(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(is_index_item, value))
+
+
+def is_index_item(item: object) -> bool:
+    if isinstance(item, tuple):
+        return len(item) == 3 and all(n is None or type(n) is int for n in item)
+    return item is None or item == "..." or type(item) is int
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether a value may be a variable's name in emitted code."""
+    if not isinstance(value, str) or not 0 < len(value) <= 100:
+        return False
+    # Python itself reads an identifier in this normal form.
+    plain = value.isascii() or unicodedata.normalize("NFKC", value) == value
+    return (
+        plain
+        and value.isidentifier()
+        and not keyword.iskeyword(value)
+        and not value.startswith("__")
+    )
+
+
+def are_names(value: object) -> bool:
+    """Return whether a value names mesh axes or groups."""
+    return value is None or (
+        isinstance(value, tuple)
+        and len(value) > 0
+        and all(isinstance(name, str) and 0 < len(name) <= 100 for name in value)
+    )
+
+
+def is_split(value: object) -> bool:
+    """Return whether a value says for each axis over what it is split: (), every shard."""
+    if not isinstance(value, tuple):
+        return False
+    return all(names is None or names == () or are_names(names) for names in value)
+
+
+def is_subscripts(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and re.fullmatch(r"[A-Za-z.,]{0,100}->[A-Za-z.]{0,60}", value) is not None
+    )
+
+
+def is_region(value: object) -> TypeGuard[Region]:
+    return isinstance(value, Region)
+
+
+def is_anything(value: object) -> bool:
+    return True
+
+
+# --- kinds -------------------------------------------------------------------------------------
+
+
+def number(*samples: float, taken: str = "float") -> Attr:
+    """A number; the first sample is its default."""
+    return Attr(is_number, samples, samples[0], "float", taken)
+
+
+def number_or_none(*samples: float) -> Attr:
+    return Attr(is_number_or_none, (None, *samples), None)
+
+
+def flag(default: bool) -> Attr:
+    return Attr(is_bool, (False, True), default, "bool", "bool")
+
+
+def count(*samples: int) -> Attr:
+    return Attr(is_count, samples)
+
+
+def required(attr: Attr) -> Attr:
+    """The same without a default."""
+    return dataclasses.replace(attr, default=REQUIRED)
+
+
+AXIS = Attr(is_axis, (), -1, "int", "one_axis")
+AXIS_OR_NONE = Attr(is_axis, (), None, "int | None", "axis_or_none")
+NEW_AXIS = Attr(is_axis, (), 0, "int")
+AXES = Attr(is_axis, (), None, "Axis", "axes_of")
+LAST_AXES = dataclasses.replace(AXES, default=-1)
+MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
+PLACE = Attr(is_integer, (), REQUIRED, "int", "one_axis")
+PLACES = Attr(is_places)
+ANYTHING = Attr(is_anything)
+COPIES = Attr(is_count, (2, 1, 3))
+DILATIONS = Attr(are_steps, ((1,), (2,)))
+DTYPE = Attr(is_dtype)
+FRACTION = Attr(is_fraction, (0.5, 0.0, 0.25, 0.3, 1.0))
+GROUPS = Attr(is_positive, (1,))
+GROUP_NAMES = Attr(are_names, (None,), None)
+HALVES = Attr(is_count, (0, 1))
+INDEX = Attr(is_index)
+INDICES = Attr(are_integers)
+NAME = Attr(is_name)
+NORM_ORDER = Attr(is_order, (2, 1, 3, 0.5))
+OFFSET = Attr(is_integer, (0, 1, -1))
+ORDER = Attr(is_order, (2, 1, 3, 0.5, float("inf")))
+REGION = Attr(is_region)
+REPETITIONS = Attr(are_integers)
+SHAPE = Attr(is_shape)
+SHIFT = Attr(is_axis, (1, -2, (1, 2)))
+SIZES = Attr(are_steps, ((2,),))
+SPLIT = Attr(is_split, (((),), (None, ())))
+STRIDES = Attr(are_steps, ((1,), (2,)))
+SUBSCRIPTS = Attr(is_subscripts)
+WIDTHS = Attr(are_widths)

@@ -1,0 +1,1 @@
+"""Ops that compute element by element."""

@@ -1,0 +1,358 @@
+"""Ops of arithmetic: sums, products, powers, rounding, remainders."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from ...ir.op import Op, Refused
+from ..numerics import Array, wide, widened
+from ..properties import ABOVE_ZERO, REALS, added, carried, doubled, linear, product, quotient
+from ..results import elementwise
+from ..table import Cotangents, Number, function, op, zero
+from . import logic
+
+# What libraries say of bools where these are numbers' alone.
+OF_NUMBERS = Refused("Cast to a float dtype first")
+
+
+def binary(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+    """Declare an elementwise op of two operands, which stays among integers where it can."""
+    return op(name, "a b", numpy=numpy, vjp=vjp, doc=doc, result=elementwise, **more)
+
+
+def infix(symbol: str, name: str, numpy: Any, vjp: Any, on_numbers: Any, **more: Any) -> Op:
+    """Declare an operator of Python's that stays among integers."""
+    doc = f"a {symbol} b." if numpy.nin == 2 else f"{symbol}x."
+    more |= {"xp": numpy.__name__, "symbol": symbol, "on_numbers": on_numbers}
+    more |= {"result": elementwise, "integer": True, "plain": True}
+    return op(name, "a b" if numpy.nin == 2 else "x", numpy=numpy, vjp=vjp, doc=doc, **more)
+
+
+# --- sums and products -------------------------------------------------------------------------
+
+
+def add_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, ct
+
+
+def sub_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, -ct
+
+
+def mul_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct * b, ct * a
+
+
+def div_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct / b, -ct * (y / b)
+
+
+def neg_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct,)
+
+
+def divide(a: Number, b: Number) -> Number:
+    """On Python numbers, where division by zero is no error."""
+    if b != 0:
+        return a / b
+    if a == 0 or math.isnan(a):
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def rounded(a: Number) -> Number:
+    """On Python numbers, in code that compilers read."""
+    return math.copysign(float(round(a)), a) if math.isfinite(a) else a
+
+
+def square_root(a: Number) -> Number:
+    """On Python numbers, in code that compilers read."""
+    return math.sqrt(a) if a >= 0 else math.nan
+
+
+EITHER = Refused("Write a ^ b for where they differ")
+CONTRARY = Refused("Write ~x for the contrary")
+ADD = infix(
+    "+", "add", np.add, add_vjp, operator.add, degree=linear, on_bools=logic.OR, bits=carried
+)
+SUB = infix(
+    "-", "sub", np.subtract, sub_vjp, operator.sub, degree=linear, on_bools=EITHER, bits=carried
+)
+MUL = infix(
+    "*", "mul", np.multiply, mul_vjp, operator.mul, degree=product, on_bools=logic.AND, bits=added
+)
+DIV = function(
+    "div",
+    np.true_divide,
+    div_vjp,
+    "a / b.",
+    "a b",
+    xp="divide",
+    symbol="/",
+    degree=quotient,
+    on_numbers=divide,
+    domain=(REALS, ABOVE_ZERO),
+)
+NEG = infix("-", "neg", np.negative, neg_vjp, operator.neg, degree=linear, on_bools=CONTRARY)
+
+# --- powers ------------------------------------------------------------------------------------
+
+
+def pow_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    safe = xp.where(xp.greater(a, 0), a, 1.0)
+    by_a = xp.where(xp.equal(b, 0), 0.0, b * xp.pow(a, b - 1))
+    return ct * by_a, ct * xp.where(xp.greater(a, 0), y * xp.log(safe), 0.0)
+
+
+def square_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (2.0 * x),)
+
+
+def sqrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * 0.5 / y,)
+
+
+def rsqrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * -0.5 * y / x,)
+
+
+def reciprocal_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct * y * y,)
+
+
+def cbrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (3.0 * y * y),)
+
+
+def square(x: Number) -> Number:
+    return x * x
+
+
+def rsqrt(x: Array) -> Array:
+    return x.dtype.type(1) / np.sqrt(x)
+
+
+def reciprocal(x: Array) -> Array:
+    return x.dtype.type(1) / x
+
+
+POW = function(
+    "pow", np.power, pow_vjp, "a to the power b.", "a b", composed=True, domain=ABOVE_ZERO
+)
+SQUARE = function(
+    "square",
+    np.square,
+    square_vjp,
+    "x times x.",
+    power=2,
+    on_numbers=square,
+    bits=doubled,
+    integer=True,
+)
+SQRT = function(
+    "sqrt",
+    np.sqrt,
+    sqrt_vjp,
+    "The square root; NaN below zero.",
+    power=0.5,
+    domain=ABOVE_ZERO,
+    on_numbers=square_root,
+)
+RSQRT = function("rsqrt", rsqrt, rsqrt_vjp, "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
+RECIPROCAL = function(
+    "reciprocal",
+    reciprocal,
+    reciprocal_vjp,
+    "1 / x.",
+    power=-1,
+    on_bools=OF_NUMBERS,
+    domain=ABOVE_ZERO,
+)
+CBRT = function("cbrt", wide(np.cbrt), cbrt_vjp, "The cube root.", domain=ABOVE_ZERO)
+
+# --- the larger, the smaller, and signs --------------------------------------------------------
+
+
+def maximum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(xp.greater(a, b), 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
+
+
+def minimum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(xp.less(a, b), 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
+
+
+def fmax_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    larger = xp.greater(a, b) | xp.isnan(b)
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(larger, 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
+
+
+def fmin_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    smaller = xp.less(a, b) | xp.isnan(b)
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(smaller, 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
+
+
+def abs_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.sign(x),)
+
+
+def copysign_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None
+
+
+def maximum(a: Number, b: Number) -> Number:
+    return a if math.isnan(a) or a >= b else b
+
+
+def minimum(a: Number, b: Number) -> Number:
+    return a if math.isnan(a) or a <= b else b
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1; NaN stays NaN."""
+    return np.sign(x)
+
+
+MAXIMUM = binary(
+    "maximum",
+    np.maximum,
+    maximum_vjp,
+    "The larger; NaN propagates.",
+    integer=True,
+    on_numbers=maximum,
+    on_bools=logic.OR,
+)
+MINIMUM = binary(
+    "minimum",
+    np.minimum,
+    minimum_vjp,
+    "The smaller; NaN propagates.",
+    integer=True,
+    on_numbers=minimum,
+    on_bools=logic.AND,
+)
+FMAX = binary(
+    "fmax", wide(np.fmax), fmax_vjp, "The larger; a number rather than NaN.", on_bools=logic.OR
+)
+FMIN = binary(
+    "fmin", wide(np.fmin), fmin_vjp, "The smaller; a number rather than NaN.", on_bools=logic.AND
+)
+ABS = op(
+    "abs",
+    "x",
+    numpy=np.abs,
+    vjp=abs_vjp,
+    doc="|x|.",
+    result=elementwise,
+    integer=True,
+    on_numbers=abs,
+    on_bools="numbers",
+)
+SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS, integer=True)
+COPYSIGN = binary("copysign", wide(np.copysign), copysign_vjp, "|a| with the sign of b.")
+
+
+def nextafter_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, None
+
+
+NEXTAFTER = function(
+    "nextafter",
+    np.nextafter,
+    nextafter_vjp,
+    "The next number of a's dtype after a towards b; its slope in a is 1.",
+    "a b",
+)
+
+# --- rounding and remainders -------------------------------------------------------------------
+
+
+def frac_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct,)
+
+
+def remainder_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, -ct * xp.floor_divide(a, b)
+
+
+def fmod_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, -ct * xp.round((a - y) / b)
+
+
+def floor_divide(a: Number, b: Number) -> Number:
+    """On Python numbers, in integers where both are: a length halved stays a length."""
+    return a // b if b != 0 else divide(a, b)
+
+
+def remainder(a: Number, b: Number) -> Number:
+    return a % b if b != 0 and not math.isinf(a) else math.nan
+
+
+@widened
+def frac(x: Array) -> Array:
+    return x - np.trunc(x)
+
+
+FLOOR = function("floor", np.floor, zero, "The largest integer not above x.", on_bools="numbers")
+CEIL = function("ceil", np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
+ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", on_numbers=rounded)
+TRUNC = function("trunc", np.trunc, zero, "The integer part.", on_bools="numbers")
+FRAC = function("frac", frac, frac_vjp, "x - trunc(x).")
+FLOOR_DIVIDE = binary(
+    "floor_divide",
+    wide(np.floor_divide),
+    zero,
+    "The largest integer not above a / b.",
+    integer=True,
+    on_numbers=floor_divide,
+    on_bools=OF_NUMBERS,
+)
+REMAINDER = binary(
+    "remainder",
+    wide(np.remainder),
+    remainder_vjp,
+    "a - b floor(a / b), with the sign of b.",
+    integer=True,
+    on_numbers=remainder,
+    on_bools=OF_NUMBERS,
+)
+FMOD = binary(
+    "fmod", wide(np.fmod), fmod_vjp, "a - b trunc(a / b), with the sign of a.", on_bools=OF_NUMBERS
+)
+
+# --- geometry ----------------------------------------------------------------------------------
+
+
+def hypot_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    length = xp.where(xp.equal(y, 0), 1.0, y)
+    return ct * (a / length), ct * (b / length)
+
+
+def atan2_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    distance = xp.hypot(a, b)  # its square may overflow
+    length = xp.where(xp.equal(distance, 0), 1.0, distance)
+    return ct * (b / length / length), -ct * (a / length / length)
+
+
+def lerp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any, weight: Any) -> Cotangents:
+    return ct * (1.0 - weight), ct * weight, ct * (b - a)
+
+
+@widened
+def lerp(a: Array, b: Array, weight: Array) -> Array:
+    way = b - a  # from its nearer end, as torch goes: at 1 it is there
+    return np.where(np.abs(weight) < 0.5, a + weight * way, b - (1 - weight) * way)
+
+
+HYPOT = function("hypot", wide(np.hypot), hypot_vjp, "sqrt(a^2 + b^2), without overflow.", "a b")
+ATAN2 = function(
+    "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
+)
+LERP = function("lerp", lerp, lerp_vjp, "start + weight (end - start).", "start end weight")

@@ -1,0 +1,107 @@
+"""Comparisons, logic, questions about numbers, bits of integers: none has a derivative."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from ...ir.op import Op
+from ..properties import shifted
+from ..results import compared, elementwise
+from ..table import Number, op, zero
+
+# --- comparisons -------------------------------------------------------------------------------
+
+
+def comparison(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
+    """Declare an elementwise comparison; comparisons with NaN are False, but `ne`."""
+    more = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
+    return op(name, "a b", numpy=numpy, vjp=zero, doc=doc, result=compared, integer=True, **more)
+
+
+LT = comparison("lt", "<", np.less, operator.lt, "a < b.")
+LE = comparison("le", "<=", np.less_equal, operator.le, "a <= b.")
+GT = comparison("gt", ">", np.greater, operator.gt, "a > b.")
+GE = comparison("ge", ">=", np.greater_equal, operator.ge, "a >= b.")
+EQ = comparison("eq", "==", np.equal, operator.eq, "a equals b; 0 equals -0.")
+NE = comparison("ne", "!=", np.not_equal, operator.ne, "a differs from b; NaN differs from all.")
+
+# --- logic -------------------------------------------------------------------------------------
+
+
+def logical(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
+    """Declare an elementwise op on bools."""
+    args = "x" if numpy.nin == 1 else "a b"
+    more = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
+    return op(name, args, coerce="bool", numpy=numpy, vjp=zero, doc=doc, result=compared, **more)
+
+
+def logical_and(a: Number, b: Number) -> Number:
+    return bool(a) and bool(b)
+
+
+def logical_or(a: Number, b: Number) -> Number:
+    return bool(a) or bool(b)
+
+
+AND = logical("and", "&", np.logical_and, logical_and, "Both.")
+OR = logical("or", "|", np.logical_or, logical_or, "At least one.")
+XOR = logical("xor", "^", np.logical_xor, operator.ne, "Exactly one.")
+NOT = logical("not", "~", np.logical_not, operator.not_, "The contrary.")
+
+# --- questions about numbers -------------------------------------------------------------------
+
+
+def question(name: str, numpy: Any, doc: str, on_numbers: Any = None) -> Op:
+    """Declare an elementwise mask of numbers."""
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=compared, on_numbers=on_numbers)
+
+
+ISNAN = question("isnan", np.isnan, "x is NaN.", math.isnan)
+ISINF = question("isinf", np.isinf, "x is infinite.", math.isinf)
+ISFINITE = question("isfinite", np.isfinite, "Not NaN, not inf.", math.isfinite)
+SIGNBIT = question("signbit", np.signbit, "The sign bit is set: x is below zero, or -0.")
+
+# --- the bits of integers ----------------------------------------------------------------------
+
+
+def bitwise(name: str, numpy: Any, on_numbers: Any, doc: str, **more: Any) -> Op:
+    """Declare an elementwise op on int32; one with a symbol of Python's is another on bools."""
+    more = {"on_numbers": on_numbers, "composed": "symbol" in more, **more}
+    args = "x" if numpy.nin == 1 else "a b"
+    return op(name, args, coerce="int", numpy=numpy, vjp=zero, doc=doc, result=elementwise, **more)
+
+
+def left_shift(a: int, b: int) -> int:
+    return a << b if 0 <= b < 32 else 0
+
+
+def right_shift(a: int, b: int) -> int:
+    return a >> (b if 0 <= b < 32 else 31)
+
+
+BITWISE_AND = bitwise(
+    "bitwise_and", np.bitwise_and, operator.and_, "The bits set in both.", symbol="&"
+)
+BITWISE_OR = bitwise(
+    "bitwise_or", np.bitwise_or, operator.or_, "The bits set in at least one.", symbol="|"
+)
+BITWISE_XOR = bitwise(
+    "bitwise_xor", np.bitwise_xor, operator.xor, "The bits set in exactly one.", symbol="^"
+)
+BITWISE_INVERT = bitwise(
+    "bitwise_invert", np.bitwise_not, operator.invert, "The bits not set.", symbol="~"
+)
+BITWISE_LEFT_SHIFT = bitwise(
+    "bitwise_left_shift",
+    np.left_shift,
+    left_shift,
+    "a times 2 to the b, without what overflows.",
+    bits=shifted,
+)
+BITWISE_RIGHT_SHIFT = bitwise(
+    "bitwise_right_shift", np.right_shift, right_shift, "a over 2 to the b, rounded down."
+)

@@ -1,0 +1,135 @@
+"""Ops that choose, limit, convert or fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...ir.types import FLOAT8
+from ..attributes import DTYPE, number, number_or_none
+from ..numerics import Array, as_numpy_dtype
+from ..properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear
+from ..results import cast_to, chosen, elementwise, filled, same
+from ..table import Cotangents, Number, function, op, zero
+from .arithmetic import maximum, minimum
+
+# --- choices and limits ------------------------------------------------------------------------
+
+
+def clip(x: Array, min: Array, max: Array) -> Array:
+    """NaN in x, min or max gives NaN; where min > max the result is max."""
+    return np.minimum(np.maximum(x, min), max)
+
+
+def clip_vjp(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangents:
+    """The bounds belong to the inside, as in torch."""
+    inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
+    below, above = xp.less(x, low), xp.greater(x, high)
+    return ct * inside, ct * below, ct * above
+
+
+def clip_number(x: Number, low: Number, high: Number) -> Number:
+    return minimum(maximum(x, low), high)
+
+
+def where_vjp(xp: Any, ct: Any, y: Any, condition: Any, a: Any, b: Any) -> Cotangents:
+    return None, xp.where(condition, ct, 0.0), xp.where(condition, 0.0, ct)
+
+
+def where(condition: Number, a: Number, b: Number) -> Number:
+    """On Python numbers."""
+    return a if condition else b
+
+
+def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | None) -> Array:
+    x = np.asarray(x)
+    # In 16 bits NumPy's own has no bfloat16, and the largest float32 would be an infinity again.
+    largest = np.nextafter(x.dtype.type(np.inf), x.dtype.type(0))
+    above = largest if posinf is None else posinf
+    below = -largest if neginf is None else neginf
+    finite = np.where(x == np.inf, above, np.where(x == -np.inf, below, x))
+    return np.where(np.isnan(x), nan, finite).astype(x.dtype)
+
+
+def nan_to_num_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, nan: float, posinf: float | None, neginf: float | None
+) -> Cotangents:
+    return (ct * xp.isfinite(x),)
+
+
+CLIP = op(
+    "clip", "x min max", numpy=clip, vjp=clip_vjp, result=elementwise,
+    doc="x limited to [min, max]; NaN propagates; max where min > max.", composed=True,
+    integer=True, on_numbers=clip_number, domain=(REALS, BELOW_MINUS_ONE, ABOVE_ONE),
+)  # fmt: skip
+WHERE = op(
+    "where", "condition a b", coerce="where", numpy=np.where, vjp=where_vjp, result=chosen,
+    doc="a where the condition holds, else b.", degree=choice, integer=True, on_numbers=where,
+)  # fmt: skip
+NAN_TO_NUM = function(
+    "nan_to_num", nan_to_num, nan_to_num_vjp,
+    "x with NaN and infinities replaced; None: by the largest number of the dtype.",
+    nan=number(0.0, 7.0), posinf=number_or_none(1.0), neginf=number_or_none(-2.0),
+    composed=True, on_bools="numbers",
+)  # fmt: skip
+
+# --- dtypes and copies -------------------------------------------------------------------------
+
+
+def cast(x: Array, *, dtype: Any) -> Array:
+    x, target = np.asarray(x), as_numpy_dtype(dtype)
+    if target.kind in "iu" and x.dtype.kind in "fV":
+        return to_int64(x) if target == np.int64 else to_integers(x, target)
+    if target.name in FLOAT8 and x.dtype == np.float64:  # rounded twice, as everywhere
+        x = x.astype(np.float32)
+    return x.astype(target)
+
+
+def to_integers(x: Array, dtype: Any) -> Array:
+    """Truncated, within the range of the dtype, 0 for NaN: NumPy leaves these to the processor."""
+    whole, range_ = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
+    return np.clip(whole, range_.min, range_.max).astype(dtype)
+
+
+# The largest number below 2**63 in all float dtypes that have one so large.
+LARGEST = 255 * 2.0**55
+MOST_IN_FLOAT8 = 464.0  # rounds to 448, the largest number of float8_e4m3fn
+
+
+def to_int64(x: Array) -> Array:
+    whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
+    return np.clip(whole, -LARGEST, LARGEST).astype(np.int64)
+
+
+def cast_vjp(xp: Any, ct: Any, y: Any, x: Any, *, dtype: str) -> Cotangents:
+    return (xp.cast_like(ct, x),)
+
+
+def full_like(x: Array, value: Array, *, dtype: Any = None) -> Array:
+    return np.full_like(x, value, dtype=x.dtype if dtype is None else as_numpy_dtype(dtype))
+
+
+def full_like_vjp(xp: Any, ct: Any, y: Any, x: Any, value: Any, *, dtype: Any) -> Cotangents:
+    return None, ct
+
+
+def stop_gradient(x: Array) -> Array:
+    return x
+
+
+CAST = op(
+    "cast", "x", dtype=DTYPE, coerce="raw", numpy=cast, vjp=cast_vjp, result=cast_to,
+    doc="x in another dtype; T is the input's. To integers: truncated, saturated, NaN gives 0; "
+    "integers wrap around. To float8: by float32, and NaN beyond float8_e4m3fn.",
+    xp="astype", composed=True, degree=linear,
+)  # fmt: skip
+FULL_LIKE = op(
+    "full_like", "x value", dtype=DTYPE, coerce="raw", numpy=full_like,
+    vjp=full_like_vjp, result=filled, doc="A tensor of x's shape filled with a number.",
+    composed=True, degree=linear, shape_only=(0,), shaped_like=0,
+)  # fmt: skip
+STOP_GRADIENT = op(
+    "stop_gradient", "x", coerce="raw", numpy=stop_gradient, vjp=zero, result=same,
+    doc="x, with derivative zero.", view="always", on_numbers=stop_gradient,
+)  # fmt: skip

@@ -1,0 +1,175 @@
+"""Error functions, gamma functions, Bessel functions, and sinc."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..attributes import count
+from ..numerics import Array, from_scipy, widened
+from ..properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
+from ..table import Cotangents, function
+
+# --- error functions and the normal distribution -----------------------------------------------
+ROOT_TAU = math.sqrt(2 * math.pi)
+MILLS_FROM = 8.0
+
+erfc = from_scipy("erfc")
+
+
+def erf_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x))),)
+
+
+def erfc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x))),)
+
+
+def erfinv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (math.sqrt(math.pi) / 2 * xp.exp(y * y)),)
+
+
+def ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (xp.exp(-0.5 * x * x) * (1 / ROOT_TAU)),)
+
+
+def ndtri_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (ROOT_TAU * xp.exp(0.5 * y * y)),)
+
+
+def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """phi(x) / Phi(x): in the left tail, where the quotient cancels, by Laplace's fraction."""
+    tail = inverse_mills(xp.maximum(-x, MILLS_FROM))
+    near = xp.maximum(x, -MILLS_FROM)
+    quotient = xp.exp(-0.5 * near * near - xp.log_ndtr(near)) * (1 / ROOT_TAU)
+    return (ct * xp.where(xp.less(x, -MILLS_FROM), tail, quotient),)
+
+
+def inverse_mills(t: Any) -> Any:
+    """phi(t) / Phi(-t) from MILLS_FROM up, where 14 levels of the fraction reach float64."""
+    fraction = t
+    for k in range(14, 0, -1):
+        fraction = t + k / fraction
+    return fraction
+
+
+ERF = function("erf", from_scipy("erf"), erf_vjp, "The error function.")
+ERFC = function("erfc", erfc, erfc_vjp, "1 - erf(x), accurate where that is small.")
+ERFINV = function(
+    "erfinv", from_scipy("erfinv"), erfinv_vjp, "The inverse of erf.", domain=WITHIN_ONE
+)
+NDTR = function("ndtr", from_scipy("ndtr"), ndtr_vjp, "The normal distribution function Phi.")
+NDTRI = function(
+    "ndtri", from_scipy("ndtri"), ndtri_vjp, "The inverse of ndtr.", domain=BETWEEN_ZERO_AND_ONE
+)
+LOG_NDTR = function("log_ndtr", from_scipy("log_ndtr"), log_ndtr_vjp, "log(ndtr(x)).")
+
+# --- gamma functions ---------------------------------------------------------------------------
+
+
+@widened
+def lgamma(x: Array) -> Array:
+    from scipy.special import gammaln
+
+    return np.where(np.isinf(x), np.abs(x), gammaln(x))  # SciPy's is -inf at -inf
+
+
+def lgamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.digamma(x),)
+
+
+@widened
+def digamma(x: Array) -> Array:
+    from scipy.special import psi
+
+    # Reflected here, by the distance to the pole: SciPy 1.17 loses every digit near -1.
+    below = x < 0
+    right = psi(np.where(below, 1 - x, x))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = right - np.pi / np.tan(np.pi * (x - np.round(x)))
+    left = np.where(x == np.floor(x), np.nan, left)
+    return np.where(below, left, right).astype(x.dtype)
+
+
+def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Trigamma; below zero by reflection: (pi / sin(pi x))^2 - trigamma(1 - x)."""
+    below = xp.less(x, 0)
+    trigamma = xp.polygamma(1, xp.where(below, 1.0 - x, x))
+    apart = xp.where(below, x - xp.round(x), 0.5)  # from the nearest pole, exactly
+    reflected = xp.square(math.pi / xp.sin(math.pi * apart))
+    return (ct * xp.where(below, reflected - trigamma, trigamma),)
+
+
+@widened
+def polygamma(x: Array, *, n: int) -> Array:
+    """(-1)^(n + 1) n! zeta(n + 1, x)."""
+    from scipy.special import gamma, zeta
+
+    # SciPy's loop takes a step per unit up to zero.
+    values = gamma(n + 1.0) * zeta(n + 1, np.where(x > 0, x, 1))
+    beyond = np.where(x == 0, np.inf, np.nan)
+    return ((-1) ** (n + 1) * np.where(x > 0, values, beyond)).astype(x.dtype)
+
+
+def polygamma_vjp(xp: Any, ct: Any, y: Any, x: Any, *, n: int) -> Cotangents:
+    return (ct * xp.polygamma(n + 1, x),)
+
+
+LGAMMA = function("lgamma", lgamma, lgamma_vjp, "log |gamma(x)|.")
+DIGAMMA = function(
+    "digamma", digamma, digamma_vjp, "The derivative of lgamma; NaN at its poles but zero."
+)
+POLYGAMMA = function(
+    "polygamma",
+    polygamma,
+    polygamma_vjp,
+    "The n-th derivative of digamma, n at least 1; NaN below zero.",
+    n=count(1, 2),
+    composed=True,
+    domain=ABOVE_ZERO,
+)
+
+# --- Bessel functions --------------------------------------------------------------------------
+
+
+def i0e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (xp.i1e(x) - xp.sign(x) * y),)
+
+
+def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero."""
+    size = xp.abs(x)
+    close = xp.less(size, 1e-7)  # before the quotient meets subnormal numbers
+    slope = xp.i0e(x) - xp.sign(x) * y - y / xp.where(close, 1.0, x)
+    return (ct * xp.where(close, 0.5 - size + 0.9375 * size * size, slope),)
+
+
+I0E = function("i0e", from_scipy("i0e"), i0e_vjp, "exp(-|x|) I0(x), the Bessel function scaled.")
+I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
+
+# --- sinc --------------------------------------------------------------------------------------
+# Below this the quotient cancels; its series converges there to float64 in so many terms.
+SINC_NEAR, SINC_TERMS = 0.3, 9
+
+
+@widened
+def sinc(x: Array) -> Array:
+    angle = x.dtype.type(np.pi) * x
+    return np.where(x == 0, x.dtype.type(1), np.sin(angle) / np.where(x == 0, 1, angle))
+
+
+def sinc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """(cos(pi x) - sinc(x)) / x, near zero by its series."""
+    close = xp.less(xp.abs(x), SINC_NEAR)
+    near = xp.where(close, x, 0.0)
+    square, series = near * near, 0.0
+    for k in range(SINC_TERMS, 0, -1):
+        term = (-1) ** k * 2 * k * math.pi ** (2 * k) / math.factorial(2 * k + 1)
+        series = term + square * series
+    far = xp.where(close, 1.0, x)
+    return (ct * xp.where(close, near * series, (xp.cos(math.pi * far) - xp.sinc(far)) / far),)
+
+
+SINC = function("sinc", sinc, sinc_vjp, "sin(pi x) / (pi x), and 1 at zero.")

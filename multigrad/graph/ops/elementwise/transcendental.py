@@ -1,0 +1,180 @@
+"""Exponentials, logarithms, trigonometric and hyperbolic functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..numerics import Array, wide, widened
+from ..properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
+from ..table import Cotangents, function
+
+# --- exponentials and logarithms ---------------------------------------------------------------
+
+
+def exp_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * y,)
+
+
+def expm1_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.exp(x),)
+
+
+def exp2_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (y * math.log(2)),)
+
+
+def log_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / x,)
+
+
+def log1p_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (1.0 + x),)
+
+
+def log2_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / x * (1 / math.log(2)),)
+
+
+def log10_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / x * (1 / math.log(10)),)
+
+
+def logaddexp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct * xp.sigmoid(a - b), ct * xp.sigmoid(b - a)
+
+
+@widened
+def xlogy(a: Array, b: Array) -> Array:
+    return np.where((a == 0) & ~np.isnan(b), a.dtype.type(0), a * np.log(b))
+
+
+def xlogy_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    none = xp.equal(a, 0)
+    # A cotangent that is zero stays so where the logarithm is none.
+    by_a = xp.xlogy(ct, xp.where(none & xp.less_equal(b, 0), 1.0, b))
+    return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, b))
+
+
+@widened
+def xlog1py(a: Array, b: Array) -> Array:
+    return np.where((a == 0) & ~np.isnan(b), a.dtype.type(0), a * np.log1p(b))
+
+
+def xlog1py_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    none = xp.equal(a, 0)
+    by_a = xp.xlog1py(ct, xp.where(none & xp.less_equal(b, -1), 0.0, b))
+    return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, 1.0 + b))
+
+
+EXP = function("exp", np.exp, exp_vjp, "e to the power x.")
+EXPM1 = function("expm1", np.expm1, expm1_vjp, "exp(x) - 1, accurate near zero.")
+EXP2 = function("exp2", wide(np.exp2), exp2_vjp, "2 to the power x.")
+LOG = function("log", np.log, log_vjp, "The natural logarithm.", domain=ABOVE_ZERO)
+LOG1P = function(
+    "log1p", np.log1p, log1p_vjp, "log(1 + x), accurate near zero.", domain=ABOVE_MINUS_ONE
+)
+LOG2 = function("log2", wide(np.log2), log2_vjp, "The logarithm to base 2.", domain=ABOVE_ZERO)
+LOG10 = function("log10", wide(np.log10), log10_vjp, "The logarithm to base 10.", domain=ABOVE_ZERO)
+LOGADDEXP = function(
+    "logaddexp", wide(np.logaddexp), logaddexp_vjp, "log(exp(a) + exp(b)), without overflow.", "a b"
+)
+XLOGY = function(
+    "xlogy", xlogy, xlogy_vjp, "a log(b); zero where a is zero.", "a b", domain=(REALS, ABOVE_ZERO)
+)
+XLOG1PY = function(
+    "xlog1py",
+    xlog1py,
+    xlog1py_vjp,
+    "a log(1 + b); zero where a is zero.",
+    "a b",
+    domain=(REALS, ABOVE_MINUS_ONE),
+)
+
+# --- angles ------------------------------------------------------------------------------------
+
+
+def sin_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.cos(x),)
+
+
+def cos_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct * xp.sin(x),)
+
+
+def tan_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (1.0 + y * y),)
+
+
+def asin_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.rsqrt((1.0 - x) * (1.0 + x)),)
+
+
+def acos_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct * xp.rsqrt((1.0 - x) * (1.0 + x)),)
+
+
+def atan_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (1.0 + x * x),)
+
+
+def deg2rad_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (xp.deg2rad(ct),)
+
+
+def rad2deg_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (xp.rad2deg(ct),)
+
+
+SIN = function("sin", np.sin, sin_vjp, "The sine; x in radians.")
+COS = function("cos", np.cos, cos_vjp, "The cosine; x in radians.")
+TAN = function("tan", wide(np.tan), tan_vjp, "The tangent; x in radians.", domain=WITHIN_ONE)
+ASIN = function(
+    "asin", wide(np.arcsin), asin_vjp, "The inverse sine, in radians.", domain=WITHIN_ONE
+)
+ACOS = function(
+    "acos", wide(np.arccos), acos_vjp, "The inverse cosine, in radians.", domain=WITHIN_ONE
+)
+ATAN = function("atan", np.arctan, atan_vjp, "The inverse tangent, in radians.")
+DEG2RAD = function("deg2rad", wide(np.deg2rad), deg2rad_vjp, "Degrees in radians.", degree=linear)
+RAD2DEG = function("rad2deg", wide(np.rad2deg), rad2deg_vjp, "Radians in degrees.", degree=linear)
+
+# --- hyperbolic functions ----------------------------------------------------------------------
+
+
+def sinh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.cosh(x),)
+
+
+def cosh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.sinh(x),)
+
+
+def tanh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (1.0 - y * y),)
+
+
+def asinh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / xp.hypot(x, 1.0),)
+
+
+def acosh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (xp.sqrt(x - 1.0) * xp.sqrt(x + 1.0)),)
+
+
+def atanh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / ((1.0 - x) * (1.0 + x)),)
+
+
+SINH = function("sinh", wide(np.sinh), sinh_vjp, "The hyperbolic sine.")
+COSH = function("cosh", wide(np.cosh), cosh_vjp, "The hyperbolic cosine.")
+TANH = function("tanh", wide(np.tanh), tanh_vjp, "The hyperbolic tangent.")
+ASINH = function("asinh", wide(np.arcsinh), asinh_vjp, "The inverse hyperbolic sine.")
+ACOSH = function(
+    "acosh", wide(np.arccosh), acosh_vjp, "The inverse hyperbolic cosine.", domain=ABOVE_ONE
+)
+ATANH = function(
+    "atanh", wide(np.arctanh), atanh_vjp, "The inverse hyperbolic tangent.", domain=WITHIN_ONE
+)

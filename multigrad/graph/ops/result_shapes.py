@@ -1,0 +1,282 @@
+"""The shape of a result, of the operands' shapes and the attributes: what a row says in
+`shape_of`, and what follows from its result rule.
+
+A formula gives what the meaning gives, and raises where the meaning does, but asks for no numbers.
+Views need none: their meaning on an array of stride 0 costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import GradientError
+from ..ir.op import ResultRule
+from . import results
+from .numerics import Axis
+
+Shape = tuple[int, ...]
+ShapeRule = Callable[..., Shape]
+
+
+def places(axis: Axis, rank: int) -> tuple[int, ...]:
+    """Return the axes that are meant, counted from the first (None: all).
+
+    Raises:
+        AxisError: there is no such axis.
+        ValueError: one is named twice.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    named = axis if isinstance(axis, tuple) else (axis,)
+    for i in named:
+        if not -rank <= i < rank:
+            raise np.exceptions.AxisError(i, rank)
+    found = tuple(i % rank for i in named)
+    if len(set(found)) < len(found):
+        raise ValueError(f"an axis is named twice in {axis}")
+    return found
+
+
+def in_place_of(x: Shape, axis: int, *lengths: int) -> Shape:
+    """Return a shape with other lengths in the place of an axis."""
+    (place,) = places(axis, len(x))
+    return (*x[:place], *lengths, *x[place + 1 :])
+
+
+# --- by the result rule --------------------------------------------------------------------------
+
+
+def broadcast(*shapes: Shape, **attrs: Any) -> Shape:
+    different = set(shapes)
+    return shapes[0] if len(different) == 1 else np.broadcast_shapes(*different)
+
+
+def first(x: Shape, *others: Shape, axis: Axis = None, **attrs: Any) -> Shape:
+    """The first operand's; a scalar has one element along any axis."""
+    if x and axis is not None:
+        places(axis, len(x))
+    return x
+
+
+def second(x: Shape, like: Shape, *others: Shape, axis: Axis = None, **attrs: Any) -> Shape:
+    return first(like, axis=axis)
+
+
+def third(x: Shape, other: Shape, like: Shape, axis: Axis = None, **attrs: Any) -> Shape:
+    return first(like, axis=axis)
+
+
+def like_drawn(key: Shape, x: Shape, *params: Shape) -> Shape:
+    return broadcast(x, *params)
+
+
+def reduced(x: Shape, *, axis: Axis, keepdims: bool, **attrs: Any) -> Shape:
+    """Without the axes, or with ones in their places; a scalar has none."""
+    if not x:
+        return x
+    over = places(axis, len(x))
+    if keepdims:
+        return tuple([1 if i in over else n for i, n in enumerate(x)])
+    return tuple([n for i, n in enumerate(x) if i not in over])
+
+
+def with_matrices(x: Shape, **attrs: Any) -> Shape:
+    """x's own.
+
+    Raises:
+        ValueError: it has no two axes.
+    """
+    if len(x) < 2:
+        raise ValueError(f"matrices in the last two axes are needed, not shape {x}")
+    return x
+
+
+def in_order(values: Shape, x: Shape, *, axis: Axis, **attrs: Any) -> Shape:
+    """Values that are put into an order of x, or taken by a mask of it, along an axis."""
+    return first(broadcast(values, x), axis=axis)
+
+
+def of_each_matrix(x: Shape) -> Shape:
+    if len(x) < 2 or x[-1] != x[-2]:
+        raise ValueError(f"a square matrix in the last two axes is needed, not shape {x}")
+    return x[:-2]
+
+
+def kept_by_turns(*shapes: Shape, position: int, **attrs: Any) -> Shape:
+    """That of what a loop carries."""
+    return shapes[position]
+
+
+def of_value(like: Shape, *, value: Any, **attrs: Any) -> Shape:
+    return tuple(np.shape(value))
+
+
+def contracted(*shapes: Shape, subscripts: str) -> Shape:
+    """The lengths of the letters that are left, behind what `...` stands for."""
+    terms, _, result = subscripts.partition("->")
+    lengths: dict[str, int] = {}
+    batches: list[Shape] = []
+    for term, shape in zip(terms.split(","), shapes, strict=True):
+        before, dots, after = term.partition("...")
+        count = len(before) + len(after)
+        if len(shape) < count or (len(shape) > count and not dots):
+            raise ValueError(f"{term!r} in {subscripts!r} for the shape {shape}")
+        end = len(shape) - len(after)
+        batches.append(shape[len(before) : end])
+        for letter, n in zip(before + after, (*shape[: len(before)], *shape[end:]), strict=True):
+            known = lengths.setdefault(letter, n)
+            if known == 1:
+                lengths[letter] = n
+            elif n not in (1, known):
+                raise ValueError(f"{letter!r} in {subscripts!r} is {known} and {n} long")
+    before, dots, after = result.partition("...")
+    batch = np.broadcast_shapes(*batches)
+    if batch and not dots:
+        raise ValueError(f"the result of {subscripts!r} has no place for the axes of '...'")
+    return (*(lengths[n] for n in before), *batch, *(lengths[n] for n in after))
+
+
+# Of the rules that tell a shape; an op with another one says its own, or is run on no numbers.
+BY_RESULT: Mapping[ResultRule, ShapeRule] = {
+    **dict.fromkeys(results.OWN_ELEMENTS, broadcast),
+    results.cast_to: first,
+    results.filled: first,
+    results.same: first,
+    results.kept: first,
+    results.masked: first,
+    results.counted: first,
+    results.called: first,
+    results.reordered: in_order,
+    results.held: in_order,
+    results.shaped_like_second: second,
+    results.gathered: second,
+    results.puts: second,
+    results.placed: third,
+    results.cotangent_of_left: third,
+    results.cotangent_of_right: third,
+    results.drawn: like_drawn,
+    results.reduced: reduced,
+    results.index_reduced: reduced,
+    results.over_matrices: of_each_matrix,
+    results.contracted: contracted,
+    results.of_dtype: of_value,
+}
+
+# --- of single rows ------------------------------------------------------------------------------
+
+
+def product(a: Shape, b: Shape) -> Shape:
+    """That of matmul."""
+    if not a or not b or a[-1] != b[max(len(b) - 2, 0)]:
+        raise ValueError(f"matmul of the shapes {a} and {b}")
+    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def taken(x: Shape, *, indices: Sequence[int], axis: int) -> Shape:
+    (place,) = places(axis, len(x))
+    outside = [i for i in indices if not -x[place] <= i < x[place]]
+    if outside:
+        raise IndexError(f"index {outside[0]} for axis {axis}, which is {x[place]} long")
+    return in_place_of(x, axis, len(indices))
+
+
+def taken_at(x: Shape, indices: Shape, *, axis: int) -> Shape:
+    return in_place_of(x, axis, *indices)
+
+
+def halved(x: Shape, *, axis: int, **attrs: Any) -> Shape:
+    n = x[places(axis, len(x))[0]]
+    if n % 2:
+        raise ValueError(f"axis {axis} of length {n} has no halves")
+    return in_place_of(x, axis, n // 2)
+
+
+def as_long_as(x: Shape, like: Shape, start: Shape, *, axis: int) -> Shape:
+    """x's, as long along an axis as `like`, or as there is."""
+    return in_place_of(x, axis, min(like[axis], x[axis]))
+
+
+def put(x: Shape, part: Shape, whole: Shape) -> Shape:
+    """That of a whole, of which x fills a part.
+
+    Raises:
+        ValueError: x does not fit.
+    """
+    shape = x
+    while len(shape) > len(part) and shape[0] == 1:
+        shape = shape[1:]
+    if np.broadcast_shapes(shape, part) != part:
+        raise ValueError(f"shape {x} is put where {part} is free")
+    return whole
+
+
+def put_from(x: Shape, like: Shape, start: Shape, *, axis: int) -> Shape:
+    return put(x, in_place_of(like, axis, x[axis]), like)
+
+
+def put_at(x: Shape, indices: Shape, like: Shape, *, axis: int) -> Shape:
+    return put(x, taken_at(like, indices, axis=axis), like)
+
+
+def untaken(x: Shape, like: Shape, *, indices: Sequence[int], axis: int) -> Shape:
+    return put(x, taken(like, indices=indices, axis=axis), like)
+
+
+def untiled(x: Shape, like: Shape, *, repetitions: tuple[int, ...]) -> Shape:
+    return regrouped(x, tiled(like, repetitions=repetitions), like)
+
+
+def unrepeated(x: Shape, like: Shape, *, repeats: int, axis: int) -> Shape:
+    return regrouped(x, repeated(like, repeats=repeats, axis=axis), like)
+
+
+def regrouped(x: Shape, copies: Shape, like: Shape) -> Shape:
+    """That of `like`, of which x has copies."""
+    if math.prod(x) != math.prod(copies):
+        raise ValueError(f"shape {x} is no copies of {like}, which are {copies}")
+    return like
+
+
+def tiled(x: Shape, *, repetitions: tuple[int, ...]) -> Shape:
+    rank = max(len(x), len(repetitions))
+    pairs = zip(filled_up(x, rank), filled_up(repetitions, rank), strict=True)
+    return tuple([n * copies for n, copies in pairs])
+
+
+def filled_up(lengths: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return as many numbers, with ones before them."""
+    return (*(1,) * (rank - len(lengths)), *lengths)
+
+
+def repeated(x: Shape, *, repeats: int, axis: int) -> Shape:
+    return in_place_of(x, axis, x[places(axis, len(x))[0]] * repeats)
+
+
+def joined(*shapes: Shape, axis: int) -> Shape:
+    (place,) = places(axis, len(shapes[0]))
+    beside = {(*shape[:place], *shape[place + 1 :]) for shape in shapes}
+    if len(beside) > 1 or len({len(shape) for shape in shapes}) > 1:
+        raise ValueError(f"the shapes {shapes} differ beside axis {axis}")
+    return in_place_of(shapes[0], axis, sum(shape[place] for shape in shapes))
+
+
+def stacked(*shapes: Shape, axis: int) -> Shape:
+    if len(set(shapes)) > 1:
+        raise ValueError(f"a stack of the shapes {shapes}")
+    (place,) = places(axis, len(shapes[0]) + 1)
+    return (*shapes[0][:place], len(shapes), *shapes[0][place:])
+
+
+def summed_to(x: Shape, like: Shape) -> Shape:
+    """That of `like`, to which x was broadcast."""
+    lead = len(x) - len(like)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(like, x[lead:], strict=True)):
+        raise GradientError(
+            f"a gradient of shape {x} cannot be summed to its argument's shape {like}"
+        )
+    return like

@@ -1,0 +1,1 @@
+"""What is done with graphs as data: simplified, cut, verified, bounded, written and read."""

@@ -1,0 +1,347 @@
+"""A graph as plain data (dicts, lists, strings, numbers), and back.
+
+Written for files that come from anywhere: what is read is checked field by field before it is used,
+names against the op table and values against fixed limits, and the result's types are computed
+anew. Nothing that is read is executed, and no number in it decides how much memory is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...errors import suggest
+from .. import ops
+from ..ir.array_values import MOST_ELEMENTS, ArrayValue
+from ..ir.graph import Graph, Location, Node, Region, every_node, make_node, regions_of
+from ..ir.op import Op
+from ..ir.types import (
+    BOOL_SCALAR,
+    DTYPES,
+    FLOAT_SCALAR,
+    INPUT_SHAPE,
+    INT_SCALAR,
+    KEY,
+    SCALAR_SHAPE,
+    UNKNOWN,
+    T,
+    Type,
+)
+from ..ops.attributes import REGION
+from ..ops.properties import LENGTH_BITS
+from .fields import (
+    MOST_PLACES,
+    decode_value,
+    describe,
+    encode_value,
+    fail,
+    read_fields,
+    read_list,
+    read_name,
+    read_text,
+)
+from .verify import InvalidGraph, verify
+
+Data = Any  # what JSON holds
+MOST_NODES = 10_000
+MOST_INPUTS = 256
+LARGEST_INDEX = 1 << 32
+DEEPEST_REGION = 4
+REGION_TYPES = (
+    FLOAT_SCALAR, INT_SCALAR, BOOL_SCALAR,
+    *(
+        Type("tensor", dtype, shape)
+        for dtype in (T, *DTYPES)
+        for shape in (INPUT_SHAPE, UNKNOWN, SCALAR_SHAPE)
+    ),
+)  # fmt: skip
+PLACE = re.compile(r"([^/\\:]{1,100}):([1-9][0-9]{0,7})")
+# The index of `take` is as long as its result.
+LONG_ATTRS = {"indices": MOST_ELEMENTS}
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+def encode_type(type_: Type) -> Data:
+    """Return a type as data: its kind, dtype and shape."""
+    if type_.kind == "tensor":
+        return [type_.kind, type_.dtype, encode_value(type_.shape)]
+    return [type_.kind, type_.dtype]
+
+
+def decode_type(data: Data, where: str, legal: Sequence[Type]) -> Type:
+    """Return that of the legal types which `data` says."""
+    for type_ in legal:
+        if encode_type(type_) == data:
+            return type_
+    expected = " or ".join(map(str, legal[:2])) if len(legal) < 3 else "a tensor's or a number's"
+    fail(where, f"its type is {describe(data)}, not {expected}")
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def encode_graph(graph: Graph, arrays: list[ArrayValue]) -> dict[str, Data]:
+    """Return a graph as data; the values of its constant arrays are added to `arrays`.
+
+    An operand is the index of a value: the inputs first, then the nodes.
+    """
+    places = {node: i for i, node in enumerate(graph.inputs)}
+    nodes = []
+    for node in graph.nodes:
+        if node in places:
+            continue
+        nodes.append(_encode_node(node, graph, places, arrays))
+        places[node] = len(places)
+    return {
+        "inputs": [[node.attr("name"), encode_type(node.type)] for node in graph.inputs],
+        "nodes": nodes,
+        "outputs": [places[node] for node in graph.outputs],
+    }
+
+
+def _encode_node(
+    node: Node, graph: Graph, places: Mapping[Node, int], arrays: list[ArrayValue]
+) -> Data:
+    attrs = {}
+    for name, value in node.attrs:
+        if isinstance(value, ArrayValue):
+            same = [i for i, known in enumerate(arrays) if repr(known) == repr(value)]
+            if not same:
+                arrays.append(value)
+            attrs[name] = {"array": same[0] if same else len(arrays) - 1}
+        elif isinstance(value, Region):
+            attrs[name] = {"graph": encode_graph(value.graph, arrays)}
+        else:
+            attrs[name] = encode_value(value)
+    data: dict[str, Data] = {"op": node.op.name}
+    if node.operands:
+        data["of"] = [places[operand] for operand in node.operands]
+    if attrs:
+        data["attrs"] = attrs
+    data["type"] = encode_type(node.type)
+    if node in graph.locations and PLACE.fullmatch(str(graph.locations[node])):
+        data["at"] = str(graph.locations[node])
+    return data
+
+
+def decode_graph(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], inputs: Mapping[str, Type],
+    outputs: Sequence[Type] = (),
+) -> Graph:  # fmt: skip
+    """Return the graph of that data, verified.
+
+    Args:
+        data: an object with `inputs`, `nodes`, `outputs`; other fields are the caller's.
+        inputs: the type of each input that it may have.
+        outputs: those of the forward, which a backward may read.
+
+    Raises:
+        FormatError: it is no legal graph, or it could take more memory than its input explains.
+    """
+    legal = {own: (type_,) for own, type_ in inputs.items()}
+    graph = _decode_graph(data, where, name, arrays, inputs=legal, depth=DEEPEST_REGION)
+    try:
+        verify(graph)
+        check_bounds(graph)
+    except InvalidGraph as error:
+        fail(where, str(error))
+    for node in every_node(graph):
+        if node.op is not ops.OUTPUT:
+            continue
+        position = node.attr("position")
+        if position >= len(outputs) or outputs[position] != node.type or node not in graph.nodes:
+            fail(where, f"it reads an output {position} of {node.type} that forward does not give")
+    return graph
+
+
+def _decode_graph(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue],
+    inputs: Mapping[str, Sequence[Type]] | None, depth: int,
+) -> Graph:  # fmt: skip
+    """Return a graph that is not verified.
+
+    Args:
+        inputs: the types of each input that it may have; None: a region, which may have any.
+        depth: how deep regions may lie in it.
+    """
+    values: list[Node] = []
+    for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
+        pair = read_list(item, f"{where}.inputs", 2)
+        own = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
+        if inputs is not None and own not in inputs:
+            fail(f"{where}.inputs", f"there is no input {own!r}{suggest(own, inputs)}")
+        legal = REGION_TYPES if inputs is None else inputs[own]
+        type_ = decode_type(pair[1], f"{where}.inputs: {own}", legal)
+        values.append(make_node(ops.INPUT, (), {"name": own}, type_))
+    given = tuple(values)
+    if len({node.attr("name") for node in given}) < len(given):
+        fail(f"{where}.inputs", "two inputs have the same name")
+    locations: dict[Node, Location] = {}
+    for i, item in enumerate(read_list(data["nodes"], f"{where}.nodes", MOST_NODES)):
+        node = _decode_node(item, f"{where}.nodes[{i}]", values, arrays, depth)
+        values.append(node)
+        if "at" in item:
+            locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
+    outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
+    picked = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
+    return Graph(name, given, picked, locations)
+
+
+def _decode_index(data: Data, where: str, count: int) -> int:
+    if type(data) is not int or not 0 <= data < count:
+        fail(where, f"{describe(data)} is no index of the {count} values before it")
+    return data
+
+
+def _decode_place(data: Data, where: str) -> Location:
+    match = PLACE.fullmatch(read_text(data, where))
+    if match is None:
+        fail(where, f"expected 'file.py:12', got {describe(data)}")
+    return Location(match[1], int(match[2]))
+
+
+def _decode_op(data: Data, where: str) -> Op:
+    op = ops.OPS.get(data) if type(data) is str else None
+    if op in (None, ops.INPUT, ops.CALL):
+        like = suggest(data, ops.OPS) if type(data) is str else ""
+        fail(where, f"{describe(data)} is no op that this version knows{like}")
+    return op
+
+
+def _decode_node(
+    data: Data, where: str, values: list[Node], arrays: Sequence[ArrayValue], depth: int
+) -> Node:
+    fields = read_fields(data, where, ("op", "type"), ("of", "attrs", "at"))
+    op = _decode_op(fields["op"], where)
+    operands = [
+        values[_decode_index(i, where, len(values))]
+        for i in read_list(fields.get("of", []), where, MOST_NODES)
+    ]
+    expected = len(op.operands)
+    if len(operands) < expected or (len(operands) > expected and not op.variadic):
+        fail(where, f"{op.name} takes {expected} operands, got {len(operands)}")
+    given = read_fields(fields.get("attrs", {}), where, tuple(op.attrs))
+    attrs = {
+        name: _decode_region(given[name], where, name, arrays, depth)
+        if op.attrs[name] is REGION
+        else _decode_attr(op, name, given[name], where, arrays)
+        for name in op.attrs
+    }
+    if op is ops.CONST:
+        type_ = _number_type(attrs["value"], where)
+    elif operands and all(operand.op is ops.CONST for operand in operands):
+        fail(where, f"{op.name} of constants alone is a constant: write its value")
+    else:
+        type_ = _result_type(op, operands, attrs, where)
+    return make_node(op, operands, attrs, decode_type(fields["type"], where, (type_,)))
+
+
+def _decode_region(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], depth: int
+) -> Region:
+    where = f"{where}.{name}"
+    if depth == 0:
+        fail(where, "its loops are nested too deep")
+    graph = read_fields(data, where, ("graph",))["graph"]
+    fields = read_fields(graph, where, ("inputs", "nodes", "outputs"))
+    return Region(_decode_graph(fields, where, name, arrays, inputs=None, depth=depth - 1))
+
+
+def _decode_attr(op: Op, name: str, data: Data, where: str, arrays: Sequence[ArrayValue]) -> Any:
+    where = f"{where}.{name}"
+    if type(data) is dict and "array" in data:
+        index = read_fields(data, where, ("array",))["array"]
+        return arrays[_decode_index(index, where, len(arrays))]
+    value = decode_value(data, where, LONG_ATTRS.get(name, MOST_PLACES))
+    if name == "value":
+        return value
+    if not op.attrs[name].legal(value):
+        fail(where, f"{describe(data)} is no legal value")
+    if any(abs(number) > LARGEST_INDEX for number in _integers(value)):
+        fail(where, f"{describe(data)} is too large")
+    return value
+
+
+def _integers(value: Any) -> list[int]:
+    if isinstance(value, tuple):
+        return [number for item in value for number in _integers(item)]
+    return [value] if type(value) is int else []
+
+
+def _number_type(value: Any, where: str) -> Type:
+    kinds = {bool: BOOL_SCALAR, int: INT_SCALAR, float: FLOAT_SCALAR}
+    if type(value) not in kinds:
+        fail(where, "a constant is a number")
+    return kinds[type(value)]
+
+
+def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: str) -> Type:
+    result: Callable[..., Type] = op.result
+    if op is ops.ARRAY and not isinstance(attrs["value"], ArrayValue):
+        fail(where, "the value of array is one of the document's arrays: {'array': 0}")
+    try:
+        return result(*(operand.type for operand in operands), **attrs)
+    except (TypeError, ValueError) as error:
+        fail(where, f"{op.name}: {error}")
+
+
+def draws(graph: Graph) -> dict[Node, int]:
+    """Return the keys from which a graph draws, each with its place in the order of draws.
+
+    Raises:
+        FormatError: a key is made of another than the graph's own, or there are gaps too large.
+    """
+    found = {}
+    for node in graph.nodes:
+        if node.type != KEY:
+            continue
+        n = 0 if node.op is ops.INPUT else node.attr("n")
+        if (node.operands and node.operands[0].op is not ops.INPUT) or n > MOST_NODES:
+            fail(graph.name, "a draw's key is the key, or fold_in(key, n) with a small n")
+        found[node] = n
+    return found
+
+
+# --- bounds -------------------------------------------------------------------------------------
+# `tile` by a thousand, three times, is short to write and large to run. Bounded here are the copies
+# that static attributes make of an input, and the bits of integers computed from lengths; what a
+# graph computes of the values and lengths of its input (all pairs, say) is as large as the input
+# says.
+MOST_COPIES = 1 << 20
+MOST_BITS = 1000  # an integer of fewer is a float64 without overflow
+
+
+def check_bounds(graph: Graph) -> None:
+    """Check that static attributes make no huge tensor, and arithmetic on lengths no huge integer.
+
+    Raises:
+        InvalidGraph: names the node.
+    """
+    _check(graph, {}, {})
+
+
+def _check(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -> None:
+    for node in graph.nodes:
+        if node in copies:
+            continue
+        for region in regions_of(node):  # a turn keeps the shapes of what it takes
+            own = dict(zip(region.graph.inputs, node.operands, strict=True))
+            _check(region.graph, *({i: t[o] for i, o in own.items()} for t in (copies, bits)))
+        copies[node] = _estimate(node.op.copies, node, copies)
+        if copies[node] > MOST_COPIES:
+            raise InvalidGraph(
+                f"{graph.name}: {node.op.name} makes more than {MOST_COPIES} copies of its input"
+            )
+        bits[node] = 0
+        if node.type.kind == "scalar" and node.type.dtype != "float":
+            bits[node] = LENGTH_BITS if not node.operands else _estimate(node.op.bits, node, bits)
+        if bits[node] > MOST_BITS:
+            raise InvalidGraph(f"{graph.name}: {node.op.name} makes integers of {bits[node]} bits")
+
+
+def _estimate(estimate: Callable[..., int] | None, node: Node, known: dict[Node, int]) -> int:
+    operands = [known[operand] for operand in node.operands]
+    return max(operands, default=1) if estimate is None else estimate(node, operands)

@@ -1,0 +1,3 @@
+"""Keras's dialect, which is known once this is imported."""
+
+from . import table as table

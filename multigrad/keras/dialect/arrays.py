@@ -1,0 +1,176 @@
+"""Keras's dialect, functions over whole arrays; see `table.py`."""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from multigrad.capture.code.names import spelled
+from multigrad.capture.dialects import numpy_parts
+from multigrad.capture.meanings import arrays, extremes, index_tensors, nans, parts, places
+from multigrad.graph.ir.types import T
+from multigrad.trace.trace import cast
+from multigrad.trace.xp import all as xp
+
+from .elementwise import KERAS, as_bool, of_floats
+
+Tensor = Any
+Handler = Callable[..., Any]
+LARGEST = 65504.0  # of float16, at which Keras ends moments
+
+
+# --- reductions -----------------------------------------------------------------------------------
+def max_(x: Tensor, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Tensor:
+    largest = xp.max(x, axis, keepdims)
+    return largest if initial is None else xp.maximum(largest, initial)
+
+
+def min_(x: Tensor, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Tensor:
+    smallest = xp.min(x, axis, keepdims)
+    return smallest if initial is None else xp.minimum(smallest, initial)
+
+
+def all_(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return xp.all(as_bool(x), axis, keepdims)
+
+
+def any_(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return xp.any(as_bool(x), axis, keepdims)
+
+
+def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
+    """The mean and the variance."""
+    if synchronized:
+        raise TypeError("moments with synchronized=True")
+    found = xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
+    if x.trace.facts.get("dtype") == "float16":
+        found = tuple(xp.clip(each, -LARGEST, LARGEST) for each in found)
+    return found
+
+
+# --- normalization --------------------------------------------------------------------------------
+def normalize(x: Tensor, axis: Any = -1, order: int = 2, epsilon: float | None = None) -> Tensor:
+    """x over its norm, or over epsilon where that is larger."""
+    least = keras.config.epsilon() if epsilon is None else epsilon
+    return xp.divide(x, xp.maximum(xp.norm(x, axis, True, order), least))
+
+
+def rms_normalization(
+    x: Tensor, scale: Any = None, axis: Any = -1, epsilon: float | None = None
+) -> Tensor:
+    added = keras.config.epsilon() if epsilon is None else epsilon
+    mean = xp.mean(xp.square(x), axis, keepdims=True)
+    result = xp.multiply(x, xp.rsqrt(xp.add(mean, added)))
+    return result if scale is None else xp.multiply(result, scale)
+
+
+def layer_normalization(
+    x: Tensor,
+    gamma: Any = None,
+    beta: Any = None,
+    axis: Any = -1,
+    epsilon: float | None = None,
+    rms_scaling: bool = False,  # of Keras's own layer
+) -> Tensor:
+    if rms_scaling:
+        raise TypeError("layer_normalization with rms_scaling; use rms_normalization")
+    if axis not in (-1, [-1], (-1,)) and not (gamma is None and beta is None):
+        raise TypeError("layer_normalization with gamma or beta along other axes than the last")
+    added = keras.config.epsilon() if epsilon is None else epsilon
+    result = xp.standardize(x, axis, added)
+    result = result if gamma is None else xp.multiply(result, gamma)
+    return result if beta is None else xp.add(result, beta)
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> Tensor:
+    value = 0 if constant_values is None else constant_values
+    return numpy_parts.pad(x, pad_width, mode, constant_values=value)
+
+
+def slice_(inputs: Tensor, start_indices: Any, shape: Any) -> Tensor:
+    pairs = zip(start_indices, shape, strict=True)
+    return xp.getitem(inputs, tuple(slice(start, start + n) for start, n in pairs))
+
+
+def get_item(x: Tensor, key: Any) -> Tensor:
+    return x[key]
+
+
+def one_hot(
+    x: Tensor, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
+) -> Tensor:
+    """1 at the index that x holds, along a new axis."""
+    if sparse:
+        raise TypeError("one_hot as a sparse tensor")
+    hot = xp.one_hot(x, num_classes, axis)
+    return cast(hot, T if dtype is None else dtype)
+
+
+def segment_sum(
+    data: Tensor, segment_ids: Any, num_segments: Any = None, sorted: bool = False
+) -> Tensor:
+    if num_segments is None:
+        raise TypeError("segment_sum without num_segments, which depend on the values")
+    return places.segment_sum(data, segment_ids, num_segments)
+
+
+def scatter_update(inputs: Tensor, indices: Any, updates: Any, reduction: Any = None) -> Tensor:
+    if reduction not in (None, "add"):
+        raise TypeError(f"scatter_update with the reduction {reduction!r}")
+    write = index_tensors.put if reduction is None else index_tensors.added
+    return write(inputs, places.columns(inputs, indices), updates)
+
+
+# --- products -------------------------------------------------------------------------------------
+def vdot(x1: Tensor, x2: Tensor) -> Tensor:
+    """The sum of the products of all elements."""
+    return xp.vecdot(xp.reshape(x1, -1), xp.reshape(x2, -1))
+
+
+def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
+    return xp.einsum(subscripts, *operands)
+
+
+REDUCTIONS: dict[str, Handler] = {
+    **spelled("sum; mean; max: amax; min: amin; logsumexp; median"),
+    "all": all_, "any": any_, "max": max_, "min": min_, "moments": moments,
+    "nancumprod": nans.nancumprod, "nancumsum": nans.nancumsum, "nanmax": nans.nanmax,
+    "nanmean": nans.nanmean, "nanmin": nans.nanmin, "nanprod": nans.nanprod,
+    "nanstd": nans.nanstd, "nansum": nans.nansum, "nanvar": nans.nanvar,
+    "layer_normalization": layer_normalization,
+    "normalize": normalize, "rms_normalization": rms_normalization,
+}  # fmt: skip
+
+SHAPES: dict[str, Handler] = {
+    "count_nonzero": places.count_nonzero,
+    **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
+    "fliplr": parts.fliplr, "flipud": parts.flipud, "get_item": get_item,
+    "one_hot": one_hot, "pad": pad, "ravel": arrays.np_ravel, "slice": slice_,
+    "argmax": places.argmax, "argmin": places.argmin, "argsort": places.np_argsort,
+    "scatter_update": scatter_update, "segment_sum": segment_sum,
+    "sort": arrays.np_sort,
+}  # fmt: skip
+
+PRODUCTS: dict[str, Handler] = {"einsum": einsum, "vdot": vdot}
+
+OPS: dict[str, Handler] = {**REDUCTIONS, **SHAPES, **PRODUCTS}
+dot = of_floats(arrays.np_dot)
+NAMED = KERAS.called(
+    {
+        arrays: """
+            cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
+            np_quantile: quantile; np_reshape: reshape; prod
+        """,
+        extremes: "topk: top_k",
+        places: "take_along_dim: take_along_axis",
+        sys.modules[__name__]: "dot",
+        xp: "concatenate; matmul; permute_dims: transpose; squeeze; stack; std; take; tile; var",
+    }
+)

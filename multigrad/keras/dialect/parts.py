@@ -1,0 +1,63 @@
+"""Keras's dialect, parts, diagonals, neighbors, products and layers; see `table.py`."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from multigrad.capture.dialects import numpy_parts
+from multigrad.capture.meanings import diagonals, neighbors, parts, products
+from multigrad.capture.meanings.networks import layers
+from multigrad.capture.symbols.dtypes import own_dtype
+from multigrad.graph.ir.types import BOOL
+from multigrad.trace.trace import cast
+from multigrad.trace.xp import all as xp
+
+from .elementwise import KERAS, of_floats
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    return [*parts.split(x, indices_or_sections, axis)]
+
+
+def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    return [*parts.array_split(x, indices_or_sections, axis)]
+
+
+def unstack(x: Tensor, num: int | None = None, axis: int = 0) -> list[Tensor]:
+    count = parts.length(x, axis)
+    if num is not None and operator.index(num) != count:
+        raise TypeError(f"unstack into {num} of {count}")
+    return [xp.take(x, i, axis) for i in range(count)]
+
+
+def meshgrid(*x: Tensor, indexing: str = "xy") -> list[Tensor]:
+    return [*parts.meshgrid(*x, indexing=indexing)]
+
+
+def trapezoid(y: Tensor, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
+    """Keras adds bools as numbers."""
+    y = cast(y, keras.config.floatx()) if own_dtype(y) == BOOL else y
+    return neighbors.trapezoid(y, x, dx, axis)
+
+
+WRITTEN = (split, array_split, unstack, meshgrid, trapezoid)
+OPS: dict[str, Handler] = {f.__name__: f for f in WRITTEN}
+inner, tensordot = of_floats(products.inner), of_floats(products.tensordot)
+NAMED = KERAS.called(
+    {
+        diagonals: "diag; diagflat; diagonal; kron; trace",
+        layers: "batch_norm: batch_normalization(offset=shift)",
+        neighbors: "diff",
+        numpy_parts: "average; cross; ptp",
+        parts: "append; dstack; expand_dims; hstack; rot90; vstack",
+        sys.modules[__name__]: "inner; tensordot",
+    }
+)

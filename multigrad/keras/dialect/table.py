@@ -1,0 +1,358 @@
+"""Keras's dialect: what the names of `keras.ops`, `keras.activations` and `keras.random` mean,
+whatever Keras runs on.
+
+They offer no protocol, so a rule gets stand-ins for them. Where Keras's backends disagree (`sign`
+of NaN), the meaning is that of NumPy.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType, MethodType
+from typing import Any
+
+import keras
+
+from multigrad.capture.code.interception import Interception
+from multigrad.capture.code.libraries import is_library_file
+from multigrad.capture.code.table import Dialect, Habits, find_dialect, register_dialect
+from multigrad.capture.copies.substitute import substitute
+from multigrad.capture.meanings import creation
+from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.graph.ir.types import FLOATS, INT32, T
+from multigrad.graph.support.trees import optree
+from multigrad.trace.trace import Value, cast, dtype_name
+from multigrad.trace.xp import all as xp
+
+from ..versions import those_of
+from . import (
+    arrays,
+    convolutions,
+    elementwise,
+    linalg,
+    losses,
+    parts,
+)
+from .types import TYPES
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class BackendTensor:
+    """Stands for the tensors of Keras's backend, which are no `keras.KerasTensor`."""
+
+
+# --- tensors and dtypes ---------------------------------------------------------------------------
+def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None) -> Tensor:
+    tensor = xp.stack(x, 0) if isinstance(x, list | tuple) else x
+    return tensor if dtype is None else cast(tensor, dtype)
+
+
+def array(x: Any, dtype: Any = None) -> Tensor:
+    return convert_to_tensor(x, dtype)
+
+
+def is_tensor(x: Tensor) -> bool:
+    return True
+
+
+def is_keras_tensor(x: Tensor) -> bool:
+    return False
+
+
+def shape(x: Tensor) -> Any:
+    return x.shape
+
+
+def ndim(x: Tensor) -> int:
+    return x.ndim
+
+
+def dtype_of(x: Tensor) -> Any:
+    return x.dtype
+
+
+def standardize_dtype(dtype: Any) -> Any:
+    """Keras's name of a dtype; what stands for the input's dtype stays as it is."""
+    name = dtype_name(dtype)
+    return dtype if name == T else name
+
+
+def is_float_dtype(dtype: Any) -> bool:
+    return dtype_name(dtype) in (T, *FLOATS)
+
+
+def is_int_dtype(dtype: Any) -> bool:
+    return dtype_name(dtype) == INT32
+
+
+def as_keras_dtype(name: str) -> str:
+    """Return Keras's own name of a dtype."""
+    return name
+
+
+# --- arrays from a shape --------------------------------------------------------------------------
+def compute_at_once() -> AbstractContextManager[Any]:
+    """A context in which Keras's backend computes at once, though it may be compiling."""
+    own = find_dialect(keras.config.backend())
+    return nullcontext() if own is None or own.at_once is None else own.at_once()
+
+
+def at_once(function: Handler) -> Handler:
+    """Return a function that computes at once."""
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with compute_at_once():
+            return function(*args, **kwargs)
+
+    return computed
+
+
+# --- random numbers, from the key of the rule's application ---------------------------------------
+def normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Tensor:
+    _refuse_seed(seed)
+    draw = xp.randn_like(_tensor_of(shape))
+    return xp.add(xp.multiply(draw, stddev), mean)
+
+
+def uniform(
+    shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Tensor:
+    _refuse_seed(seed)
+    draw = xp.rand_like(_tensor_of(shape))
+    return xp.add(xp.multiply(draw, xp.subtract(maxval, minval)), minval)
+
+
+def dropout(inputs: Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
+    _refuse_seed(seed)
+    if noise_shape is not None:
+        raise TypeError("dropout with a noise_shape")
+    kept = xp.greater_equal(xp.rand_like(inputs), rate)
+    return xp.where(kept, xp.divide(inputs, 1.0 - rate), 0.0)
+
+
+def _tensor_of(shape: Any) -> Tensor:
+    if not isinstance(shape, SymbolicShape):
+        raise TypeError("a shape that is not the whole of a tensor's; write keras.ops.shape(x)")
+    return shape.value
+
+
+def _refuse_seed(seed: Any) -> None:
+    if seed is not None:
+        raise TypeError("a seed; draws follow the key of xg.use(..., key=...)")
+
+
+def by_its_code(function: Handler) -> Handler:
+    """Return the handler of a function of Keras's that is written in `keras.ops`: its own code."""
+    # Another function: the same would be a call of the handler.
+    code = FunctionType(function.__code__, function.__globals__, argdefs=function.__defaults__)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+        return substitute(code, trace)(*args, **kwargs)
+
+    return call
+
+
+TENSORS: dict[str, Handler] = {
+    **{f.__name__: f for f in (array, convert_to_tensor, is_tensor, ndim, shape)},
+    **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
+    "dtype": dtype_of,
+    "empty_like": xp.zeros_like,
+    "full_like": elementwise.full_like,
+}
+
+TREES = """
+    assert_same_paths assert_same_structure flatten flatten_with_path is_nested lists_to_tuples
+    map_structure map_structure_up_to pack_sequence_as traverse
+"""
+# By module of Keras.
+NAMES: dict[str, Mapping[str, Handler]] = {
+    "ops": {
+        **elementwise.OPS,
+        **arrays.OPS,
+        **linalg.OPS,
+        **parts.OPS,
+        **convolutions.OPS,
+        **losses.OPS,
+        **TENSORS,
+    },
+    "losses": losses.LOSSES,
+    "utils": {"normalize": losses.normalized},
+    "activations": elementwise.ACTIVATIONS,
+    "quantizers": {
+        name: by_its_code(getattr(keras.quantizers, name))
+        for name in ("fake_quant_with_min_max_vars",)
+        if hasattr(keras.quantizers, name)
+    },
+    "random": {"dropout": dropout, "normal": normal, "uniform": uniform},
+    "backend": {
+        "is_float_dtype": is_float_dtype,
+        "is_int_dtype": is_int_dtype,
+        "is_keras_tensor": is_keras_tensor,
+        "standardize_dtype": standardize_dtype,
+    },
+}
+
+# Made without a tensor: these also act where no symbol is among the arguments.
+MADE = ("arange", "empty", "full", "ones", "zeros")
+MADE_OF_NUMBERS = those_of(  # geomspace: since 3.14
+    keras.ops, ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
+)
+HIDDEN: dict[str, Mapping[str, Handler]] = {
+    "ops": {
+        **{name: creation.creator(name, at_once(getattr(keras.ops, name))) for name in MADE},
+        **{
+            name: functools.partial(creation.with_numbers, at_once(getattr(keras.ops, name)))
+            for name in MADE_OF_NUMBERS
+        },
+    },
+}
+
+BRANCHES = "which branches on a tensor. Use keras.ops.where(condition, x, y)"
+LOOPS = "which runs a function in a loop. Write it with functions of whole tensors"
+INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
+DERIVES = "but a rule is the backward pass. Write the derivative out"
+DRAWS = (
+    "which is not captured. Draw with keras.random.normal(keras.ops.shape(grad_out)) or uniform, "
+    "and give the key to xg.use(..., key=...)"
+)
+LOOPING = "associative_scan fori_loop map scan vectorize vectorized_map while_loop"
+INDEXING = "argpartition nanargmax nanargmin nonzero"
+DRAWING = "beta binomial categorical gamma randint shuffle truncated_normal"
+REASONS: dict[str, dict[str, str]] = {
+    "ops": {
+        **dict.fromkeys(("cond", "switch"), BRANCHES),
+        **dict.fromkeys(LOOPING.split(), LOOPS),
+        **dict.fromkeys(INDEXING.split(), INDICES),
+        **dict.fromkeys(("custom_gradient", "jvp"), DERIVES),
+        "convert_to_numpy": "but a symbolic tensor holds no numbers. Use keras.ops on it",
+    },
+    "random": dict.fromkeys(DRAWING.split(), DRAWS),
+}
+
+
+def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
+    """Return the rows whose names the installed Keras has, keyed by its functions."""
+    return {
+        getattr(getattr(keras, module), name): handler
+        for module, rows in names.items()
+        for name, handler in rows.items()
+        if hasattr(getattr(keras, module), name)
+    }
+
+
+# --- layers ---------------------------------------------------------------------------------------
+# What Keras notes down about a layer, beside what the layer computes with.
+BOOKKEEPING = """
+    _called _inbound_nodes _lock _losses _loss_ids _losses_override _metrics
+    _non_trainable_variables _outbound_nodes _seed_generators _trainable_variables _tracker
+"""
+CALL: Any = vars(keras.layers.Layer)["__call__"]
+
+
+def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a layer; on symbolic values its own `call`, without what Keras does around it."""
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+    trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
+    if trace is None:
+        return CALL(self, *args, **kwargs)
+    if kwargs.get("training"):
+        raise trace.error(f"calls {self.name!r} in training, which is not captured")
+    if hasattr(self, "_nodes_by_depth"):
+        raise trace.error(f"calls {self.name!r}, a graph of layers, which is not captured")
+    if isinstance(self, keras.Sequential):
+        (x,) = args
+        for layer in self.layers:
+            x = layer(x)
+        return x
+    held = {
+        name: substitute(value, trace) if is_activation(value) else value
+        for name, value in vars(self).items()
+    }
+    made = object.__new__(type(self))  # whose functions of Keras's, an activation, take symbols
+    held.update(
+        {
+            name: substitute(MethodType(method, made), trace)
+            for name, method in methods_of(type(self)).items()
+        }
+    )
+    vars(made).update(held)
+    result = substitute(MethodType(type(self).call, made), trace)(*args, **kwargs)
+    for name, value in vars(made).items():
+        if value is not held.get(name):
+            raise trace.error(f"assigns to {name!r} of {self.name!r}, which a graph does not do")
+    return result
+
+
+@functools.cache
+def methods_of(kind: type) -> dict[str, FunctionType]:
+    """Return the methods of a class of Keras's layers that its `call` calls, and those that they
+    call.
+    """
+    found: dict[str, FunctionType] = {}
+    names = [*kind.call.__code__.co_names]  # type: ignore[attr-defined]
+    while names:
+        name = names.pop()
+        method = getattr(kind, name, None)
+        if (
+            name not in found
+            and isinstance(method, FunctionType)
+            and not hasattr(keras.layers.Layer, name)
+        ):
+            found[name] = method
+            names += method.__code__.co_names
+    return found
+
+
+def is_activation(value: Any) -> bool:
+    """Return whether a layer's attribute is a function of tensors: Keras's, or the user's own."""
+    if not isinstance(value, FunctionType):
+        return False
+    return value in DIALECT.aliases or not is_library_file(value.__code__.co_filename)
+
+
+def is_layer(value: Any) -> bool:
+    """Return whether a value stays as it is in captured code: its calls are intercepted."""
+    return isinstance(value, keras.layers.Layer)
+
+
+DIALECT = Dialect(
+    {
+        **by_function(NAMES),
+        **elementwise.NAMED,
+        **arrays.NAMED,
+        **linalg.NAMED,
+        **parts.NAMED,
+        **elementwise.KERAS.called({xp: "stop_gradient"}),
+    },
+    BackendTensor,
+    as_keras_dtype,
+    "cpu",
+    hidden=by_function(HIDDEN),
+    mutable=False,
+    protocol=False,
+    refused=by_function(REASONS),
+    at_once=compute_at_once,
+    runs_on=keras.backend.backend,
+    shown="keras.ops",
+    types=TYPES,
+    habits=Habits(promotes_to_float32=True),  # keras.backend.result_type
+    keeps=is_layer,
+    interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
+    variables=(keras.Variable,),
+    bookkeeping=frozenset(BOOKKEEPING.split()),
+    trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
+)
+register_dialect("keras", DIALECT)

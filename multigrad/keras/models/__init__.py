@@ -1,0 +1,1 @@
+"""Rules on Keras models that exist."""

@@ -1,0 +1,288 @@
+"""The kinds of Keras's layers for which there are rules that read weights, and what each computes.
+
+`multigrad.models.attribution.kinds` has what a kind is. Keras keeps channels last, and those
+have them first: so tensors are transposed around a rule, and numbers are those of the layer.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+from keras.src.layers.convolutional.base_conv import BaseConv
+from keras.src.layers.convolutional.base_conv_transpose import BaseConvTranspose
+from keras.src.layers.convolutional.base_depthwise_conv import BaseDepthwiseConv
+from keras.src.layers.merging.base_merge import Merge
+from keras.src.layers.pooling.base_pooling import BasePooling
+from keras.src.ops.numpy import Add as AddOperation
+
+from ...errors import RuleTypeError
+from ..tracing import BACKEND
+from .operations import FUNCTIONS, NAMES
+
+Tensor = Any
+layers = keras.layers
+# Not element by element; what people call activations are the others.
+NO_ACTIVATIONS = ("softmax", "log_softmax", "glu", "sparsemax")
+ACTIVATIONS = tuple(
+    name
+    for name in sorted({*NAMES.values()})
+    if hasattr(keras.activations, name) and name not in NO_ACTIVATIONS
+)
+ACTIVATION_LAYERS = (layers.LeakyReLU.call, layers.PReLU.call, layers.ELU.call)
+GLOBAL_AVERAGES = (
+    layers.GlobalAveragePooling1D.call,
+    layers.GlobalAveragePooling2D.call,
+    layers.GlobalAveragePooling3D.call,
+)
+STANDARD = BaseConv.convolution_op
+BY_CALL: Mapping[Any, str] = {
+    layers.Dense.call: "linear",
+    BaseConv.call: "convolution",
+    layers.Conv1D.call: "convolution",
+    BaseDepthwiseConv.call: "convolution",
+    BaseConvTranspose.call: "convolution_transpose",
+    layers.BatchNormalization.call: "batch_normalization",
+    layers.ReLU.call: "relu",
+    **dict.fromkeys(ACTIVATION_LAYERS, "activation"),
+    **dict.fromkeys(GLOBAL_AVERAGES, "average_pooling"),
+}
+
+
+def kind_of(layer: Any) -> str | None:
+    """Return the kind of a layer, or of an operation of a functional model; None: of none. One
+    whose class has a `call` of its own is of none.
+    """
+    call = type(layer).call
+    if call is BasePooling.call:
+        return "max_pooling" if layer.pool_mode == "max" else "average_pooling"
+    if call is Merge.call:
+        merge = type(layer)._merge_function
+        return "addition" if merge is layers.Add._merge_function else None
+    if call is layers.Activation.call:
+        name = FUNCTIONS.get(layer.activation)
+        return "relu" if name == "relu" else "activation" if name in ACTIVATIONS else None
+    if getattr(type(layer), "convolution_op", STANDARD) is not STANDARD:
+        return None
+    return BY_CALL.get(call)
+
+
+def is_addition_in_code(layer: Any) -> bool:
+    """Return whether an operation of a functional model is an addition."""
+    return type(layer) is AddOperation
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a layer computes before its activation, as a rule takes it.
+
+    Attributes:
+        kind: of the layer.
+        inputs: its tensors.
+        params: weight and bias, laid out as the kind has them; none where it has none.
+        attributes: what is fixed.
+        order: the layer's axes as the kind has them; None: as they are.
+        shape: the output's shape as the kind has it; None: as it is, in that order.
+    """
+
+    kind: str
+    inputs: tuple[Tensor, ...]
+    params: tuple[Any, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+
+    def under(self, rule: Any, out: Tensor) -> Tensor:
+        """Return what the layer computed, with a rule's gradient for its inputs."""
+        function = rule.over(self.kind, **self.attributes)
+        shape, given = tuple(out.shape), out
+        if self.shape is not None:
+            given = keras.ops.reshape(out, (-1, *self.shape))
+        elif self.order is not None:
+            given = keras.ops.transpose(out, self.order)
+        inputs = self.inputs
+        if self.order is not None:
+            inputs = tuple(keras.ops.transpose(x, self.order) for x in inputs)
+        for more in inputs[2:]:  # an addition of several is one after the other
+            inputs = (function(*inputs[:2]), more)
+        y = function(*inputs, *self.params, given)
+        if self.shape is not None:
+            return keras.ops.reshape(y, (-1, *shape[1:]))
+        if self.order is not None:
+            return keras.ops.transpose(y, invert(self.order))
+        return y
+
+
+class WithoutActivation:
+    """A layer as its own `call` sees it, that has no activation."""
+
+    activation = None
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+
+def compute(layer: Any, *args: Any) -> Tensor:
+    """Return what a layer computes, up to its activation."""
+    return type(layer).call(WithoutActivation(layer), *args)
+
+
+def read_layer(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
+    """Return what a rule takes of a layer's call.
+
+    Raises:
+        RuleTypeError: the layer is one that no rule can read.
+    """
+    if getattr(layer, "quantization_mode", None) is not None:
+        raise refuse(layer, "its weights are quantized")
+    return READERS[kind](layer, kind, inputs)
+
+
+def refuse(layer: Any, reason: str) -> RuleTypeError:
+    """Return the error for a layer that a rule cannot read."""
+    return RuleTypeError(
+        f"no rule can read layer {layer.name!r} ({type(layer).__name__}): {reason}. Select it with "
+        "a rule that reads no weights"
+    )
+
+
+def read_linear(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
+    return Read(kind, inputs, (as_tensor(layer.kernel), as_tensor(layer.bias)))
+
+
+def read_convolution(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
+    (x,) = inputs
+    order, rank = order_of(layer, x), layer.rank
+    kernel = as_tensor(layer.kernel)
+    bias = as_tensor(layer.bias) if layer.use_bias else None
+    dilations, strides = spread(layer.dilation_rate, rank), spread(layer.strides, rank)
+    # (*sizes, in / groups, out), or of one channel each (*sizes, in, multiplier)
+    groups = getattr(layer, "groups", None)
+    weight = keras.ops.transpose(kernel, (rank + 1, rank, *range(rank)))
+    if groups is None:
+        groups, multiplier = kernel.shape[rank], kernel.shape[rank + 1]
+        weight = keras.ops.transpose(kernel, (rank, rank + 1, *range(rank)))
+        weight = keras.ops.reshape(weight, (groups * multiplier, 1, *kernel.shape[:rank]))
+    reach = [(k - 1) * d for k, d in zip(kernel.shape[:rank], dilations, strict=True)]
+    padding = pad(layer, lengths_of(layer, x, order), strides, reach)
+    attributes = {
+        "strides": strides,
+        "padding": padding,
+        "dilations": dilations,
+        "groups": int(groups),
+    }
+    return Read(kind, inputs, (weight, bias), attributes, order)
+
+
+def read_transposed(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
+    (x,) = inputs
+    rank = layer.rank
+    strides, dilations = spread(layer.strides, rank), spread(layer.dilation_rate, rank)
+    if layer.output_padding is not None or set(dilations) != {1}:
+        raise refuse(layer, "it has an output_padding or dilations")
+    kernel = as_tensor(layer.kernel)  # (*sizes, out, in)
+    weight = keras.ops.transpose(kernel, (rank + 1, rank, *range(rank)))
+    bias = as_tensor(layer.bias) if layer.use_bias else None
+    excess = [max(k - s, 0) for k, s in zip(kernel.shape[:rank], strides, strict=True)]
+    is_same = layer.padding == "same"
+    padding = tuple((n // 2, n - n // 2) if is_same else (0, 0) for n in excess)
+    attributes = {"strides": strides, "padding": padding, "dilations": dilations, "groups": 1}
+    return Read(kind, inputs, (weight, bias), attributes, order_of(layer, x))
+
+
+def read_average(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
+    (x,) = inputs
+    order = order_of(layer, x)
+    lengths = lengths_of(layer, x, order)
+    if type(layer).call in GLOBAL_AVERAGES:
+        sizes = strides = lengths
+        padding = ((0, 0),) * len(lengths)
+        channels = x.shape[1 if order is None else -1]
+        shape = (channels, *(1,) * len(lengths))
+    else:
+        sizes, strides = (spread(n, len(lengths)) for n in (layer.pool_size, layer.strides))
+        padding, shape = pad(layer, lengths, strides, [n - 1 for n in sizes]), None
+        if BACKEND == "torch" and any(before != after for before, after in padding):
+            # `_apply_same_padding` of Keras (3.15) on torch
+            raise refuse(layer, "Keras on torch repeats the last elements where it pads at one end")
+    attributes = {
+        "sizes": sizes,
+        "strides": strides,
+        "padding": padding,
+        "counts_padding": False,
+    }
+    return Read(kind, inputs, attributes=attributes, order=order, shape=shape)
+
+
+def read_addition(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
+    if len({len(x.shape) for x in inputs}) > 1:
+        raise refuse(layer, "its inputs have different numbers of axes")
+    return Read(kind, inputs)
+
+
+READERS: Mapping[str, Callable[[Any, str, tuple[Tensor, ...]], Read]] = {
+    "linear": read_linear,
+    "convolution": read_convolution,
+    "convolution_transpose": read_transposed,
+    "average_pooling": read_average,
+    "addition": read_addition,
+}
+
+
+# --- layouts --------------------------------------------------------------------------------------
+def as_tensor(variable: Any) -> Tensor:
+    """Return a weight as a tensor; None stays None."""
+    return None if variable is None else keras.ops.convert_to_tensor(variable)
+
+
+def order_of(layer: Any, x: Tensor) -> tuple[int, ...] | None:
+    """Return the axes of a layer's tensors with the channels first; None where they are."""
+    if layer.data_format == "channels_first":
+        return None
+    rank = len(x.shape)
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def invert(order: Sequence[int]) -> tuple[int, ...]:
+    """Return the order that undoes another one."""
+    return tuple(order.index(i) for i in range(len(order)))
+
+
+def lengths_of(layer: Any, x: Tensor, order: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the lengths of the axes beside batch and channels.
+
+    Raises:
+        RuleTypeError: one is unknown while a graph is traced.
+    """
+    lengths = tuple(x.shape[2:]) if order is None else tuple(x.shape[1:-1])
+    if not all(isinstance(n, int) for n in lengths):
+        raise refuse(layer, f"the lengths of its input {tuple(x.shape)} are not known")
+    return lengths
+
+
+def spread(value: Any, rank: int) -> tuple[int, ...]:
+    """Return a setting for each axis."""
+    return (value,) * rank if isinstance(value, int) else tuple(value)
+
+
+def pad(
+    layer: Any, lengths: Sequence[int], strides: Sequence[int], reach: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Return the zeros around a layer's input, before and after, by Keras's word for them."""
+    if layer.padding == "causal":
+        return tuple((r, 0) for r in reach)
+    if layer.padding != "same":
+        return ((0, 0),) * len(lengths)
+    found = []
+    for n, s, r in zip(lengths, strides, reach, strict=True):
+        total = max((-(-n // s) - 1) * s + r + 1 - n, 0)
+        found.append((total // 2, total - total // 2))
+    return tuple(found)

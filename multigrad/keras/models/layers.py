@@ -1,0 +1,282 @@
+"""A layer of Keras, or an operation of a functional model, that is called under rules of others.
+
+An instance's own `call` stands before its class's, and Keras calls it by that name in every way of
+calling. It is no part of a config, of a file or of a pickle.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+# Keras (3.15) has no public names for them.
+from keras.src.backend import get_keras_mask, set_keras_mask
+
+from ...errors import GradientError, RuleTypeError, RuleValueError
+from ...models.handle import named
+from ...models.over import RuleOver, check_fit
+from ..base import list_leaves
+from ..steps import keeping_weights
+from ..tracing import HOST, in_symbolic_scope
+from .found import children_of
+from .operations import CURRENT, NAMES, Called, Scope, is_float, look_up
+
+Call = Callable[..., Any]
+METHODS = ("call", "quantized_call")
+# Their outputs hold their inputs, for losses.
+WITH_LOGITS = frozenset({"sigmoid", "softmax"})
+
+
+@dataclass(eq=False, slots=True)
+class Attached:
+    """What one handle puts on a model.
+
+    Attributes:
+        model: the model.
+        operations: a rule by an operation's name.
+        within: rules by operation for what single layers call, by the layers' identities.
+        misses: names the layers made since that it should have changed; None: none can be.
+        called: the operations that were called.
+        is_seen: whether a call of the model has come to all that is meant.
+        superseded: whether it was taken off, so that what was traced with it is stale.
+    """
+
+    model: Any
+    operations: dict[str, Any]
+    misses: Callable[[], list[str]] | None = None
+    within: dict[int, dict[str, Any]] = field(default_factory=dict)
+    called: Called = field(default_factory=Called)
+    is_seen: bool = False
+    superseded: bool = False
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def rules_in(self, layer: Any) -> dict[str, Any]:
+        """Return its rules for what a layer calls, by operation."""
+        return {**self.operations, **self.within.get(id(layer), {})}
+
+
+class Changes:
+    """What acts on a layer now.
+
+    Attributes:
+        run: the layer's forward under a rule, `(call, args, kwargs)`; None: there is none on it.
+        owner: whose rule that is, or who says that there is none.
+        handles: the handles of the models that the layer is a part of.
+        own: the methods that the instance had itself.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.run: Call | None = None
+        self.owner: Attached | None = None
+        self.handles: list[Attached] = []
+        self.scope: Scope | None = None
+        self.own: dict[str, Any] = {}
+
+    def call(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the layer's outputs."""
+        symbolic = in_symbolic_scope()
+        if HOST.compiler.on_depend is not None and not symbolic:
+            for handle in self.handles:
+                HOST.compiler.on_depend(handle)
+        if HOST.compiler.recall is None or symbolic:
+            outputs = run_in(self.scope, None if symbolic else self.run, original, args, kwargs)
+        else:
+            outputs = self.call_in_regions(original, args, kwargs)
+        if symbolic:
+            return outputs
+        if self.scope is not None and WITH_LOGITS & self.scope.rules.keys():
+            forget_logits(outputs)
+        for handle in self.handles:
+            if handle.model is self.layer and not handle.is_seen:
+                check_seen(handle)
+        return outputs
+
+    def call_in_regions(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the layer's outputs; in a region that runs again, under what acted in its first
+        run.
+
+        Raises:
+            GradientError: that has been detached from layers within this one.
+        """
+        acts = self.run, self.scope, tuple(self.handles)
+        recall, on_call = HOST.compiler.recall, HOST.compiler.on_call
+        assert recall is not None and on_call is not None  # else nothing runs again
+        run, scope, handles = recall((id(self), "acts"), acts)
+        if any(each.superseded for each in handles) and children_of(self.layer):
+            raise GradientError(
+                f"layer {self.layer.name!r} is computed again in backward (RematScope), and the "
+                "rules within it were detached since its forward: take the gradient first, and "
+                "detach then"
+            )
+        with on_call():
+            return run_in(scope, run, original, args, kwargs)
+
+    def renew(self) -> None:
+        """Put what acts now in the place of the layer's methods; where nothing does, give them
+        back.
+        """
+        held = vars(self.layer)
+        keeps = None if self.run is not None else self.owner  # a layer that a composite leaves out
+        acts = [(each, each.rules_in(self.layer)) for each in self.handles if each is not keeps]
+        ruled = [each for each, rules in acts if rules]
+        self.scope = None
+        if ruled:
+            rules = {name: rule for _, each in acts for name, rule in each.items()}
+            acting = {
+                name: None if rule is None else RuleOver(rule) for name, rule in rules.items()
+            }
+            self.scope = Scope(acting, tuple(each.called for each in ruled))
+        for name in METHODS:
+            if not hasattr(type(self.layer), name):
+                continue
+            if self.handles:
+                held[name] = make_call(self, self.original(name))
+            elif name in self.own:
+                held[name] = self.own[name]
+            else:
+                held.pop(name, None)
+
+    def original(self, name: str) -> Call:
+        """Return a method as it is without rules."""
+        if name in self.own:
+            return self.own[name]
+        return getattr(type(self.layer), name).__get__(self.layer)
+
+
+def run_in(
+    scope: Scope | None, run: Call | None, original: Call, args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    """Return a layer's outputs, under a rule if there is one, with rules on operations."""
+    before = CURRENT.scope
+    CURRENT.scope = scope
+    try:
+        return original(*args, **kwargs) if run is None else run(original, args, kwargs)
+    finally:
+        CURRENT.scope = before
+
+
+def make_call(changes: Changes, original: Call) -> Call:
+    """Return what stands in for a layer's method."""
+
+    @functools.wraps(original)
+    @keeping_weights
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return changes.call(original, args, kwargs)
+
+    vars(call)[CHANGES] = changes
+    return call
+
+
+CHANGES = "_multigrad_changes"
+
+
+def changes_of(layer: Any) -> Changes:
+    """Return what acts on a layer, to be changed."""
+    known = getattr(vars(layer).get("call"), CHANGES, None)
+    if known is not None:
+        return known
+    changes = Changes(layer)
+    changes.own = {name: vars(layer)[name] for name in METHODS if name in vars(layer)}
+    return changes
+
+
+def forget_logits(outputs: Any) -> None:
+    """Let losses see outputs alone: from the logits they would go past a rule."""
+    for leaf in list_leaves(outputs):
+        if hasattr(leaf, "_keras_logits"):
+            del leaf._keras_logits
+
+
+def check_seen(handle: Attached) -> None:
+    """Refuse a model that calls none of an operation, or has made layers that are meant, once it
+    was called.
+
+    Raises:
+        RuleValueError: it does, or has.
+    """
+    missing = [name for name in handle.operations if name not in vars(handle.called)]
+    if missing:
+        called = ", ".join(sorted(vars(handle.called).keys() & {*NAMES.values()})) or "none"
+        raise RuleValueError(
+            f"a call of model {handle.model.name!r} never came to operation {missing[0]!r} "
+            f"(operations called: {called}). What a layer computes by functions of "
+            f"{keras.config.backend()} itself is not seen: select that layer"
+        )
+    late = [] if handle.misses is None else handle.misses()
+    if late:
+        raise RuleValueError(
+            f"model {handle.model.name!r} made layer {late[0]!r} only when it was called, after "
+            "the rules were attached: build it, or call it once, before"
+        )
+    handle.is_seen = True
+
+
+# --- a rule over a layer's whole forward ----------------------------------------------------------
+def make_run(layer: Any, rule: Any) -> Call:
+    """Return a layer's forward under a plain rule, for `Changes.run`."""
+    shown = f"layer {layer.name!r} ({type(layer).__name__})"
+    acting = RuleOver(rule)
+
+    def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = find_input(shown, args, kwargs)
+
+        def hold(leaf: Any) -> Any:
+            return held if leaf is x else leaf
+
+        held = keras.ops.stop_gradient(x)
+        keep_mask(x, held)
+        if args and args[0] is x:
+            out = original(held, *args[1:], **kwargs)
+        else:
+            given: Any = keras.tree.map_structure(hold, (args, kwargs), none_is_leaf=True)
+            out = original(*given[0], **given[1])
+        if not keras.ops.is_tensor(out):
+            raise RuleTypeError(
+                f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
+                "select the layers within it, or an operation"
+            )
+        check_fit(named(rule), shown, x.shape, out.shape)
+        y = look_up(acting)(x, out)
+        keep_mask(out, y)
+        return y
+
+    return run
+
+
+def find_input(shown: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the tensor that a layer's rule is for.
+
+    Raises:
+        RuleTypeError: there is none, or several.
+    """
+    if len(args) == 1 and not kwargs and is_float(args[0]):
+        return args[0]
+    tensors = [leaf for leaf in list_leaves((args, kwargs)) if is_float(leaf)]
+    if len(tensors) == 1:
+        return tensors[0]
+    if tensors:
+        raise RuleTypeError(
+            f"{shown} takes {len(tensors)} tensors, and a rule gives the gradient of one: select "
+            "the layers before it, those within it, or an operation"
+        )
+    raise RuleTypeError(
+        f"{shown} takes no tensor of floating point, so nothing has a gradient for a rule: select "
+        "the layers after it"
+    )
+
+
+def keep_mask(given: Any, made: Any) -> None:
+    """Give a tensor the mask of the one that it stands for."""
+    mask = get_keras_mask(given)
+    if mask is not None:
+        set_keras_mask(made, mask)

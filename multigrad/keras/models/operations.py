@@ -1,0 +1,268 @@
+"""Operations of Keras, by name, while a model with rules on them is called.
+
+All of `keras.ops`, `keras.activations` and Keras's layers call their backend's functions as
+attributes of its modules. These are exchanged while any model has rules on operations, and act only
+where a layer of such a model is being called on the same thread. A backend's own functions that
+call each other are one operation: the outermost one counts.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+# Keras (3.15) has no public names for what its operations call.
+from keras.src import backend as keras_backend
+from keras.src.activations import activations as keras_activations
+
+from ...errors import RuleValueError
+from ...graph.support.threads import make_lock
+from ...models.handle import named
+from ...models.over import Over, RuleOver, check_fit, over
+from ..tracing import HOST, in_symbolic_scope
+
+Tensor = Any
+Call = Callable[..., Any]
+
+# --- which there are ------------------------------------------------------------------------------
+ELEMENTWISE = """
+    absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil clip cos cosh erf erfc erfinv
+    exp exp2 expm1 floor log log10 log1p log2 nan_to_num negative reciprocal round rsqrt sign sin
+    sinc sinh sqrt square tan trunc
+"""
+# keras.ops and keras.activations call these by another name.
+SAME = {"abs": "absolute", "exponential": "exp", "swish": "silu", "hard_swish": "hard_silu"}
+MODULES = ("nn", "numpy", "math")
+# These classes write an operation in others, which are seen where it is not meant itself.
+COMPOSED = {"relu": keras_activations.ReLU, "mish": keras_activations.Mish}
+# What these compute by themselves, so that a rule on it would not act.
+KERNELS = {"dot_product_attention": "softmax"}
+RECURRENT_KERNELS = ("lstm", "gru")
+
+
+def canonical(function: Call) -> str:
+    """Return the name by which a function of Keras is known here."""
+    return SAME.get(function.__name__, function.__name__)
+
+
+FUNCTIONS: dict[Call, str] = {
+    function: canonical(function)
+    for module in (keras.ops, keras.activations)
+    for function in vars(module).values()
+    if inspect.isfunction(function)
+}
+NOT_ACTIVATIONS = ("deserialize", "get", "linear", "serialize")
+# The names that select an operation, with that by which it is known.
+NAMES: dict[str, str] = {
+    name: SAME.get(name, name)
+    for name in (*vars(keras.activations), *ELEMENTWISE.split(), *SAME)
+    if name not in NOT_ACTIVATIONS and SAME.get(name, name) in FUNCTIONS.values()
+}
+OTHERS = ("jax", "tensorflow", "torch")
+
+
+def find_operation(selector: Any) -> str | None:
+    """Return the operation that a selector is: a name, or a function of Keras.
+
+    Raises:
+        RuleValueError: it is a function that cannot be found in a model of Keras.
+    """
+    if isinstance(selector, str):
+        return NAMES.get(selector)
+    if not callable(selector):
+        return None
+    if inspect.isfunction(selector) and selector in FUNCTIONS:
+        known = FUNCTIONS[selector]
+        if known in NAMES.values():
+            return known
+        raise RuleValueError(
+            f"no rule goes on keras.ops.{selector.__name__}: it is not computed element by element "
+            "of one tensor. Select the layer that computes it, by its name, its type or a predicate"
+        )
+    home = (getattr(selector, "__module__", None) or "").split(".")[0]
+    name = getattr(selector, "__name__", "")
+    if home in OTHERS or getattr(sys.modules.get("torch"), name or " ", None) is selector:
+        known = f"keras.ops.{name}" if name in NAMES else "keras.ops.relu"
+        raise RuleValueError(
+            f"{home or 'torch'}'s own {name!r} is called by nothing that Keras can see: write "
+            f"{known}, or its name, for what Keras and its layers call; where a layer's `call` "
+            f"calls {home or 'torch'} itself, select that layer"
+        )
+    return None
+
+
+# --- a call of a layer ----------------------------------------------------------------------------
+class Called:
+    """The operations that were called, as attributes: Dynamo (torch 2.13) reads no signature any
+    more once a dict was changed in what it traces.
+    """
+
+
+class Scope:
+    """The operations that have rules while a layer is called.
+
+    Attributes:
+        rules: a rule by an operation's name.
+        called: for each handle, the operations that were called.
+    """
+
+    __slots__ = ("called", "rules")
+
+    def __init__(self, rules: dict[str, Any], called: tuple[Called, ...]) -> None:
+        self.rules = rules
+        self.called = called
+
+
+class Current(threading.local):
+    """The scope on this thread. Not a ContextVar, which torch.compile does not follow; a call of a
+    layer is over before another task runs.
+    """
+
+    def __init__(self) -> None:
+        self.scope: Scope | None = None
+
+
+CURRENT = Current()
+
+
+def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return an operation's outputs; under a rule where it has one now."""
+    scope = CURRENT.scope
+    if scope is None:
+        return original(*args, **kwargs)
+    rule = note(scope, name)
+    CURRENT.scope = None  # what it calls is its own affair
+    try:
+        return run_under(rule, original, args, kwargs)
+    finally:
+        CURRENT.scope = scope
+
+
+def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what one that is written in other operations gives: each counts where it itself does
+    not.
+    """
+    scope = CURRENT.scope
+    if scope is None or name in scope.rules:
+        return run_operation(name, original, args, kwargs)
+    note(scope, name)
+    return original(*args, **kwargs)
+
+
+def note(scope: Scope, name: str) -> Any:
+    """Return the rule of an operation that is called; None where it has none.
+
+    Raises:
+        RuleValueError: it is a kernel that computes another one, which has a rule.
+    """
+    for called in scope.called:
+        setattr(called, name, True)
+    inner = KERNELS.get(name)
+    if inner in scope.rules:
+        raise RuleValueError(
+            f"keras.ops.{name} computes {inner!r} in one kernel, in which no rule acts: select the "
+            f"layer that calls it, or let it be computed apart (in a MultiHeadAttention by "
+            "return_attention_scores=True)"
+        )
+    return scope.rules.get(name)
+
+
+def run_under(rule: Any, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return an operation's outputs, with a rule's gradient for its tensor."""
+    if rule is None or not args or in_symbolic_scope():
+        return original(*args, **kwargs)
+    x = args[0].value if isinstance(args[0], keras.Variable) else args[0]
+    if not is_float(x):
+        return original(*args, **kwargs)
+    out = original(keras.ops.stop_gradient(x), *args[1:], **kwargs)
+    check_fit(named(rule.rule), f"operation {original.__name__!r}", x.shape, out.shape)
+    return look_up(rule)(x, out)
+
+
+def look_up(rule: RuleOver) -> Over:
+    """Return a rule over a forward as it is now; what is traced notes its name, where no guard
+    does.
+    """
+    return rule.now() if HOST.compiler.on_depend is None else over(rule.rule)
+
+
+def is_float(x: Any) -> bool:
+    """Return whether a value is a tensor that has a gradient."""
+    return keras.ops.is_tensor(x) and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(x.dtype)
+    )
+
+
+def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a recurrent layer's kernel gives, where no rule is on what it computes.
+
+    Raises:
+        NotImplementedError: one is; Keras then takes its own loop.
+    """
+    scope = CURRENT.scope
+    if scope is not None and {"sigmoid", "tanh"} & scope.rules.keys():
+        raise NotImplementedError
+    return original(*args, **kwargs)
+
+
+# --- Keras's modules ------------------------------------------------------------------------------
+LOCK = make_lock()
+ORIGINALS: list[tuple[Any, str, Any]] = []
+handles = 0
+
+
+def watch() -> None:
+    """Let Keras's operations look for rules, until as many calls of `unwatch`."""
+    global handles
+    with LOCK:
+        handles += 1
+        if handles == 1:
+            for owner, name, wrapped in find_places():
+                ORIGINALS.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, wrapped)
+
+
+def unwatch() -> None:
+    """Give Keras its own functions back, where no handle needs another."""
+    global handles
+    with LOCK:
+        handles -= 1
+        if handles == 0:
+            while ORIGINALS:
+                setattr(*ORIGINALS.pop())
+
+
+def find_places() -> Iterator[tuple[Any, str, Any]]:
+    """Yield where Keras looks its operations up, and what is to be found there."""
+    for name in sorted({*FUNCTIONS.values()}):
+        for module in MODULES:
+            owner = getattr(keras_backend, module)
+            original = vars(owner).get(name)
+            if inspect.isroutine(original):
+                yield owner, name, wrapped(original, functools.partial(run_operation, name))
+    for name, kind in COMPOSED.items():
+        original = kind.static_call
+        run = functools.partial(run_composed, name)
+        yield kind, "static_call", staticmethod(wrapped(original, run))
+    for name in RECURRENT_KERNELS:
+        original = vars(keras_backend)[name]
+        yield keras_backend, name, wrapped(original, refuse_kernel)
+
+
+def wrapped(original: Call, run: Call) -> Call:
+    """Return a function that is run as `run(original, args, kwargs)`."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(original, args, kwargs)
+
+    return call

@@ -1,0 +1,398 @@
+"""`xg.check`: a gradient against finite differences in float64; a surrogate against the true
+derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import load_backend
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.notebook import InNotebooks
+from ..graph.support.trees import optree
+from ..lowering.lower import lower_graphs
+from ..rules.in_force.vjp import vjp
+from ..rules.model.under import RuleUnder
+from .subject import (
+    SEED,
+    Inputs,
+    Subject,
+    find_backend,
+    is_float_array,
+    make_inputs,
+    precision,
+    read_inputs,
+    subject_of,
+)
+
+Array = Any
+MOST_ELEMENTS = 4096  # of one argument: each costs some evaluations
+STEP = 2.0**-13  # exact in binary; times max(1, |x|) rounded to a power of two
+TOLERANCE = 1e-6  # relative to the largest gradient; the numeric error is of the order 1e-10
+MOST_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One element of an argument's gradient: what was given, and what was expected."""
+
+    argument: str
+    index: tuple[int, ...]
+    at: float
+    given: float
+    expected: float
+
+    @property
+    def error(self) -> float:
+        """The size of the difference."""
+        return abs(self.given - self.expected)
+
+    def __str__(self) -> str:
+        where = "".join(f"[{i}]" for i in self.index)
+        return (
+            f"{self.argument}{where} = {self.at:.6g}: gradient {self.given:.6g}, expected "
+            f"{self.expected:.6g}"
+        )
+
+
+Places = Sequence[Place]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport(InNotebooks):
+    """What `xg.check` found; prints as a table.
+
+    Examples:
+        >>> wrong = xg.function(lambda x: x * x, lambda grad_out, x: grad_out * x)  # not 2 * x
+        >>> report = xg.check(wrong, np.array([1.0, 3.0]))
+        >>> report.ok, report.compared, bool(report)
+        (False, 2, False)
+        >>> print(report)
+        <lambda> on numpy, float64
+          THE GRADIENT IS WRONG: largest error 2.88 (2 elements)
+          worst at x[1] = 3: gradient 2.88344, expected 5.76688
+                    at        given         true   difference
+                     3      2.88344      5.76688         2.88
+                     1     0.780076      1.56015         0.78
+
+    Attributes:
+        ok: of a Function: whether its gradient is the true one; of a surrogate: whether it is
+            finite wherever the true derivative is. False where nothing was compared.
+        max_error: the largest difference of an element, NaN where a gradient is not finite.
+        worst: where that is; None where nothing was compared.
+        kinks: the elements at which the function has no derivative, left out of the verdict.
+        compared: how many elements were compared.
+        is_surrogate: whether a rule's gradient was compared, which is meant to differ.
+        rows: the elements, the worst first.
+    """
+
+    name: str
+    backend: str
+    ok: bool
+    max_error: float
+    worst: Place | None
+    kinks: tuple[Place, ...]
+    compared: int
+    is_surrogate: bool
+    rows: tuple[Place, ...]
+
+    @property
+    def reason(self) -> str:
+        """Why nothing was compared, "" where something was."""
+        if self.compared:
+            return ""
+        if self.kinks:
+            return "there is no derivative at any element; give other inputs"
+        return "there is no element of a float among the inputs"
+
+    @property
+    def shown(self) -> tuple[Place, ...]:
+        """The rows that are printed: the worst ones, or of a surrogate some from end to end."""
+        if not self.is_surrogate or len(self.rows) <= MOST_ROWS:
+            return self.rows[:MOST_ROWS]
+        picked = np.linspace(0, len(self.rows) - 1, MOST_ROWS, dtype=int)
+        return tuple(self.rows[i] for i in picked)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        lines = self._head()
+        if self.rows:
+            given = "surrogate" if self.is_surrogate else "given"
+            lines.append(f"  {'at':>12} {given:>12} {'true':>12} {'difference':>12}")
+            lines += [
+                f"  {row.at:12.6g} {row.given:12.6g} {row.expected:12.6g} {row.error:12.3g}"
+                for row in self.shown
+            ]
+        return "\n".join(lines)
+
+    def _head(self) -> list[str]:
+        """The lines above the table: what was compared, the verdict, the worst, the kinks."""
+        lines = [f"{self.name} on {self.backend}, float64"]
+        if not self.compared:
+            lines.append(f"  nothing was compared: {self.reason}")
+        elif self.is_surrogate:
+            lines.append(
+                f"  the surrogate differs from the true derivative by at most {self.max_error:.6g} "
+                f"({self.compared} elements)"
+            )
+        else:
+            verdict = "the gradient is the true one" if self.ok else "THE GRADIENT IS WRONG"
+            lines.append(
+                f"  {verdict}: largest error {self.max_error:.3g} ({self.compared} elements)"
+            )
+        if self.worst is not None and (self.is_surrogate or not self.ok):
+            lines.append(f"  worst at {self.worst}")
+        if self.kinks:
+            shown = ", ".join(f"{kink.argument} = {kink.at:.6g}" for kink in self.kinks[:4])
+            more = f" and {len(self.kinks) - 4} more" if len(self.kinks) > 4 else ""
+            lines.append(f"  left out, as there is no derivative: {shown}{more}")
+        return lines
+
+
+def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = None) -> CheckReport:
+    """Compare a gradient with finite differences, or a surrogate with the true derivative.
+
+    Examples:
+        >>> report = xg.check(xg.activation("Tanh"), np.array([-1.0, 0.5]))
+        >>> report.ok, report.max_error < 1e-9
+        (True, True)
+        >>> print(xg.check(xg.activation("Heaviside", rule="triangular"), np.array([-0.5, 0.25])))
+        activation('Heaviside', rule='triangular') on numpy, float64
+          the surrogate differs from the true derivative by at most 0.75 (2 elements)
+          worst at x[1] = 0.25: gradient 0.75, expected 0
+                    at    surrogate         true   difference
+                  -0.5          0.5            0          0.5
+                  0.25         0.75            0         0.75
+
+    A Function is run in float64, and each element of its inputs moved by small steps to both sides.
+    Where the differences do not settle, the function has a kink or a jump there: such elements are
+    left out of the verdict, and counted. An activation with a rule, or a rule (under Linear), is
+    compared with the activation's true derivative: its gradient is meant to differ, so the report
+    says by how much.
+
+    Args:
+        obj: a Function, an activation (also a module or layer), a rule or its name, or a plain
+            function.
+        *inputs: tensors of one framework, or NumPy arrays; floats are taken in float64. Without
+            any, a grid from -2 to 2 for a rule, and normal numbers of shape (3, 4) for each tensor
+            of a Function.
+        backend: where to run it; None: where the inputs come from.
+
+    Raises:
+        RuleError: obj is the name of no rule.
+        TraceError: it cannot run on that backend.
+    """
+    subject = subject_of(obj)
+    read = read_inputs(subject, inputs or make_inputs(subject))
+    owner = find_backend(backend, read)
+    with precision(owner, "float64"):
+        if subject.is_surrogate and subject.forward is not None:
+            return _compare_surrogate(subject, read, owner)
+        return _compare_numerically(subject, read, owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A subject on one backend, from arrays to arrays."""
+
+    subject: Subject
+    inputs: Inputs
+    backend: Backend
+
+    def tensors(self, arrays: Sequence[Array]) -> list[Any]:
+        return [self.backend.tensors.from_numpy(array) for array in arrays]
+
+    def outputs(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the float outputs, as arrays."""
+        found = self.subject.call(*self.inputs.nest(self.tensors(arrays)))
+        return self.floats(found)
+
+    def floats(self, outputs: Any) -> list[Array]:
+        flat = [y for y in optree.tree_leaves(outputs) if hasattr(y, "dtype")]
+        arrays = [np.asarray(self.backend.tensors.to_numpy(y)) for y in flat]
+        return [array for array in arrays if is_float_array(array)]
+
+    def gradients(self, arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[Array | None]:
+        """Return the gradient of each tensor."""
+        outputs, pullback = vjp(self.subject.call, *self.inputs.nest(self.tensors(arrays)))
+        flat, tree = optree.tree_flatten(outputs, none_is_leaf=True)
+        rest = iter(cotangents)
+        given = []
+        for y in flat:
+            is_float = hasattr(y, "dtype") and is_float_array(
+                np.asarray(self.backend.tensors.to_numpy(y))
+            )
+            given.append(self.backend.tensors.from_numpy(next(rest)) if is_float else None)
+        pulled = pullback(optree.tree_unflatten(tree, given))
+        leaves = optree.tree_leaves(pulled, none_is_leaf=True)
+        return [
+            None if leaves[i] is None else np.asarray(self.backend.tensors.to_numpy(leaves[i]))
+            for i in self.inputs.places
+        ]
+
+
+def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> CheckReport:
+    run = _Run(subject, inputs, backend)
+    arrays = inputs.arrays("float64")
+    outputs = run.outputs(arrays)
+    generator = np.random.default_rng(SEED)
+    cotangents = [
+        np.ones(y.shape) if subject.is_surrogate else generator.uniform(0.5, 1.5, y.shape)
+        for y in outputs
+    ]
+
+    def weigh(arrays: Sequence[Array]) -> float:
+        with np.errstate(all="ignore"):
+            return float(
+                sum(np.sum(u * y) for u, y in zip(cotangents, run.outputs(arrays), strict=True))
+            )
+
+    found = run.gradients(arrays, cotangents)
+    places: list[Place] = []
+    kinks: list[Place] = []
+    for n, (array, gradient) in enumerate(zip(arrays, found, strict=True)):
+        if not is_float_array(array):
+            continue
+        path = inputs.paths[inputs.places[n]]
+        given = np.zeros_like(array) if gradient is None else gradient
+        for index in _pick(array.shape):
+            slope, settled = differentiate(_along(weigh, arrays, n, index), float(array[index]))
+            place = Place(path, index, float(array[index]), float(given[index]), float(slope))
+            (places if settled else kinks).append(place)
+    size = sum(float(np.sum(np.abs(u * y))) for u, y in zip(cotangents, outputs, strict=True))
+    ok = bool(places) and all(
+        _agree([place for place in places if place.argument == path], size)
+        for path in dict.fromkeys(place.argument for place in places)
+    )
+    if subject.is_surrogate:
+        ok = bool(places or kinks) and all(np.isfinite(p.given) for p in (*places, *kinks))
+    rows = () if ok and not subject.is_surrogate else _sorted(places)
+    return _report(subject, backend, places, kinks, ok=ok, rows=rows)
+
+
+def _agree(places: Sequence[Place], size: float) -> bool:
+    """Return whether an argument's gradient is right relative to its largest element, but for
+    rounding.
+
+    Args:
+        size: of the outputs, whose rounding the differences divide by their smallest step.
+    """
+    noise = 64 * np.finfo(float).eps * size / (STEP / 16)
+    scale = max(abs(place.expected) for place in places)
+    return bool(_worst(places)[0] <= TOLERANCE * scale + noise)
+
+
+def _pick(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the indices to be compared: all, or evenly spread ones."""
+    size = int(np.prod(shape))
+    flat = (
+        np.arange(size)
+        if size <= MOST_ELEMENTS
+        else np.linspace(0, size - 1, MOST_ELEMENTS, dtype=int)
+    )
+    return [tuple(int(i) for i in np.unravel_index(n, shape)) for n in flat]
+
+
+def _along(
+    weigh: Callable[[Sequence[Array]], float],
+    arrays: Sequence[Array],
+    n: int,
+    index: tuple[int, ...],
+) -> Callable[[float], float]:
+    """Return the weighed outputs as a function of one element."""
+
+    def moved(value: float) -> float:
+        other = [array.copy() if i == n else array for i, array in enumerate(arrays)]
+        other[n][index] = value
+        return weigh(other)
+
+    return moved
+
+
+def differentiate(f: Callable[[float], float], x: float) -> tuple[float, bool]:
+    """Return the slope of f at x by central differences, and whether f has one there.
+
+    Three steps, each a quarter of the one before, are extrapolated by the order at which they
+    converge. At a kink the slopes to both sides go on differing as the step shrinks, and at a jump
+    they part; else they come together.
+    """
+    step = STEP * 2.0 ** np.floor(np.log2(max(1.0, abs(x)))) if np.isfinite(x) else 1.0
+    middle = f(x)
+    slopes, gaps = [], []
+    for h in (step, step / 4, step / 16):
+        right, left = f(x + h), f(x - h)
+        slopes.append((right - left) / (2 * h))
+        gaps.append(abs((right - middle) / h - (middle - left) / h))
+    before, last = slopes[1] - slopes[0], slopes[2] - slopes[1]
+    if not np.isfinite(last):
+        return slopes[2], False
+    noise = 64 * np.finfo(float).eps * max(1.0, abs(middle)) / (step / 16)
+    allowed = TOLERANCE * max(1.0, abs(slopes[2])) + noise
+    if gaps[2] > 0.5 * gaps[1] + allowed:
+        return slopes[2], False
+    if abs(last) <= allowed:
+        return slopes[2] + last / 15, True
+    ratio = before / last  # 16 where f is smooth, 4 where its derivative has a kink
+    return (slopes[2] + last / (ratio - 1), True) if ratio >= 2 else (slopes[2], False)
+
+
+def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> CheckReport:
+    assert subject.forward is not None
+    (array,) = inputs.arrays("float64")
+    run = _Run(subject, inputs, backend)
+    (given,) = run.gradients([array], [np.ones(array.shape)])
+    assert given is not None
+    true = lower_graphs(RuleUnder(None, subject.forward).graphs({}), load_backend("numpy")).native
+    y, pullback = true.vjp(array)
+    expected = np.asarray(pullback(np.ones_like(y)))
+    places, kinks = [], []
+    for index in _pick(array.shape):
+        x = float(array[index])
+        _, settled = differentiate(
+            lambda v: float(true.vjp(np.asarray(v, as_numpy_dtype("float64")))[0]), x
+        )
+        place = Place("x", index, x, float(given[index]), float(expected[index]))
+        (places if settled else kinks).append(place)
+    finite = (np.isfinite(p.given) for p in (*places, *kinks) if np.isfinite(p.expected))
+    ok = bool(places) and all(finite)
+    return _report(subject, backend, places, kinks, ok=ok, rows=places)
+
+
+def _report(
+    subject: Subject, backend: Backend, places: Places, kinks: Places, *, ok: bool, rows: Places
+) -> CheckReport:
+    """Return what is said of the places that were compared."""
+    largest, worst = _worst(places)
+    return CheckReport(
+        subject.name,
+        backend.name,
+        ok,
+        max_error=largest,
+        worst=worst,
+        kinks=tuple(kinks),
+        compared=len(places),
+        is_surrogate=subject.is_surrogate,
+        rows=tuple(rows),
+    )
+
+
+def _worst(places: Places) -> tuple[float, Place | None]:
+    """Return the largest error and where it is; NaN wins."""
+    if not places:
+        return 0.0, None
+    worst = max(places, key=lambda place: (np.isnan(place.error), place.error))
+    return worst.error, worst
+
+
+def _sorted(places: Places) -> tuple[Place, ...]:
+    return tuple(sorted(places, key=lambda p: (not np.isnan(p.error), -p.error)))

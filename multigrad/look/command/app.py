@@ -1,0 +1,369 @@
+"""The commands and their options: each asks the library, as its users would, and prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import multigrad as xg
+from multigrad.demo.frameworks import prepare_environment
+from multigrad.errors import MultigradError
+from multigrad.look.command.named import find, find_forward, make_inputs, read_order, with_params
+from multigrad.look.command.new_backend import new_backend
+from multigrad.look.command.options import (
+    FAILED,
+    Named,
+    Numbers,
+    RuleName,
+    Shapes,
+    report_errors,
+    show_version,
+    split,
+)
+
+app = typer.Typer(
+    name="multigrad",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras."""
+
+
+@app.command(epilog="Example: multigrad backends --load")
+def backends(
+    load: Annotated[bool, typer.Option("--load", help="Import each, to be certain.")] = False,
+) -> None:
+    """List the frameworks that multigrad knows, and why one cannot be used."""
+    prepare_environment()  # TensorFlow talks while it is imported
+    table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
+    for row in xg.backends(load=load):
+        is_there = "yes" if row.installed else "no"
+        table.add_row(row.name, is_there, row.version or "-", escape(row.reason or ""))
+    with report_errors():
+        Console().print(table)
+
+
+@app.command(epilog="Example: multigrad rules --like atan")
+def rules(
+    family: Annotated[str, typer.Option(help="Only those of one family, such as spiking.")] = "",
+    like: Annotated[
+        str, typer.Option(help="Only those with this word in name, formula or source.")
+    ] = "",
+    estimators: Annotated[
+        bool, typer.Option("--estimators", help="The Functions of xg.estimators in their place.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """List the registered rules by family, with their params, ranges and formulas."""
+    from multigrad.look.command.listing import list_rules, print_rules
+
+    with report_errors():
+        rows = list_rules(family, like, estimators)
+        if as_json:
+            typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
+        else:
+            print_rules(rows, Console())
+
+
+@app.command(epilog="Example: multigrad plot triangular --forward Heaviside --param width=0.5,1,2")
+def plot(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT...", help="Rules by name, or module:name of a Function."),
+    ] = None,
+    forward: Annotated[
+        str | None, typer.Option(help="An activation, drawn with its true derivative.")
+    ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A param with its values, as width=0.5,1,2; a curve each."),
+    ] = None,
+    gallery: Annotated[
+        bool, typer.Option("--gallery", help="Write one page of all rules, with sliders.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The file: .png, .svg or .pdf; .html with --gallery.")
+    ] = None,
+) -> None:
+    """Draw what rules do to gradients, or write a page of all of them that works offline."""
+    from multigrad.look.command.pictures import write_gallery, write_picture
+
+    with report_errors():
+        if gallery:
+            if names or forward or params:
+                raise MultigradError("--gallery has all rules; leave names and options out")
+            path = write_gallery(out or Path("gallery.html"))
+        else:
+            path = write_picture(names or [], forward, params or [], out)
+        typer.echo(path)
+
+
+@app.command(epilog="Example: multigrad show triangular --forward Heaviside")
+def show(
+    rule: RuleName,
+    forward: Annotated[
+        str | None, typer.Option(help="Show the rule under this activation, forward included.")
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also say what forward keeps for backward.")
+    ] = False,
+) -> None:
+    """Print the graph that a rule was captured as."""
+    with report_errors():
+        typer.echo(xg.show(find(rule, forward), memory=memory))
+
+
+@app.command(epilog="Example: multigrad source triangular torch --forward Heaviside")
+def source(
+    rule: RuleName,
+    backend: Annotated[
+        str, typer.Argument(metavar="[BACKEND]", help="See: multigrad backends.")
+    ] = "numpy",
+    forward: Annotated[
+        str, typer.Option(help="The activation that the rule sits under.")
+    ] = "Linear",
+) -> None:
+    """Print the code that runs for a rule on one backend; NumPy's if none is named."""
+    with report_errors():
+        rule, backend = read_order(rule, backend)
+        typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
+
+
+@app.command(epilog="Example: multigrad eject triangular --backend torch --forward Heaviside")
+def eject(
+    what: Named,
+    backend: Annotated[str, typer.Option(help="See: multigrad backends")],
+    forward: Annotated[str, typer.Option(help="The activation that a rule sits under.")] = "Linear",
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A default of a rule, as width=2.0; once for each of them."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; printed if not given.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+) -> None:
+    """Write a rule or a Function as one file that runs without multigrad."""
+    prepare_environment()
+    with report_errors():
+        found = with_params(find(what), params or ())
+        text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
+        if out is None:
+            typer.echo(text, nl=False)
+        elif out.exists() and not force:
+            raise MultigradError(f"{out} exists; name another file, or add --force")
+        else:
+            out.write_text(text, encoding="utf-8")
+
+
+@app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")
+def check(
+    what: Named,
+    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Where to run it; NumPy if not given.")
+    ] = None,
+    shapes: Shapes = None,
+    numbers: Numbers = None,
+) -> None:
+    """Compare a gradient with finite differences, or a surrogate with the true derivative."""
+    prepare_environment()
+    with report_errors():
+        report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
+        typer.echo(report)
+    raise typer.Exit(0 if report.ok else FAILED)
+
+
+@app.command(
+    epilog="Example: multigrad parity triangular --forward Heaviside --backends numpy,torch"
+)
+def parity(
+    what: Named,
+    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    backends: Annotated[
+        str, typer.Option(help="Comma-separated backends; all installed ones if not given.")
+    ] = "",
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
+    shapes: Shapes = None,
+    numbers: Numbers = None,
+) -> None:
+    """Run forward and backward on every backend and compare the numbers with float64."""
+    prepare_environment()
+    with report_errors():
+        found = find(what, forward)
+        inputs = make_inputs(shapes, numbers, dtype, found)
+        report = xg.parity(found, *inputs, backends=split(backends) or None)
+        typer.echo(report)
+    raise typer.Exit(0 if report.ok else FAILED)
+
+
+@app.command(epilog="Example: multigrad convert my_layers:Spike --input 4x6 --input 0.5")
+def convert(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE[:NAME]",
+            help="A torch.autograd.Function class, a custom function of jax or TensorFlow, or a "
+            "function that applies one; without a name, all those of a module or package.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="An argument, once for each in order: 4x6 (float32), 4x6:int64, 4x6:bool, "
+            "6:float32 (one axis), scalar, 0.5, 3, True, None, 'text'; guessed from the "
+            "signature if not given.",
+        ),
+    ] = None,
+    backends: Annotated[
+        str, typer.Option(help="Comma-separated backends; all installed ones if not given.")
+    ] = "",
+    compiled: Annotated[
+        str, typer.Option(help="Those on which it also runs compiled.")
+    ] = "jax,tensorflow",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object on a line for each.")
+    ] = False,
+) -> None:
+    """Say what becomes of a custom gradient on each backend, or which line is not captured."""
+    prepare_environment()
+    with report_errors():
+        from multigrad.look.command.convert import convert_named
+
+        code = convert_named(
+            what,
+            inputs or (),
+            names=split(backends),
+            compiled=split(compiled),
+            as_json=as_json,
+            echo=typer.echo,
+        )
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")
+def demo(
+    frameworks: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
+    ] = "",
+    rules: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated rules, none of them random; 'true' is the true derivative."
+        ),
+    ] = "",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs per run: 100, or 10 with --quick.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and batches.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the PNG files and results.json.")] = Path(
+        "multigrad-demo"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer epochs: under a minute in all.")
+    ] = False,
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Train torch and jax on one device and on this many, and compare them."),
+    ] = None,
+) -> None:
+    """Train FreeGrad's DIGITS experiment in every installed framework and compare the numbers."""
+    from multigrad.demo import experiment
+    from multigrad.demo.parallel import devices as on_devices
+    from multigrad.demo.results import Options
+    from multigrad.demo.task import EPOCHS, QUICK_EPOCHS
+
+    count = epochs or (QUICK_EPOCHS if quick else EPOCHS)
+    with report_errors():
+        experiment.check_extra()
+        options = Options(split(frameworks), split(rules), count, seed, out)
+        if devices is None:
+            code = experiment.run(options)
+        else:
+            code = on_devices.run(options, on_devices.check_devices(devices))
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad bench --rules triangular --sizes 1e3,1e6 --backends torch")
+def bench(
+    rules: Annotated[
+        str, typer.Option(help="Comma-separated rules; all that have rivals if not given.")
+    ] = "",
+    sizes: Annotated[
+        str, typer.Option(help="Comma-separated numbers of elements: 1e2 to 1e7 if not given.")
+    ] = "",
+    backends: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
+    ] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated parts: rules (against code by hand), bridges (one framework in "
+            "another), keras"
+            " (epochs of fit); all if not given."
+        ),
+    ] = "",
+    threads: Annotated[str, typer.Option(help="one, all or both.")] = "one",
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Compare with a file that --json wrote.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.")] = None,
+    overheads: Annotated[
+        bool, typer.Option("--overheads/--no-overheads", help="Measure fixed costs as well.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two sizes, few rounds: a minute, not many.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the hand-written rivals and run nothing.")
+    ] = False,
+) -> None:
+    """Measure what a rule costs, in time and memory, against hand-written code and FreeGrad."""
+    from multigrad.bench import benchmark, cases
+    from multigrad.bench.rivals import read_source
+
+    with report_errors():
+        if show:
+            for name in split(backends) or cases.WITH_RIVALS:
+                cases.check_backend_name(name, cases.WITH_RIVALS)
+                typer.echo(f"# {name}\n{read_source(name)}")
+            return
+        chosen = cases.choose_cases(split(rules))
+        parts = cases.choose_parts(split(only), chosen)
+        options = cases.Options(
+            chosen,
+            cases.choose_sizes(split(sizes), cases.QUICK_SIZES if quick else cases.SIZES),
+            cases.choose_backends(split(backends)),
+            threads=cases.check_threads(threads),
+            quick=quick,
+            overheads=overheads,
+            numbers=json,
+            earlier=compare,
+            picture=plot,
+            parts=parts,
+            bridge_sizes=cases.choose_sizes(split(sizes), cases.BRIDGE_SIZES),
+            absences=cases.list_absences(split(backends), parts),
+        )
+        code = benchmark.run(options)
+    raise typer.Exit(code)
+
+
+app.command(epilog="Example: multigrad new-backend mylib")(report_errors()(new_backend))

@@ -1,0 +1,130 @@
+"""`multigrad new-backend`: a package to begin a backend with, which fails the conformance suite
+with a to-do list.
+
+The files stand in `template/`, one for one; the list of ops is made from the op table.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+import sys
+import textwrap
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+import multigrad as xg
+from multigrad.backend.finding.discovery import entry_points
+from multigrad.capture.code.table import entry_points as find_dialects
+from multigrad.errors import MultigradError
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+
+TEMPLATE = Path(__file__).parent / "template"
+WIDTH = 98
+# By the file of the template: where it goes in the package.
+FILES = {
+    "README.md.txt": "README.md",
+    "attach.py.txt": "multigrad_$name/attach.py",
+    "bridge.py.txt": "multigrad_$name/bridge.py",
+    "differences.py.txt": "multigrad_$name/differences.py",
+    "gitignore.txt": ".gitignore",
+    "init.py.txt": "multigrad_$name/__init__.py",
+    "ops.py.txt": "multigrad_$name/ops.py",
+    "py.typed.txt": "multigrad_$name/py.typed",
+    "pyproject.toml.txt": "pyproject.toml",
+    "test_conformance.py.txt": "tests/test_conformance.py",
+}
+
+
+def new_backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How the framework is imported.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
+    ] = None,
+) -> None:
+    """Write a package to begin a backend with; the conformance suite lists what is left to do."""
+    for path in write_package(name, out):
+        typer.echo(path)
+    typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
+    typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")
+
+
+def write_package(name: str, folder: Path | None) -> list[Path]:
+    """Write the package into a new folder, and return its files.
+
+    Args:
+        name: the framework's import name.
+        folder: None: `multigrad-NAME`, here.
+
+    Raises:
+        MultigradError: the name cannot be a backend's, or the folder exists.
+    """
+    check_name(name)
+    root = Path(f"multigrad-{name}") if folder is None else folder
+    if root.exists():
+        raise MultigradError(f"{root} exists, and nothing is written over; name another by --out")
+    rows = [op for op in ops.CALLABLE_OPS if op.symbol is None]
+    words = {
+        "name": name,
+        "version": xg.__version__,
+        "count": str(len(rows)),
+        "list": list_ops(rows),
+    }
+    written = []
+    for file, target in FILES.items():
+        path = root / Template(target).substitute(words)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = Template((TEMPLATE / file).read_text(encoding="utf-8")).substitute(words)
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def check_name(name: str) -> None:
+    """Check that a backend may have this name: that under which a framework is imported.
+
+    Raises:
+        MultigradError: it may not.
+    """
+    form = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+    if form is None or keyword.iskeyword(name) or name.startswith("_"):
+        root = name.partition(".")[0]
+        hint = f"; a backend of {name} is named {root!r}" if root.isidentifier() else ""
+        raise MultigradError(
+            f"{name!r} is no name to import a framework by; expected a word of letters, digits and "
+            f"_, such as mylib{hint if root != name else ''}"
+        )
+    if name in entry_points():
+        raise MultigradError(f"there is a backend {name!r} already: multigrad backends")
+    if name in find_dialects():
+        raise MultigradError(f"{name} runs on the other frameworks, and needs no backend")
+    if name == "multigrad" or name in sys.stdlib_module_names:
+        raise MultigradError(f"{name!r} is a module of another kind; give your framework's name")
+
+
+def list_ops(rows: list[Op]) -> str:
+    """Return comments that name each op by family, with its arguments and what it means."""
+    lines = []
+    for family in ops.FAMILIES:
+        own = [op for op in vars(family).values() if op in rows]
+        if own:
+            title = inspect.getdoc(family) or ""
+            lines += ["#", *_comment(f"--- {title.splitlines()[0]}")]
+            lines += [line for op in own for line in _comment(describe(op), "    ")]
+    return "\n".join(lines[1:])
+
+
+def describe(op: Op) -> str:
+    """Return an op's arguments and meaning, as one line."""
+    attrs = ", ".join(op.attrs)
+    given = ", ".join([*op.operands, *(["*", attrs] if attrs else [])])
+    return f"{op.name}({given}): {op.doc}"
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent=f"# {indent}")

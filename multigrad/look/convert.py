@@ -1,0 +1,379 @@
+"""`convert`: somebody else's custom gradient on every backend, beside the original on its own
+framework.
+
+The original's numbers are the oracle: outputs and gradients by its own framework's autodiff, in the
+inputs' dtype. Where a result differs by more than roundings explain, the original's own error in
+float64 is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import load_backend
+from ..errors import MultigradError
+from ..functions.calls.arguments import flatten
+from ..functions.calls.recipe import Variant
+from ..functions.function import Function
+from ..functions.proof.bounded import run_bounded
+from ..functions.proof.compare import run_reference
+from ..functions.proof.endless import MOST_TURNS, Stoppable
+from ..functions.recipes.examples import capture_example
+from ..functions.recipes.record import NotCaptured
+from ..graph import ops, random
+from ..graph.ops.arrays.loops import turning_at_most
+from ..graph.random import key_from_int
+from ..graph.support.notebook import InNotebooks
+from ..graph.support.trees import optree
+from .originals import Original, find_original
+from .parity import ROUNDINGS, find_names
+from .runs import Results, as_array, cotangent, run, run_compiled
+from .subject import is_float_array
+
+Array = Any
+KEY = 7  # of the draws of a random function, the same everywhere
+EQUAL, AS_IT_IS, REFUSED, DIFFERS, FAILED = (
+    "converted, equal", "as it is", "refused", "differs", "failed",
+)  # fmt: skip
+BAD = (DIFFERS, FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a custom gradient on one backend.
+
+    Attributes:
+        state: "converted, equal", "as it is", "refused", "differs" or "failed".
+        reason: why it is refused, what differs, or the exception.
+        place: the file and line that are not captured, where they are known.
+    """
+
+    backend: str
+    state: str
+    reason: str = ""
+    place: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion(InNotebooks):
+    """What `convert` found; prints as a table.
+
+    Attributes:
+        ok: whether no backend gives other numbers, or an error that is a bug of ours.
+        home: the framework that the original runs on.
+        problem: why the original itself does not run; then there are no verdicts.
+        is_custom: whether it is a custom gradient itself, not a function that may apply one.
+    """
+
+    name: str
+    home: str
+    verdicts: tuple[Verdict, ...]
+    problem: str = ""
+    is_custom: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return not any(verdict.state in BAD for verdict in self.verdicts)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.name}: needs --input; the original itself fails: {self.problem}"
+        lines = [f"{self.name}, written for {self.home}"]
+        lines += [f"  {verdict.backend:12} {verdict}" for verdict in self.verdicts]
+        return "\n".join(lines)
+
+
+def convert(
+    obj: Any,
+    *inputs: Any,
+    backends: Sequence[str] | None = None,
+    compiled: Sequence[str] = (),
+    guessed: bool = False,
+) -> Conversion:
+    """Run a custom gradient of somebody else on every backend, and compare it with itself.
+
+    Args:
+        obj: a `torch.autograd.Function` class, a custom function of jax or TensorFlow, or a
+            function of tensors that applies one.
+        *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
+        backends: names; None: all that are installed.
+        compiled: names of those on which it is run under the framework's compiler, too.
+        guessed: whether nobody knows that the original ends on these inputs.
+
+    Raises:
+        RuleTypeError: obj is nothing of the kind.
+    """
+    names = find_names(backends)
+    original = find_original(obj)
+    inputs = optree.tree_map(as_array, inputs, none_is_leaf=True)
+    try:
+        home, expected = (_run_where_it_ends if guessed else _run_at_home)(original, inputs)
+    except Exception as error:
+        return Conversion(original.name, "", (), problem=brief(error))
+    oracle = _Oracle(original, home, inputs, expected)
+    verdicts = [_judge(oracle, load_backend(name), name in compiled) for name in names]
+    return Conversion(original.name, home.name, tuple(verdicts), is_custom=original.is_custom)
+
+
+def brief(error: BaseException) -> str:
+    """Return an exception as one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].strip()[:300]}" if lines else type(error).__name__
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
+    """Run an original that may not end on its inputs.
+
+    Raises:
+        Endless: a loop of its graphs does not end, which could not be stopped where it is compiled.
+        TooLong: its code does not.
+        Exception: what the likeliest of its homes raised.
+    """
+    with turning_at_most(MOST_TURNS):
+        try:
+            captured: Variant | None = capture_example(original.function, *inputs)
+        except Exception:  # it is said where it is judged
+            captured = None
+        if captured is not None:
+            _turn_loops(captured, inputs)
+    functions = original.function.recipe.functions()
+    with Stoppable(functions, turns=True):
+        return _run_at_home(original, inputs)
+
+
+def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
+    """Run the graphs that have loops on NumPy.
+
+    Raises:
+        Endless: a loop takes too many turns.
+    """
+    leaves, _ = flatten(tuple(inputs), {})
+    pairs = zip(captured.layout.leaves, leaves, strict=True)
+    given: dict[str, Any] = {leaf.name: value for leaf, value in pairs}
+    given["key"] = random.fold_in(key_from_int(KEY), 0)
+    for graph in (captured.graphs.forward, captured.graphs.backward):
+        if any(node.op is ops.WHILE_LOOP for node in graph.nodes):
+            results = run_reference(graph, given)
+            for n, (name, y) in enumerate(zip(captured.graphs.cotangents, results, strict=False)):
+                given[name] = cotangent(n, np.shape(y)).astype(y.dtype)
+
+
+def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
+    """Run an original on the first framework that takes it.
+
+    Raises:
+        Exception: what the likeliest of them raised.
+    """
+    failure: Exception | None = None
+    for home in original.homes:
+        try:
+            return home, run(original.call, home, inputs)
+        except Exception as error:
+            failure = failure or error
+    raise failure or LookupError("no framework is imported that it could run on")
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+class _Oracle:
+    """An original's results, and how far from them "the same numbers" may lie."""
+
+    def __init__(
+        self, original: Original, home: Backend, inputs: Sequence[Any], expected: Results
+    ) -> None:
+        self.original, self.home, self.inputs = original, home, inputs
+        self.expected = expected
+        self.function = original.function
+        self.captured: Variant | None = None
+        self.reason, self.place = "", None  # why it is not captured
+        try:
+            self.captured = capture_example(self.function, *inputs)
+        except NotCaptured as error:
+            self.reason, self.place = brief_refusal(error.error), error.error.place
+        except Exception as error:
+            self.reason = f"raised {brief(error)}"
+        if self.captured is not None and self.captured.graphs.is_random:
+            self.expected = run(self.fresh(), load_backend("numpy"), inputs)
+
+    def fresh(self) -> Function:
+        """Return the Function, its draws at their beginning."""
+        is_random = self.captured is not None and self.captured.graphs.is_random
+        return self.function.keyed(KEY) if is_random else self.function
+
+    @functools.cached_property
+    def compiles(self) -> bool:
+        """Whether the original itself runs under its framework's compiler."""
+        try:
+            run_compiled(self.original.call, self.home, self.inputs)
+        except Exception:
+            return False
+        return True
+
+    @functools.cached_property
+    def largest(self) -> Results:
+        """The largest value that was met on the way to each result, by the graphs in float64."""
+        magnitudes = [_magnitude(each) for each in (*self.inputs, *self.expected.values())]
+        found = dict.fromkeys(self.expected, max(magnitudes, default=1.0))
+        try:
+            return {**found, **self._met()}
+        except Exception:  # a graph that float64 does not run
+            return found
+
+    def _met(self) -> Results:
+        assert self.captured is not None
+        graphs, layout = self.captured.graphs, self.captured.layout
+        leaves, _ = flatten(tuple(self.inputs), {})
+        given: dict[str, Any] = {}
+        floats = [a for a in leaves if isinstance(a, np.ndarray) and is_float_array(a)]
+        for leaf, value in zip(layout.leaves, leaves, strict=True):
+            is_float = isinstance(value, np.ndarray) and is_float_array(value)
+            given[leaf.name] = value.astype(np.float64) if is_float else value
+        if graphs.is_random:
+            given["key"] = random.fold_in(key_from_int(KEY), 0)
+        dtype = floats[0].dtype if floats else np.dtype("float32")
+        outputs = run_bounded(graphs.forward, given, dtype)
+        for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
+            shape = np.shape(output.value)
+            given[name] = cotangent(n, shape)
+        gradients = dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
+        met = {}
+        names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
+        for name, output in zip(names, outputs, strict=True):
+            met[name] = output.largest
+        for n, leaf in enumerate(layout.tensors):
+            if leaf.name in gradients:
+                met[f"gradient {n}"] = gradients[leaf.name].largest
+        return met
+
+    @functools.cached_property
+    def wide(self) -> Results:
+        """The original's results for the same inputs in float64; empty where it takes none."""
+        inputs = optree.tree_map(_widen, tuple(self.inputs), none_is_leaf=True)
+        try:
+            return run(self.original.call, self.home, inputs)
+        except Exception:
+            return {}
+
+    def find_difference(self, found: Results) -> str:
+        """Return how results differ from the original's, "" where they are the same numbers."""
+        if found.keys() != self.expected.keys():
+            return f"it gives {', '.join(found)}; the original {', '.join(self.expected)}"
+        for name, expected in self.expected.items():
+            problem = self._differ(name, found[name], expected)
+            if problem:
+                return f"{name}: {problem}"
+        return ""
+
+    def _differ(self, name: str, found: Any, expected: Any) -> str:
+        if found is None or expected is None:
+            return "" if found is expected else f"it is {found!r:.40}, not {expected!r:.40}"
+        if found.shape != expected.shape:
+            return f"its shape is {found.shape}, not {expected.shape}"
+        if not is_float_array(expected):
+            same = np.array_equal(found, expected)
+            return "" if same else _at(found != expected, found, expected)
+        off = _is_off(found, expected, 2 * ROUNDINGS, self.largest[name])
+        wide = self.wide.get(name) if off.any() else None
+        if wide is not None and wide.shape == expected.shape:
+            own = np.nanmax(np.abs(expected - wide), initial=0.0)
+            explained = np.abs(found.astype(np.float64) - wide) <= 1.5 * own
+            limit = _is_off(expected, wide, 64 * ROUNDINGS, self.largest[name]).any()
+            off &= ~explained | limit
+        return _at(off, found, expected) if off.any() else ""
+
+
+def _is_off(found: Array, expected: Array, roundings: int, largest: Any) -> Array:
+    import ml_dtypes
+
+    limits = ml_dtypes.finfo(found.dtype) if is_float_array(found) else np.finfo(np.float32)
+    with np.errstate(all="ignore"):
+        mine, other = found.astype(np.float64), expected.astype(np.float64)
+        equal = (mine == other) | (np.isnan(mine) & np.isnan(other))
+        try:
+            largest = np.broadcast_to(largest, mine.shape)
+        except ValueError:
+            largest = np.max(largest, initial=0.0)
+        allowed = roundings * float(limits.eps) * largest + float(limits.smallest_normal)
+        return ~(equal | (np.abs(mine - other) <= allowed))
+
+
+def _at(off: Any, found: Array, expected: Array) -> str:
+    index = tuple(int(i) for i in np.argwhere(off)[0])
+    count = int(np.count_nonzero(off))
+    return (
+        f"{found[index]!s:.12} instead of {expected[index]!s:.12} at {index}, "
+        f"{count} of {found.size} elements"
+    )
+
+
+def _widen(leaf: Any) -> Any:
+    is_float = isinstance(leaf, np.ndarray) and is_float_array(leaf)
+    return leaf.astype(np.float64) if is_float else leaf
+
+
+def _magnitude(value: Any) -> float:
+    array = np.asarray(value) if isinstance(value, np.ndarray | float | int) else np.zeros(1)
+    if array.dtype.kind not in "fiub" and not is_float_array(array):
+        return 0.0
+    with np.errstate(all="ignore"):
+        magnitude = np.abs(array.astype(np.float64))
+    return float(np.max(magnitude[np.isfinite(magnitude)], initial=0.0))
+
+
+# --- verdicts -----------------------------------------------------------------------------------
+
+
+def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
+    """Return what becomes of an original on one backend, eager and perhaps compiled."""
+    is_home = backend.name == oracle.home.name
+    runs = [("", run)]
+    if is_compiled and (oracle.captured is not None or not is_home or oracle.compiles):
+        runs.append(("compiled: ", run_compiled))
+    for where, run_on in runs:
+        try:
+            found = run_on(oracle.fresh(), backend, oracle.inputs)
+        except MultigradError as error:
+            state = FAILED if is_home else REFUSED
+            reason, place = brief_refusal(error), getattr(error, "place", None)
+            return Verdict(backend.name, state, where + reason, place)
+        except Exception as error:
+            return Verdict(backend.name, FAILED, where + brief(error))
+        if oracle.captured is None and _draws(oracle):
+            return Verdict(backend.name, AS_IT_IS, "it draws random numbers: not compared")
+        problem = oracle.find_difference(found)
+        if problem:
+            return Verdict(backend.name, DIFFERS, where + problem)
+    if oracle.captured is None:
+        return Verdict(backend.name, AS_IT_IS, oracle.reason, oracle.place)
+    drawn = "draws compared with NumPy's" if oracle.captured.graphs.is_random else ""
+    return Verdict(backend.name, EQUAL, drawn)
+
+
+def _draws(oracle: _Oracle) -> bool:
+    """Return whether the original gives other numbers each time."""
+    again = run(oracle.original.call, oracle.home, oracle.inputs)
+    return bool(oracle.find_difference(again))
+
+
+def brief_refusal(error: MultigradError) -> str:
+    """Return a refusal as one line."""
+    return " ".join(str(error).split())

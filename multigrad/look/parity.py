@@ -1,0 +1,329 @@
+"""`xg.parity`: outputs and gradients on every backend, beside the same graphs in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import backends, load_backend
+from ..errors import TraceError
+from ..functions.calls.arguments import Layout
+from ..functions.function import Function
+from ..functions.proof.bounded import Bounded, run_bounded
+from ..functions.recipes.examples import capture_example
+from ..functions.recipes.record import NotCaptured
+from ..graph import random
+from ..graph.random import key_from_int
+from ..graph.support.notebook import InNotebooks
+from ..graph.support.trees import optree
+from ..lowering.function_graph import FunctionGraph
+from ..rules.context import use
+from ..rules.in_force.activation import Activation
+from ..rules.in_force.vjp import vjp
+from ..rules.model.under import put_under
+from ..trace.scope.present import at_present
+from .subject import (
+    Inputs,
+    Subject,
+    is_float_array,
+    make_inputs,
+    precision,
+    read_inputs,
+    subject_of,
+)
+
+Array = Any
+ROUNDINGS = 4  # of the largest intermediate value: what "the same numbers" allows
+KEY = 7  # of the draws of random rules, the same everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class ParityRow:
+    """One output or gradient on one backend, compared with float64.
+
+    Examples:
+        >>> row = xg.parity("triangular", np.array([0.3]), backends=["numpy"]).rows[-1]
+        >>> row.backend, row.what, row.dtype, row.ok
+        ('numpy', 'gradient of x', 'float64', True)
+        >>> row.max_abs <= row.allowed
+        True
+
+    Attributes:
+        what: "output", or "gradient of x".
+        max_ulp: the largest difference to NumPy's result, in units in the last place.
+        max_abs: the largest difference to float64.
+        allowed: the bound of the element where the difference comes nearest to it.
+    """
+
+    backend: str
+    what: str
+    dtype: str
+    ok: bool
+    max_ulp: float
+    max_abs: float
+    allowed: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ParityReport(InNotebooks):
+    """What `xg.parity` found; prints as a table.
+
+    Examples:
+        >>> report = xg.parity(xg.activation("Tanh"), np.array([-1.0, 0.5]), backends=["numpy"])
+        >>> report.ok, report.max_ulp
+        (True, 0.0)
+        >>> [row.what for row in report.rows]
+        ['output', 'gradient of x']
+
+    Attributes:
+        ok: whether every backend gives the same numbers.
+        max_ulp: the largest difference to NumPy's results, in units in the last place (near zero
+            this says little).
+        max_abs: the largest difference to float64.
+        rows: one for each backend and each output or gradient.
+    """
+
+    name: str
+    rows: tuple[ParityRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(row.ok for row in self.rows)
+
+    @property
+    def max_ulp(self) -> float:
+        return max((row.max_ulp for row in self.rows), default=0.0)
+
+    @property
+    def max_abs(self) -> float:
+        return max((row.max_abs for row in self.rows), default=0.0)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        verdict = "the same numbers everywhere" if self.ok else "NOT THE SAME NUMBERS"
+        wide = max((len(row.what) for row in self.rows), default=0)
+        lines = [
+            f"{self.name}: {verdict}",
+            (
+                f"  {'backend':12} {'what':{wide}} {'dtype':8} {'max ulp':>8} {'max abs':>9} "
+                f"{'allowed':>9}"
+            ),
+        ]
+        for row in self.rows:
+            lines.append(
+                f"  {row.backend:12} {row.what:{wide}} {row.dtype:8} {row.max_ulp:8.3g} "
+                f"{row.max_abs:9.2e} {row.allowed:9.2e}{'' if row.ok else f'  {row.problem}'}"
+            )
+        return "\n".join(lines)
+
+
+def parity(
+    obj: str | Callable[..., Any], *inputs: Any, backends: str | Sequence[str] | None = None
+) -> ParityReport:
+    """Run forward and backward on every backend, and compare them with float64.
+
+    Examples:
+        >>> report = xg.parity("triangular", backends=["numpy"])
+        >>> report.ok
+        True
+        >>> xg.parity("triangular").ok  # on every backend that is installed
+        True
+
+    "The same numbers" means: the error of each element is at most 4 eps of its dtype times the
+    largest intermediate value that it comes from; bools and integers are equal. Inputs keep their
+    dtype; cotangents are ones. Random rules draw from one key.
+
+    Args:
+        obj: a Function, an activation (also a module or layer), a rule or its name, or a plain
+            function.
+        *inputs: tensors of one framework, or NumPy arrays. Without any: as for `xg.check`, in
+            float32.
+        backends: a name or several; None: all that are installed, NumPy's reference among them.
+
+    Raises:
+        RuleError: obj is the name of no rule.
+        TraceError: it cannot be captured, so that there is no reference.
+    """
+    subject = subject_of(obj)
+    made = not inputs
+    read = read_inputs(subject, inputs or make_inputs(subject))
+    arrays = read.arrays("float32" if made else None)
+    names = find_names(backends)
+    expected = _expect(subject, read, arrays)
+    reference = _run(subject, read, arrays, load_backend("numpy"))
+    rows: list[ParityRow] = []
+    for name in names:
+        found = reference if name == "numpy" else _run(subject, read, arrays, load_backend(name))
+        for what, bounded, mine, other in zip(
+            expected[0], expected[1], found, reference, strict=True
+        ):
+            rows.append(_compare(name, what, mine, other, bounded))
+    return ParityReport(subject.name, tuple(rows))
+
+
+def find_names(names: str | Sequence[str] | None) -> list[str]:
+    """Return the backends to run on."""
+    if names is None:
+        return [row.name for row in backends_installed()]
+    given = [names] if isinstance(names, str) else names
+    return [load_backend(name).name for name in given]
+
+
+def backends_installed() -> list[Any]:
+    return [row for row in backends(load=True) if row.installed]
+
+
+def _run(
+    subject: Subject, inputs: Inputs, arrays: Sequence[Array], backend: Backend
+) -> list[Array]:
+    """Return float and other outputs, then the gradients of float inputs, as arrays."""
+    widest = "float64" if any(array.dtype.itemsize == 8 for array in arrays) else "float32"
+    call, keyed = _keyed(subject)
+    with precision(backend, widest), keyed:
+        tensors = [backend.tensors.from_numpy(array) for array in arrays]
+        outputs, pullback = vjp(call, *inputs.nest(tensors))
+        flat, tree = optree.tree_flatten(outputs, none_is_leaf=True)
+        found = [np.asarray(backend.tensors.to_numpy(y)) for y in flat if hasattr(y, "dtype")]
+        given = [
+            backend.tensors.from_numpy(np.ones_like(np.asarray(backend.tensors.to_numpy(y))))
+            if hasattr(y, "dtype") and is_float_array(np.asarray(backend.tensors.to_numpy(y)))
+            else None
+            for y in flat
+        ]
+        pulled = optree.tree_leaves(pullback(optree.tree_unflatten(tree, given)), none_is_leaf=True)
+        gradients = [pulled[i] for i in inputs.places]
+        return found + [
+            np.asarray(backend.tensors.to_numpy(gradient))
+            for gradient, array in zip(gradients, arrays, strict=True)
+            if is_float_array(array)
+        ]
+
+
+def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
+    """Return what to call, and what puts its rule in force with keyed draws."""
+    if subject.function is not None:
+        return subject.function.keyed(KEY), nullcontext()
+    act = subject.call
+    in_force = act.in_force() if isinstance(act, Activation) else None
+    if in_force is None:
+        return act, nullcontext()
+    bound_rule = at_present(in_force).bound_rule
+    return Activation(act.forward), use(bound_rule.rule, bound_rule.params, key=KEY)
+
+
+def _expect(
+    subject: Subject, inputs: Inputs, arrays: Sequence[Array]
+) -> tuple[list[str], list[Bounded]]:
+    """Return what is compared, and its values in float64."""
+    graphs, fixed = _graphs(subject, inputs, arrays)
+    wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]
+    given: dict[str, Any] = {**fixed, **dict(zip(graphs.inputs, wide, strict=True))}
+    if graphs.is_random:
+        given["key"] = random.fold_in(key_from_int(KEY), 0)
+    floats = [array.dtype for array in arrays if is_float_array(array)]
+    dtype = floats[0] if floats else np.dtype("float32")
+    outputs = run_bounded(graphs.forward, given, dtype)
+    for name, output in zip(graphs.cotangents, outputs, strict=True):
+        given[name] = np.ones_like(np.asarray(output.value, np.float64))
+    found = dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
+    whats = list(graphs.outputs)
+    rows = list(outputs)
+    for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):
+        if is_float_array(array):
+            path = "x" if subject.function is None else inputs.paths[inputs.places[n]]
+            whats.append(f"gradient of {path}")
+            rows.append(found.get(name, Bounded(np.zeros_like(array), 0.0)))
+    return whats, rows
+
+
+def _graphs(
+    subject: Subject, inputs: Inputs, arrays: Sequence[Array]
+) -> tuple[FunctionGraph, dict[str, Any]]:
+    """Return the graphs, and values for their numbers."""
+    if subject.function is not None:
+        try:
+            variant = capture_example(subject.function, *inputs.nest(arrays))
+        except NotCaptured as error:
+            raise error.error from None
+        return variant.graphs, _numbers_of(variant.layout, subject.function, inputs.leaves)
+    in_force = subject.call.in_force()
+    specialization = None if in_force is None else in_force.specialization
+    values = () if in_force is None else at_present(in_force).values
+    function = put_under(specialization, subject.call.forward)
+    try:
+        variant = capture_example(function, arrays[0], *values)
+    except NotCaptured as error:
+        raise TraceError(
+            f"{error.error}; what is not captured has no reference to be compared with",
+            error.error.place,
+        ) from error
+    return variant.graphs, _numbers_of(variant.layout, function, (arrays[0], *values))
+
+
+def _numbers_of(layout: Layout, function: Function, leaves: Sequence[Any]) -> dict[str, float]:
+    """Return the numbers among arguments, by name."""
+    leaves, _ = function._complete(leaves, optree.tree_structure((tuple(leaves), {})))
+    return {layout.leaves[i].name: float(leaves[i]) for i in layout.indices("number")}
+
+
+def _compare(
+    backend: str, what: str, found: Array, reference: Array, bounded: Bounded
+) -> ParityRow:
+    """Return how far a result is from float64, and whether that is allowed."""
+    expected = np.asarray(bounded.value)
+    row = partial(ParityRow, backend, what, found.dtype.name)
+    if found.shape != expected.shape:
+        problem = f"its shape is {found.shape}, not {expected.shape}"
+        return row(ok=False, max_ulp=np.nan, max_abs=np.nan, allowed=0.0, problem=problem)
+    if not is_float_array(found):
+        same = bool(np.array_equal(found, expected))
+        problem = "" if same else "it differs"
+        return row(ok=same, max_ulp=0.0, max_abs=0.0, allowed=0.0, problem=problem)
+    import ml_dtypes
+
+    limits = ml_dtypes.finfo(found.dtype)
+    with np.errstate(all="ignore"):
+        mine = found.astype(np.float64)
+        # What is too large for the dtype is inf.
+        rounded = expected.astype(found.dtype).astype(np.float64)
+        equal = (mine == rounded) | (np.isnan(mine) & np.isnan(expected))
+        error = np.where(equal, 0.0, np.abs(mine - expected))
+        allowed = ROUNDINGS * float(limits.eps) * np.broadcast_to(bounded.largest, error.shape)
+        allowed = np.maximum(allowed, float(limits.smallest_normal))  # subnormals may be flushed
+        fits = equal | (error <= allowed)
+        other = reference.astype(np.float64)
+        unit = (
+            np.spacing(np.abs(found).astype(found.dtype)).astype(np.float64)
+            if found.dtype.name != "bfloat16"
+            else np.maximum(
+                np.abs(mine) * float(limits.eps), float(limits.smallest_normal) * float(limits.eps)
+            )
+        )
+        apart = np.where(
+            (mine == other) | (np.isnan(mine) & np.isnan(other)), 0.0, np.abs(mine - other) / unit
+        )
+    share = np.where(np.isnan(error), np.inf, error / allowed) + allowed * 1e-30
+    worst = np.argmax(share) if error.size else 0
+    problem = ""
+    if not np.all(fits):
+        index = tuple(int(i) for i in np.unravel_index(worst, error.shape))
+        problem = f"at {index}: {mine[index]:.9g}, in float64 {expected[index]:.9g}"
+    return row(
+        ok=bool(np.all(fits)),
+        max_ulp=float(np.max(apart, initial=0.0)),
+        max_abs=float(np.max(error, initial=0.0)),
+        allowed=float(allowed.reshape(-1)[worst]) if error.size else 0.0,
+        problem=problem,
+    )

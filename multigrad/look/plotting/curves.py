@@ -1,0 +1,215 @@
+"""What to draw of rules and Functions, as data: curves, bands, dots, and the words beside them.
+
+NumPy computes all of it, as the reference; no framework is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...capture.code.signature import unknown_param
+from ...errors import MultigradError, RuleTypeError, RuleValueError
+from ...functions.function import Function
+from ...rules.in_force.activation import Activation
+from ...rules.in_force.vjp import vjp
+from ...rules.model.forwards_of_code import as_forward
+from ...rules.model.rule import Rule
+from ...rules.model.under import put_under
+from ...rules.registry import resolve
+from .asked import MOST_CURVES, read_places, spread
+from .behavior import Behavior, apply, observe
+from .functions import EXAMPLE, of_function
+from .picture import Curve, Picture, Ruled, make_curve
+from .sampling import Points, choose_window, grid, sample
+from .words import make_title, name_curves
+
+Array = Any
+SIDES = (-1.0, 1.0)  # values of tin, for rules that look at its sign beside the gradient
+INPUT, OVER_INPUT = "input tin", "factor d(tin) = grad_in / grad_out"
+ARRIVING, PASSED_ON = "grad_out (arrives)", "grad_in (is passed on)"
+
+
+def make_picture(
+    what: Any,
+    forward: Any = None,
+    params: Mapping[str, Any] | None = None,
+    x: Any = None,
+    key: int = 0,
+) -> Picture:
+    """Return what `xg.plot` draws; the arguments are explained there."""
+    places = None if x is None else read_places(x)
+    inner = getattr(what, "_activation", what)  # of a module or layer
+    if isinstance(inner, Activation):
+        if inner.rule is None:
+            raise RuleValueError("this activation has no rule of its own; plot a rule by its name")
+        forward = inner.forward if forward is None else forward
+        inner, params = inner.rule, {**inner.params, **(params or {})}
+    if isinstance(inner, Function):
+        if forward is not None:
+            raise RuleTypeError(f"{inner.name} is a Function, which has a forward of its own")
+        return of_function(inner, spread(params, list), places, key)
+    given = list(inner) if isinstance(inner, list | tuple) else [inner]
+    if not given:
+        raise RuleValueError("plot got no rule; name one, such as 'triangular'")
+    return of_rules([resolve(each) for each in given], forward, spread(params), places, key)
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def of_rules(
+    rules: Sequence[Rule],
+    forward: Any,
+    spreads: Sequence[Mapping[str, Any]],
+    x: Array | None,
+    key: int,
+) -> Picture:
+    """Return the picture of some rules, each with each set of the params that it takes.
+
+    Raises:
+        RuleError: no rule takes a param, or a rule fails.
+    """
+    for name in spreads[0]:
+        if not any(rule.signature.takes(name) for rule in rules):
+            raise unknown_param(rules[0].name, name, sorted(rules[0].params))
+    ruled: list[Ruled] = []
+    for rule in rules:
+        sets = [{k: v for k, v in each.items() if rule.signature.takes(k)} for each in spreads]
+        for i, params in enumerate(sets):
+            if params not in sets[:i]:
+                ruled.append(Ruled(rule, params, observe_rule(rule, params)))
+    if len(ruled) > MOST_CURVES:
+        raise RuleValueError(f"{len(ruled)} curves; one picture has 1 to {MOST_CURVES}")
+    names = name_curves(ruled, len(rules) > 1)
+    title = make_title(ruled, forward)
+    if all(each.behavior.is_factor for each in ruled) and (
+        forward is not None or any(each.behavior.reads_tin for each in ruled)
+    ):
+        return over_input(ruled, names, title=title, forward=forward, x=x, key=key)
+    if forward is not None:
+        first = next(each.rule.name for each in ruled if not each.behavior.is_factor)
+        raise RuleTypeError(
+            f"rule {first!r} does not multiply each gradient by a number, so it has no curve over "
+            "the input; plot it without forward"
+        )
+    if all(each.behavior.is_elementwise or is_told_by_one(each) for each in ruled):
+        return over_gradient(ruled, names, title, x, key)
+    return of_vector(ruled, names, title, key)
+
+
+def observe_rule(rule: Rule, params: Mapping[str, Any]) -> Behavior:
+    try:
+        return observe(rule, params)
+    except MultigradError:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        raise RuleValueError(
+            f"rule {rule.name!r} cannot be drawn: on a row of numbers it fails: {error}"
+        ) from error
+
+
+def over_input(
+    ruled: Sequence[Ruled],
+    names: Sequence[str],
+    *,
+    title: str,
+    forward: Any,
+    x: Array | None,
+    key: int,
+) -> Picture:
+    """Return the factors over the input, beside the forward and its derivative."""
+    factors = [factor_of(each, key) for each in ruled]
+    if x is None:
+        calm = [f for f, each in zip(factors, ruled, strict=True) if not each.behavior.is_random]
+        x = grid(max(map(choose_window, calm), default=8.0))
+    curves = [] if forward is None else forward_curves(forward, x)
+    for group, (each, factor, name) in enumerate(zip(ruled, factors, names, strict=True)):
+        named = f"surrogate {name}" if forward is not None and name else name or each.rule.name
+        curves.append(draw(each, factor, x, name=named, group=group))
+    y_label = OVER_INPUT if forward is None else "value; surrogate: factor d(tin)"
+    return Picture(title, INPUT, y_label, tuple(curves))
+
+
+def factor_of(each: Ruled, key: int) -> Callable[[Array], Array]:
+    def factor(tin: Array) -> Array:
+        return apply(each.rule, np.ones_like(tin), tin, each.params, key)
+
+    return factor
+
+
+def draw(
+    each: Ruled, formula: Callable[[Array], Array], x: Array, *, name: str, group: int
+) -> Curve:
+    random, refine = each.behavior.is_random, each.behavior.is_elementwise
+    return make_curve(formula, x, name=name, group=group, is_random=random, refine=refine)
+
+
+def forward_curves(forward: Any, x: Array) -> list[Curve]:
+    """Return an activation and its true derivative, whatever rule is in force."""
+    found = as_forward(forward)
+    function = put_under(None, found)
+
+    def derivative(tin: Array) -> Array:
+        return vjp(function, tin)[1](np.ones_like(tin))[0]
+
+    return [
+        Curve(f"forward {found.name}", "forward", sample(function, x)),
+        Curve("true derivative", "derivative", sample(derivative, x)),
+    ]
+
+
+def over_gradient(
+    ruled: Sequence[Ruled], names: Sequence[str], title: str, x: Array | None, key: int
+) -> Picture:
+    """Return what rules make of a gradient, over that gradient; for both signs of the input, where
+    they look at it.
+    """
+    x = grid() if x is None else x
+    curves = [Curve("unchanged", "unchanged", Points(x, x))]
+    alone = any(not each.behavior.is_elementwise for each in ruled)
+    for each, name in zip(ruled, names, strict=True):
+        for tin in SIDES if each.behavior.reads_tin else (0.0,):
+            side = f"tin = {tin:g}" if each.behavior.reads_tin else ""
+            named = ", ".join(filter(None, (name, side))) or each.rule.name
+            formula, group = passed_on(each, tin, key), len(curves) - 1
+            curves.append(draw(each, formula, x, name=named, group=group))
+    arriving = "grad_out, a gradient of one element" if alone else ARRIVING
+    return Picture(title, arriving, PASSED_ON, tuple(curves), "one" if alone else "gradient")
+
+
+def passed_on(each: Ruled, tin: float, key: int) -> Callable[[Array], Array]:
+    """Return what a rule makes of gradients; each by itself, where it looks at a whole gradient."""
+
+    def formula(grad_out: Array) -> Array:
+        if each.behavior.is_elementwise:
+            return apply(each.rule, grad_out, np.full_like(grad_out, tin), each.params, key)
+        ones = grad_out.reshape(-1, 1)
+        return np.concatenate(
+            [apply(each.rule, one, np.full_like(one, tin), each.params, key) for one in ones]
+        )
+
+    return formula
+
+
+def is_told_by_one(each: Ruled) -> bool:
+    """Return whether gradients of one element show what a rule does to a larger one."""
+    if each.behavior.is_random or each.behavior.reads_tin:
+        return False
+    places = grid(points=9)
+    found = passed_on(each, 0.0, 0)(places)
+    return bool(np.any(found)) and not np.allclose(found, places)
+
+
+def of_vector(ruled: Sequence[Ruled], names: Sequence[str], title: str, key: int) -> Picture:
+    """Return an example gradient before and after rules that look at all of it."""
+    places = np.arange(len(EXAMPLE), dtype=np.float64)
+    tin = np.linspace(-2.0, 2.0, len(EXAMPLE))
+    curves = [Curve("grad_out, before", "unchanged", Points(places, EXAMPLE))]
+    for group, (each, name) in enumerate(zip(ruled, names, strict=True)):
+        after = apply(each.rule, EXAMPLE, tin, each.params, key)
+        named = f"grad_in, after {name or each.rule.name}"
+        curves.append(Curve(named, "surrogate", Points(places, after), group))
+    return Picture(title, "element", "gradient", tuple(curves), "vector")

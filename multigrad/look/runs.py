@@ -1,0 +1,129 @@
+"""One run of a function on a backend: arrays in, and arrays of its outputs and gradients out, by
+name.
+
+The cotangents are always the same, so that runs of the same function can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backend.contract import Backend
+from ..functions.calls.arguments import flatten, owner_of
+from ..graph.ir.types import FLOATS, dtype_name
+from ..rules.in_force.vjp import vjp_leaves
+from .subject import as_float, is_float_array, precision
+
+Array = Any
+Results = dict[str, Any]
+SEED = 20  # of the cotangents
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """The inputs of a run as flat leaves, NumPy arrays among them at `places`."""
+
+    leaves: tuple[Any, ...]
+    tree: Any
+    places: tuple[int, ...]
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays."""
+        return [self.leaves[place] for place in self.places]
+
+    def mode(self, backend: Backend) -> AbstractContextManager[Any]:
+        """Return the mode in which a backend keeps their dtypes."""
+        wide = any(array.dtype == np.float64 for array in self.arrays)
+        return precision(backend, "float64" if wide else "float32")
+
+    def tensors(self, backend: Backend) -> list[Any]:
+        """Return the arrays as a backend's tensors, which may be written to."""
+        return [backend.tensors.from_numpy(array.copy()) for array in self.arrays]
+
+    def differentiate(
+        self, call: Callable[..., Any], backend: Backend, tensors: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the outputs of a call with these tensors, and their gradients."""
+        given = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            given[place] = tensor
+        outputs, _, pull = vjp_leaves(call, given, self.tree, backend)
+        gradients = pull([_cotangent(n, each, backend) for n, each in enumerate(outputs)])
+        return outputs, [gradients[place] for place in self.places]
+
+
+def _read(inputs: Sequence[Any]) -> _Arguments:
+    leaves, tree = flatten(tuple(inputs), {})
+    places = (i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray))
+    return _Arguments(tuple(leaves), tree, tuple(places))
+
+
+def as_array(value: Any) -> Any:
+    """Return a framework's tensor as an array; what else there is stays."""
+    owner = None if isinstance(value, np.generic) else owner_of(value)
+    return value if owner is None else np.asarray(owner.tensors.to_numpy(value))
+
+
+def run(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
+    """Return outputs, and gradients of the float tensors among the inputs, by name."""
+    given = _read(inputs)
+    with given.mode(backend), np.errstate(all="ignore"):
+        outputs, gradients = given.differentiate(call, backend, given.tensors(backend))
+        found = [_to_array(backend, each) for each in outputs]
+        pulled = [_to_array(backend, each) for each in gradients]
+    return _name(found, pulled, given.arrays)
+
+
+def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
+    """Do the same in one program of the framework's compiler."""
+    given, plain = _read(inputs), []
+
+    def run_all(*tensors: Any) -> list[Any]:
+        outputs, gradients = given.differentiate(call, backend, tensors)
+        both = [*outputs, *gradients]
+        plain[:] = [None if owner_of(each) else (_to_array(backend, each),) for each in both]
+        return [each for each in both if owner_of(each)]
+
+    assert backend.compiler.jit is not None
+    with given.mode(backend), np.errstate(all="ignore"):
+        results = backend.compiler.jit(run_all, {})(*given.tensors(backend))
+        arrays = iter([_to_array(backend, each) for each in results])
+        found = [next(arrays) if each is None else each[0] for each in plain]
+    count = len(found) - len(given.places)
+    return _name(found[:count], found[count:], given.arrays)
+
+
+def _cotangent(n: int, output: Any, backend: Backend) -> Any:
+    """Return a cotangent for the n-th output, always the same; None where it is no float tensor."""
+    if owner_of(output) is None or dtype_name(output.dtype) not in FLOATS:
+        return None
+    shape = tuple(int(length) for length in output.shape)
+    return backend.tensors.from_numpy(as_float(cotangent(n, shape), dtype_name(output.dtype)))
+
+
+def cotangent(n: int, shape: tuple[int, ...]) -> Array:
+    """Return the cotangent of the n-th output in float64."""
+    return np.asarray(np.random.default_rng((SEED, n)).standard_normal(shape))
+
+
+def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Array]) -> Results:
+    found: Results = {}
+    for n, output in enumerate(outputs):
+        found["output" if len(outputs) == 1 else f"output {n}"] = output
+    for n, (gradient, array) in enumerate(zip(gradients, arrays, strict=True)):
+        if is_float_array(array):  # no gradient is zeros
+            found[f"gradient {n}"] = np.zeros_like(array) if gradient is None else gradient
+    return found
+
+
+def _to_array(backend: Backend, value: Any) -> Any:
+    """Return a tensor or a number as an array; None for what is neither."""
+    if owner_of(value) is not None:
+        return np.asarray(backend.tensors.to_numpy(value))
+    return np.asarray(value) if isinstance(value, bool | int | float) else None

@@ -1,0 +1,1 @@
+"""NumPy as a backend like any other: the meaning of every rule."""

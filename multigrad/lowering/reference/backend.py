@@ -1,0 +1,191 @@
+"""NumPy: the reference backend, and the meaning of a rule.
+
+Scalars are cast to the input's dtype before they meet it (`weak`), since NumPy would promote
+bfloat16. Floating-point warnings are silent: inf and NaN are results here as in every framework.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Models, Tensors
+from ...backend.differences import SIGN_OF_ZERO, Difference, Differences, Mended, zeros
+from ...backend.emitted import Emitted
+from ...backend.fast import enabled
+from ...backend.guest import Guest
+from ...backend.memory import borrow_array as borrow
+from ...backend.memory import lend_array as lend
+from ...graph import ops
+from ...graph.ops.arrays import loops
+from ...graph.ops.numerics import as_numpy_dtype
+from .eject import EJECTION
+from .function import Callables, ReferenceFunction, as_array, as_arrays
+from .kernels import FAST, by_blocks
+from .quiet import quiet, silent
+
+Array = Any
+# What SciPy's kernels do differently, which this backend calls.
+MEASURED = "NumPy 2.4 and SciPy 1.17"
+KEPT: tuple[Difference, ...] = (
+    SIGN_OF_ZERO,
+    zeros("cumsum, logcumsumexp, log_sigmoid, elu, celu, selu, erfinv, i1e"),
+)
+MENDED: tuple[Mended, ...] = (
+    Mended("scipy.special.psi", "float64", "38 % one float above -1: -5.5e15, where it is -9.0e15"),
+    Mended("scipy.special.gammaln", "all", "-inf at -inf; torch, jax and TensorFlow have inf"),
+    Mended("numpy.cumsum", "float16, bfloat16", "602 and 191 over 3,000 terms"),
+    Mended("numpy.prod", "bfloat16", "37 over 1,001 factors"),
+    Mended("numpy.quantile", "all", "NaN where the neighbors are infinite: [1, inf, inf]"),
+)
+DIFFERENCES = Differences(KEPT, MENDED, MEASURED)
+
+OPS = {op: op.numpy for op in ops.CALLABLE_OPS if op.symbol is None}
+
+
+def weak(value: Any, dtype: Any) -> Any:
+    """Return a Python number as a scalar of the tensor's dtype."""
+    return dtype.type(value)
+
+
+def render(emitted: Emitted) -> str:
+    """Return the source of forward, of what it keeps, and of backward."""
+    f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
+    computed = iter(k.results)
+    kept = "".join(
+        f"{next(computed) if name in emitted.computed else name}, " for name in emitted.residuals
+    )
+    residuals = "".join(f", {name}" for name in emitted.residuals)
+    shapes = "".join(f", shape_of_{name}" for name in emitted.shapes)
+    inputs, cotangents = ", ".join(emitted.inputs), ", ".join(emitted.cotangents)
+    outputs = ", ".join(emitted.outputs)
+    given = "".join(f", {name}" for name in emitted.forward_params)
+    prepare, constants = _render_prepare(emitted)
+    first = "" if emitted.is_rule else constants
+    result, gradients = f.result, emitted.gradients(b)[0]
+    if not emitted.is_rule:
+        result = f"({f.result},)"
+        gradients = f"({', '.join(emitted.gradients(b))},)"
+    return f"""\
+{prepare}def forward({inputs}{given}{first}):
+{f.indented(4)}    return {result}
+
+
+def keep({inputs}, {outputs}{emitted.arguments}{constants}):
+{k.indented(4)}    return ({kept.strip()})
+
+
+def backward({cotangents}{residuals}{emitted.arguments}{shapes}{constants}):
+{b.indented(4)}    return {gradients}
+"""
+
+
+def _render_prepare(emitted: Emitted) -> tuple[str, str]:
+    """Return the source of what makes constants of the params, and their names in a call."""
+    prepared = emitted.fast.prepared
+    words = {} if prepared is None else dict(prepared.names)
+    for name in emitted.params:  # they are given beside
+        words.pop(name, None)
+    if prepared is None or not words:
+        return "", ""
+    lines = "".join(f"    {line}\n" for line in prepared.lines)
+    source = f"""\
+def prepare(wrap{emitted.arguments}):
+{lines}    return ({"".join(f"{word}, " for word in words.values()).strip()})
+
+
+"""
+    return source, "".join(f", {name}" for name in words)
+
+
+def finish(namespace: dict[str, Any], emitted: Emitted) -> ReferenceFunction:
+    """Return what people call, from the emitted functions."""
+    forward, backward = namespace["forward"], namespace["backward"]
+    large, code = [forward, backward], emitted.fast.forward
+    outputs = gradients = as_array
+    if not emitted.is_rule:
+        found = dict(zip(emitted.wrt, emitted.gradient_types, strict=True))
+        types = [found.get(name) for name in emitted.inputs]
+        given, results = emitted.input_types, emitted.output_types
+        outputs = as_arrays(results, given, emitted.single)
+        gradients = as_arrays(types, results, len(emitted.inputs) == 1)
+    elif enabled("numpy.blocks"):
+        elementwise = emitted.forward.elementwise, emitted.backward.elementwise
+        large = [by_blocks(f) if is_so else f for f, is_so in zip(large, elementwise, strict=True)]
+    is_identity = emitted.is_rule and code.result == "tin" and not code.lines
+    functions = Callables(
+        forward=None if is_identity else forward,
+        keep=namespace["keep"] if emitted.residuals else None,
+        backward=backward,
+        prepare=namespace.get("prepare"),
+        large=(large[0], large[1]),
+        outputs=outputs,
+        gradients=gradients,
+    )
+    return ReferenceFunction(functions, emitted)
+
+
+def attach(run: Callable[..., Any], tensors: tuple[Array, ...], name: str) -> tuple[Array, ...]:
+    return run(*tensors)[0]
+
+
+def lies_in_order(x: Array) -> bool:
+    """Return whether an array is C-contiguous."""
+    return bool(x.flags.c_contiguous)
+
+
+def call(native: ReferenceFunction, emitted: Emitted) -> Callable[..., Any]:
+    return native
+
+
+def refuse(kind: type) -> str | None:
+    """Return why a class of arrays is not taken: its elements would be silently other ones."""
+    if issubclass(kind, np.matrix):
+        return "its * is the product of matrices; give numpy.asarray(x)"
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and issubclass(kind, masked.MaskedArray):
+        return "its mask would be lost; give x.filled(0.0), and multiply by the mask yourself"
+    return None
+
+
+def is_operation(selector: Any) -> bool:
+    """Return whether a selector of `override` is a function of NumPy."""
+    module = getattr(selector, "__module__", None) or type(selector).__module__
+    return callable(selector) and str(module).partition(".")[0] == "numpy"
+
+
+def bridge(foreign: Guest, tensors: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the outputs of what runs in another framework; NumPy takes no gradients."""
+    return tuple(borrow(y, own=True) for y in foreign.run([lend(x) for x in tensors]))
+
+
+backend = Backend(
+    name="numpy",
+    tensors=Tensors(
+        types=(np.ndarray, np.generic),
+        dtype=as_numpy_dtype,
+        to_numpy=np.asarray,
+        is_contiguous=lies_in_order,
+        from_numpy=np.asarray,
+        weak=weak,
+        weak_literals=True,
+        refuse=refuse,
+    ),
+    kernels=Kernels(rows=OPS, unsupported={}, while_loop=loops.run, fast=FAST),
+    autodiff=Autodiff(
+        render=render,
+        finish=finish,
+        call=call,
+        attach=attach,
+        wrap=quiet,
+        keeps_float_derivatives=True,  # nobody differentiates NumPy code
+    ),
+    draws=Draws(replays=True),  # it has no draws of its own that are captured
+    interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
+    models=Models(is_operation=is_operation),
+    differences=DIFFERENCES,
+    ejection=EJECTION,
+)

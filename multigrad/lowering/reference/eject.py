@@ -1,0 +1,148 @@
+"""NumPy's code in a file of its own: a function, whose attribute `vjp` gives the pullback too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...backend.contract import Ejection
+from ...backend.emitted import Emitted, find_like
+from ...graph import ops, random
+from ...graph.ir.types import T, Type
+from ...graph.random import draws, keys
+
+Array = Any
+
+
+def render(emitted: Emitted) -> str:
+    """Return the source of forward, and of forward with the map from cotangents to gradients."""
+    f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
+    name, inputs = emitted.identifier, ", ".join(emitted.inputs)
+    gradients = dict(zip(emitted.wrt, emitted.gradient_types, strict=True))
+    wanted = tuple(gradients.get(each) for each in emitted.inputs)
+    pairs = [*zip(emitted.computed, k.results, strict=True)]
+    kept = "".join(f"    {each} = {result}\n" for each, result in pairs)
+    shapes = "".join(f"    shape_of_{each} = {each}.shape\n" for each in emitted.shapes)
+    outputs = _converted(f.results, emitted.output_types, emitted.input_types, emitted.inputs)
+    found = _converted(emitted.gradients(b), wanted, emitted.output_types, emitted.cotangents)
+    if emitted.is_rule:  # its gradient has the dtype of the cotangent, whatever it is
+        outputs = [f"np.asarray({f.result}, {emitted.inputs[0]}.dtype)"]
+        found = [f"np.asarray({emitted.gradients(b)[0]}, {emitted.cotangents[0]}.dtype)"]
+    draw = ["if key is None:", "    key = draw_key()", "else:", "    key = read_key(key)"]
+    lines = [f"{each} = np.asarray({each})" for each in emitted.inputs]
+    lines += [f"{each} = as_operand({each})" for each in emitted.params if each != "key"]
+    lines += draw if "key" in emitted.params else []
+    start = "".join(f"    {line}\n" for line in lines)
+    cotangent = emitted.cotangents[0] if emitted.single else "cotangents"
+    given = "" if emitted.single else f"        {_names(emitted.cotangents)} = cotangents\n"
+    given += "".join(
+        f"        {c} = as_cotangent({c}, {y})\n"
+        for c, y in zip(emitted.cotangents, emitted.outputs, strict=True)
+    )
+    assigned = "".join(
+        f"    {each} = {text}\n" for each, text in zip(emitted.outputs, outputs, strict=True)
+    )
+    result = emitted.outputs[0] if emitted.single else f"({_names(emitted.outputs)})"
+    returned = found[0] if len(found) == 1 else f"({', '.join(found)})"
+    return f"""\
+@quiet
+def {name}({inputs}{emitted.signature}):
+{start}{f.indented(4)}{assigned}    return {result}
+
+
+@quiet
+def {name}_vjp({inputs}{emitted.signature}):
+{start}{f.indented(4)}{assigned}{k.indented(4)}{kept}{shapes}
+    @quiet
+    def pullback({cotangent}):
+{given}{b.indented(8)}        return {returned}
+
+    return {result}, pullback
+
+
+{name}.vjp = {name}_vjp
+"""
+
+
+def _names(words: tuple[str, ...]) -> str:
+    return f"{words[0]}," if len(words) == 1 else ", ".join(words)
+
+
+def _converted(
+    results: tuple[str, ...],
+    types: tuple[Type | None, ...],
+    given: tuple[Type | None, ...],
+    names: tuple[str, ...],
+) -> list[str]:
+    """Return results as arrays of their types; T is the dtype of the first float given."""
+    like = find_like(given)
+    own = "" if like is None else f", {names[like]}.dtype"
+    return [
+        "None" if type_ is None else f"np.asarray({result}{own if type_.dtype == T else ''})"
+        for result, type_ in zip(results, types, strict=True)
+    ]
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Silence floating-point warnings: inf and NaN are results here."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **params: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*args, **params)
+
+    return call
+
+
+def as_operand(value: Any) -> Any:
+    """NumPy's scalars as arrays without dimensions, others as they are."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def as_cotangent(cotangent: Array | None, output: Array) -> Array:
+    """A cotangent as an array of its output's dtype; None is zero."""
+    return np.zeros_like(output) if cotangent is None else np.asarray(cotangent, output.dtype)
+
+
+def array(like: Array, *, dtype: Any, value: Array) -> Array:
+    """A constant array in a dtype."""
+    return value.astype(dtype)
+
+
+def read_key(key: Any) -> Any:
+    """The two words of a key."""
+    return random.key_pair(key)
+
+
+def fold_in(key: Any, n: int) -> Any:
+    """The n-th key of a key."""
+    first, second = key
+    add, rotate_xor, as_word = keys.add_ints, keys.rotate_xor_ints, keys.mask_int
+    return random.threefry_rounds((first, second), (0, n), add, rotate_xor, as_word)
+
+
+def lay_out(key: Any, shape: tuple[int, ...]) -> Any:
+    """The key, and a draw cut into blocks: (start, stop, the first counter)."""
+    return key, draws.whole_blocks(shape)
+
+
+EJECTION = Ejection(
+    render=render,
+    modules={"np": np, "np.linalg": np.linalg},
+    calls=("y = {}({})", "y, pullback = {}.vjp({})"),
+    namespace={
+        "as_cotangent": as_cotangent,
+        "as_operand": as_operand,
+        "quiet": quiet,
+        "read_key": read_key,
+    },
+    words=("pullback",),
+    forms={
+        ops.OPS["array"].numpy: array,
+        random.fold_in: fold_in,
+        draws.lay_out: lay_out,
+    },
+)

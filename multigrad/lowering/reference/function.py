@@ -1,0 +1,225 @@
+"""A Function on NumPy, and the numbers that its code has prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...backend.emitted import Emitted, find_like
+from ...graph import random
+from ...graph.ir.types import T, Type
+from .kernels import MANY
+from .quiet import as_operand, copy_context
+
+Array = Any
+asarray = np.asarray
+Convert: TypeAlias = Callable[[Any, Sequence[Array]], Any]
+
+
+class Callables(NamedTuple):
+    """The functions of emitted code, and what makes arrays of their results.
+
+    Attributes:
+        forward: None where it gives its input back.
+        keep: None where nothing is kept.
+        backward: takes the cotangents, and what is held for it.
+        prepare: None where no number is prepared.
+        large: forward and backward for arrays of `MANY` elements and more.
+        outputs: `outputs(results, inputs)`.
+        gradients: `gradients(results, cotangents)`.
+    """
+
+    forward: Callable[..., Any] | None
+    keep: Callable[..., tuple[Any, ...]] | None
+    backward: Callable[..., Any]
+    prepare: Callable[..., tuple[Any, ...]] | None
+    large: tuple[Callable[..., Any], Callable[..., Any]]
+    outputs: Convert
+    gradients: Convert
+
+
+class ReferenceFunction:
+    """A Function on NumPy: `f(*inputs)` is the forward, `f.vjp(*inputs)` gives the output and the
+    pullback.
+
+    Run-time params follow the inputs. With several outputs there is a tuple of them, and the
+    pullback takes a tuple of cotangents (None: zero); with several inputs it returns a tuple of
+    gradients.
+
+    Examples:
+        >>> f = xg.lower("triangular", "numpy", forward="Heaviside")
+        >>> y, pullback = f.vjp(np.array([0.25]))
+        >>> pullback(np.ones_like(y))
+        array([0.75])
+    """
+
+    def __init__(self, functions: Callables, emitted: Emitted) -> None:
+        self.forward, self.keep, self.backward = functions[:3]
+        self._large_forward, self._large_backward = functions.large
+        self._outputs, self._gradients = functions.outputs, functions.gradients
+        prepare = functions.prepare
+        self._prepare = nothing if prepare is None else Constants(prepare, emitted).of
+        # Nothing is computed before backward.
+        self._is_idle = functions.forward is functions.keep is prepare is None
+        self._shapes = tuple(emitted.inputs.index(name) for name in emitted.shapes)
+        self._read = tuple(emitted.params.index(name) for name in emitted.forward_params)
+        # A rule's numbers reach its backward alone.
+        self._takes_numbers = not emitted.is_rule and bool(self._read or prepare)
+        self._computes = bool(emitted.computed)
+        self._draws = emitted.draws
+        self._count = len(emitted.inputs)
+        self.name = emitted.name
+        self.single = emitted.single
+        self.carries = emitted.carries
+        self.defaults = tuple(as_operand(emitted.defaults.get(name)) for name in emitted.params)
+
+    def __repr__(self) -> str:
+        return f"<NumPy function {self.name}>"
+
+    def _split(self, args: tuple[Any, ...]) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+        """Return the inputs as arrays, and the params with their defaults."""
+        count, values = self._count, self.defaults
+        inputs = (asarray(args[0]),) if count == 1 else tuple(map(asarray, args[:count]))
+        if len(args) > count:
+            given = args[count:]
+            values = (*map(as_operand, given), *values[len(given) :])
+        if self._draws and values[-1] is None:
+            values = (*values[:-1], random.draw_key())
+        return inputs, values
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the output, or the outputs, for the inputs."""
+        inputs, values = self._split(args)
+        return copy_context().run(self._run, inputs, values)
+
+    def vjp(self, *args: Any) -> tuple[Any, Callable[..., Any]]:
+        """Return the output for the inputs, and the map from its cotangent to the gradients."""
+        inputs, values = self._split(args)
+        if self._is_idle:
+            output, held = inputs[0], values
+        else:
+            output, held = copy_context().run(self._record, inputs, values)
+        # The pullback holds the residuals, the numbers, and no more.
+        pull = self._pull
+        if self.single:
+            shape, dtype = output.shape, output.dtype
+
+            def pull_one(cotangent: Array | None) -> Any:
+                if cotangent is None:
+                    cotangent = np.zeros(shape, dtype)
+                return copy_context().run(pull, (asarray(cotangent, dtype),), held)
+
+            return output, pull_one
+        like = [(each.shape, each.dtype) for each in output]
+
+        def pull_several(given: Sequence[Array | None]) -> Any:
+            cotangents = [as_cotangent(c, *known) for c, known in zip(given, like, strict=True)]
+            return copy_context().run(pull, cotangents, held)
+
+        return output, pull_several
+
+    def _run(self, inputs: tuple[Array, ...], values: tuple[Any, ...]) -> Any:
+        constants = self._prepare(inputs, values) if self._takes_numbers else ()
+        return self._apply(inputs, values, constants)
+
+    def _record(self, inputs: tuple[Array, ...], values: tuple[Any, ...]) -> Any:
+        constants = self._prepare(inputs, values)
+        output = self._apply(inputs, values, constants)
+        if self.keep is not None:
+            outputs = (output,) if self.single else output
+            kept = self.keep(*inputs, *outputs, *values, *constants)
+            values = (*(map(as_operand, kept) if self._computes else kept), *values)
+        if self._shapes:
+            values = (*values, *[inputs[i].shape for i in self._shapes])
+        return output, (*values, *constants)
+
+    def _apply(
+        self, inputs: tuple[Array, ...], values: tuple[Any, ...], constants: tuple[Any, ...]
+    ) -> Any:
+        if self.forward is None:  # it computes nothing
+            return inputs[0]
+        given = inputs
+        if self._takes_numbers:
+            given = (*inputs, *[values[i] for i in self._read], *constants)
+        forward = self.forward if inputs[0].size < MANY else self._large_forward
+        return self._outputs(forward(*given), inputs)
+
+    def _pull(self, cotangents: Sequence[Array], held: tuple[Any, ...]) -> Any:
+        backward = self.backward if cotangents[0].size < MANY else self._large_backward
+        return self._gradients(backward(*cotangents, *held), cotangents)
+
+
+def nothing(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
+    """Return the constants of code that has none."""
+    return ()
+
+
+def as_cotangent(cotangent: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return a cotangent as an array of its output's dtype; None is zero."""
+    return np.zeros(shape, dtype) if cotangent is None else asarray(cotangent, dtype)
+
+
+def as_array(result: Any, args: Sequence[Array]) -> Array:
+    """Return the only result as an array of the first argument's dtype."""
+    return asarray(result, args[0].dtype)
+
+
+def as_arrays(types: Sequence[Type | None], given: Sequence[Type | None], single: bool) -> Convert:
+    """Return what makes results arrays of these types; None for a result that is None.
+
+    `given` are the types of the arguments, of which the first float one has the dtype T.
+    """
+    like = find_like(given)
+
+    def convert(results: Any, args: Sequence[Array]) -> Any:
+        own = None if like is None else args[like].dtype
+        arrays = tuple(
+            None if type_ is None else asarray(result, own if type_.dtype == T else None)
+            for result, type_ in zip(results, types, strict=True)
+        )
+        return arrays[0] if single else arrays
+
+    return convert
+
+
+# Numbers that nobody changes in place; a tuple of them is known by itself.
+NUMBERS = frozenset({float, int, bool})
+FLOATS = frozenset({float})
+
+
+class Constants:
+    """What a Function's numbers were prepared to at the call before, as arrays without dimensions.
+
+    `known` is the numbers and the dtype they were prepared for, and what they gave: one tuple, so
+    that threads see all of it or none.
+    """
+
+    __slots__ = ("known", "like", "prepare")
+
+    def __init__(self, prepare: Callable[..., Any], emitted: Emitted) -> None:
+        self.prepare = prepare
+        self.like = find_like(emitted.input_types) or 0
+        self.known: tuple[Any, ...] = (None, None, ())
+
+    def of(self, inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
+        """Return the constants of numbers."""
+        dtype = inputs[self.like].dtype
+        numbers, known, prepared = self.known
+        if dtype is known and (values is numbers or is_same(values, numbers)):
+            return prepared
+        prepared = self.prepare(lambda value: np.asarray(dtype.type(value)), *values)
+        if NUMBERS.issuperset(map(type, values)):
+            self.known = values, dtype, prepared
+        return prepared
+
+
+def is_same(values: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    """Return whether values are the same floats."""
+    return (
+        FLOATS.issuperset(map(type, values))
+        and values == others
+        and FLOATS.issuperset(map(type, others))
+        and not (0.0 in values and repr(values) != repr(others))  # -0.0 equals 0.0
+    )

@@ -1,0 +1,17 @@
+"""Relevance: rules that read a layer's weights, and which rule each kind of layer gets."""
+
+from typing import TYPE_CHECKING
+
+from ...graph.support.namespace import namespace
+from . import composites
+from .batch_norm import merge_batch_norm
+from .means import integrated, smooth
+from .rules import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
+
+__all__ = [
+    "alpha_beta", "composites", "epsilon", "flat", "gamma", "integrated", "merge_batch_norm",
+    "norm", "smooth", "wsquare", "zbox", "zplus",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

@@ -1,0 +1,196 @@
+"""What linear layers compute and how they send back, in `xp`: the two halves of each formula of
+relevance.
+
+A layer has inputs, perhaps a weight, and perhaps a bias; it is linear in the inputs, and `pull` is
+its transpose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...trace.xp import all as xp
+from ...trace.xp.transposes import conv_left, unwindows
+
+Tensor = Any
+Inputs: TypeAlias = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One kind of layer.
+
+    Attributes:
+        inputs: the names of what relevance is for.
+        attributes: the names of what is fixed.
+        forward: `(inputs, weight, bias, out, **attributes)`; `out` gives a shape, or is None.
+        pull: `(cotangent, inputs, weight, **attributes)`, the transpose of forward without the
+            bias: a cotangent for each input.
+        has_weight: whether it takes a weight and a bias.
+        needs_out: whether only `out` says what shape comes out.
+    """
+
+    inputs: tuple[str, ...]
+    attributes: tuple[str, ...]
+    forward: Callable[..., Tensor]
+    pull: Callable[..., Inputs]
+    has_weight: bool = False
+    needs_out: bool = False
+
+
+def linear(inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+    z = xp.matmul(inputs[0], weight)
+    return z if bias is None else z + bias
+
+
+def pull_linear(cotangent: Tensor, inputs: Inputs, weight: Tensor) -> Inputs:
+    return (xp.matmul(cotangent, xp.matrix_transpose(weight)),)
+
+
+def add_channels(z: Tensor, bias: Tensor, axes: int) -> Tensor:
+    """Return z with a bias for each channel."""
+    return z if bias is None else z + xp.reshape(bias, (-1, *(1,) * axes))
+
+
+def widen(x: Tensor, padding: Any, value: float = 0.0) -> Tensor:
+    """Return x with a border around its last axes."""
+    if not any(map(any, padding)):
+        return x
+    return xp.pad(x, ((0, 0), (0, 0), *padding), value)
+
+
+def narrow(x: Tensor, padding: Any) -> Tensor:
+    """Return x without the border that `widen` gave it."""
+    if not any(map(any, padding)):
+        return x
+    return x[(..., *(slice(before, -after or None) for before, after in padding))]
+
+
+def convolution(
+    inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor, *, padding: Any, **steps: Any
+) -> Tensor:
+    z = xp.conv(widen(inputs[0], padding), weight, **steps)
+    return add_channels(z, bias, len(padding))
+
+
+def pull_convolution(
+    cotangent: Tensor, inputs: Inputs, weight: Tensor, *, padding: Any, **steps: Any
+) -> Inputs:
+    return (narrow(conv_left(cotangent, weight, widen(inputs[0], padding), **steps), padding),)
+
+
+def transposed(
+    inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor, *, padding: Any, **steps: Any
+) -> Tensor:
+    z = narrow(conv_left(inputs[0], weight, widen(out, padding), **steps), padding)
+    return add_channels(z, bias, len(padding))
+
+
+def pull_transposed(
+    cotangent: Tensor, inputs: Inputs, weight: Tensor, *, padding: Any, **steps: Any
+) -> Inputs:
+    return (xp.conv(widen(cotangent, padding), weight, **steps),)
+
+
+def average_pooling(
+    inputs: Inputs, weight: None, bias: None, out: Tensor, *, padding: Any, **windows: Any
+) -> Tensor:
+    (x,) = inputs
+    return _sums(widen(x, padding), **windows) / _counts(x, padding, **windows)
+
+
+def pull_average_pooling(
+    cotangent: Tensor, inputs: Inputs, weight: None, *, padding: Any, **windows: Any
+) -> Inputs:
+    (x,) = inputs
+    sizes, strides = windows["sizes"], windows["strides"]
+    part = cotangent / _counts(x, padding, **windows)
+    for _ in sizes:
+        part = part[..., None]
+    like = widen(x, padding)
+    steps = {"sizes": sizes, "strides": strides, "dilations": (1,) * len(sizes)}
+    seen = xp.windows(like, **steps)
+    return (narrow(unwindows(xp.broadcast_to(part, seen), like, **steps), padding),)
+
+
+def _sums(x: Tensor, *, sizes: Any, strides: Any, counts_padding: bool) -> Tensor:
+    return xp.sum(xp.windows(x, sizes, strides), axis=tuple(range(-len(sizes), 0)))
+
+
+def _counts(x: Tensor, padding: Any, **windows: Any) -> Tensor | float:
+    """Return how many elements each window averages."""
+    if windows["counts_padding"] or not any(map(any, padding)):
+        return float(math.prod(windows["sizes"]))
+    return _sums(widen(xp.ones_like(x), padding), **windows)
+
+
+def adaptive_pooling(
+    inputs: Inputs, weight: None, bias: None, out: Tensor, *, counts: Any
+) -> Tensor:
+    (x,) = inputs
+    if set(counts) == {1}:  # of axes whose lengths need not be known
+        return xp.mean(x, axis=tuple(range(-len(counts), 0)), keepdims=True)
+    for axis, matrix in _means(x, counts):
+        x = xp.moveaxis(xp.matmul(xp.moveaxis(x, axis, -1), xp.matrix_transpose(matrix)), -1, axis)
+    return x
+
+
+def pull_adaptive_pooling(
+    cotangent: Tensor, inputs: Inputs, weight: None, *, counts: Any
+) -> Inputs:
+    (x,) = inputs
+    if set(counts) == {1}:
+        n = xp.sum(xp.ones_like(x), axis=tuple(range(-len(counts), 0)), keepdims=True)
+        return (xp.broadcast_to(cotangent / n, x),)
+    for axis, matrix in _means(x, counts):
+        cotangent = xp.moveaxis(xp.matmul(xp.moveaxis(cotangent, axis, -1), matrix), -1, axis)
+    return (cotangent,)
+
+
+def _means(x: Tensor, counts: Any) -> list[tuple[int, Tensor]]:
+    """Return for each of the last axes the matrix (windows, elements) that averages it.
+
+    Window i of n reaches from floor(i l / n) to ceil((i + 1) l / n) of l elements, as in PyTorch.
+    """
+    found = []
+    for axis, n in enumerate(counts, -len(counts)):
+        length = int(x.shape[axis])
+        matrix = np.zeros((n, length))
+        for i in range(n):
+            first, last = i * length // n, -(-(i + 1) * length // n)
+            matrix[i, first:last] = 1 / (last - first)
+        found.append((axis, matrix))
+    return found
+
+
+def addition(inputs: Inputs, weight: None, bias: None, out: Tensor) -> Tensor:
+    return inputs[0] + inputs[1]
+
+
+def pull_addition(cotangent: Tensor, inputs: Inputs, weight: None) -> Inputs:
+    a, b = inputs
+    return xp.sum_to(cotangent, a), xp.sum_to(cotangent, b)
+
+
+STEPS = ("strides", "padding", "dilations", "groups")
+WINDOWS = ("sizes", "strides", "padding", "counts_padding")
+LAYERS: Mapping[str, Layer] = MappingProxyType(
+    {
+        "linear": Layer(("x",), (), linear, pull_linear, has_weight=True),
+        "convolution": Layer(("x",), STEPS, convolution, pull_convolution, has_weight=True),
+        "convolution_transpose": Layer(
+            ("x",), STEPS, transposed, pull_transposed, has_weight=True, needs_out=True
+        ),
+        "average_pooling": Layer(("x",), WINDOWS, average_pooling, pull_average_pooling),
+        "adaptive_average_pooling": Layer(
+            ("x",), ("counts",), adaptive_pooling, pull_adaptive_pooling
+        ),
+        "addition": Layer(("a", "b"), (), addition, pull_addition),
+    }
+)

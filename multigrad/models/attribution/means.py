@@ -1,0 +1,106 @@
+"""Means of a gradient: over noise around the input, or over the way to it from a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+from ...errors import RuleValueError
+from ...functions.plain import function
+from ...trace.xp import all as xp
+from .numbers import check_baseline, check_deviation
+
+Tensor = Any
+Gradient = Callable[[Tensor], Tensor]
+
+
+def _add_noise(x: Tensor, sigma: Tensor) -> Tensor:
+    return x + sigma * xp.randn_like(x)
+
+
+add_noise = function(_add_noise)
+
+
+def smooth(
+    gradient: Gradient, x: Tensor, *, sigma: float = 0.1, n: int = 25, key: Any = None
+) -> Tensor:
+    """The mean of a gradient over n copies of x with noise: SmoothGrad, under any rules.
+
+    mean over i of gradient(x + sigma * N(0, 1)), drawn anew for each copy.
+
+    Examples:
+        >>> def slope(x):
+        ...     return 2.0 * x  # the gradient of x * x
+        >>> x = np.array([1.0, -3.0])
+        >>> xg.attribution.smooth(slope, x, sigma=0.1, n=1000, key=0).round(1)
+        array([ 2., -6.])
+
+    Args:
+        gradient: takes a tensor like x and returns its gradient, or its relevance.
+        x: the input, of any framework.
+        sigma: the standard deviation of the noise, in the units of x; or a tensor that broadcasts
+            to x.
+        n: how many copies.
+        key: an int as for `jax.random.key`, a jax key, or two uint32: makes the draws
+            reproducible, the same on every framework. None: the framework's own generator.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        RuleValueError: n is no whole number or below 1, or sigma is negative or not finite.
+
+    Source: Smilkov et al., 2017 (arXiv 1706.03825).
+    """
+    check_deviation(sigma)
+    draw = add_noise if key is None else add_noise.keyed(key)
+    return _mean(gradient, (draw(x, sigma) for _ in range(_count(n))), n)
+
+
+def integrated(
+    gradient: Gradient, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
+) -> Tensor:
+    """The mean of a gradient on the way from a baseline to x, times that way: integrated gradients.
+
+    (x - baseline) * mean over i = 1 .. n of gradient(baseline + (i - 1/2) / n * (x - baseline)).
+    What all elements get adds up to what the output gained, but for the error of the sum.
+
+    Examples:
+        >>> def slope(x):
+        ...     return 2.0 * x  # the gradient of x * x
+        >>> xg.attribution.integrated(slope, np.array([1.0, -3.0]))  # what each element added
+        array([1., 9.])
+
+    Args:
+        gradient: takes a tensor like x and returns its gradient.
+        x: the input, of any framework.
+        baseline: where the way begins: a number, or a tensor that broadcasts to x.
+        n: how many points of the way.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        RuleValueError: n is no whole number or below 1, or the baseline does not broadcast to x.
+
+    Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
+    """
+    check_baseline(x, baseline)
+    way = x - baseline
+    points = (x - way * ((n - i - 0.5) / n) for i in range(_count(n)))
+    return _mean(gradient, points, n) * way
+
+
+def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
+    terms = map(gradient, points)
+    total = next(terms)
+    for term in terms:
+        total = total + term
+    return total * (1.0 / n)
+
+
+def _count(n: int) -> int:
+    if isinstance(n, bool) or not hasattr(n, "__index__") or index(n) < 1:
+        raise RuleValueError(f"a mean is over n points, a whole number of 1 or more, not {n!r:.40}")
+    return index(n)

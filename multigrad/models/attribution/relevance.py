@@ -1,0 +1,393 @@
+"""Layer-wise relevance propagation: each rule is its formula, a table of shares; one function
+computes them all.
+
+A share is a sum of parts, z = sum_p f(x_p; w_p, b_p), with f the layer and x_p, w_p, b_p its input,
+weight and bias, modified. Relevance R at the layer's output, weighed for that share, comes back as
+
+    sum_p x_p * transpose of f(.; w_p) (R / stabilize(z)),  stabilize(z) = z + e, or z - e if z < 0
+
+and the relevance of x is the sum over the shares (Montavon et al., 2019, sections 10.2 and 10.3).
+16-bit tensors are computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...capture.dialects.xp import finfo, float32
+from ...errors import RuleTypeError, RuleValueError, suggest
+from ...functions.custom_gradient import custom_gradient
+from ...functions.function import Function
+from ...trace.xp import all as xp
+from .layers import LAYERS, Inputs, Layer
+from .numbers import check_numbers
+
+Tensor = Any
+Modify: TypeAlias = Callable[..., Tensor]
+ZERO_PARAMS = ("weight", "bias")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How a part of a share sees the layer: each `(tensor, numbers) -> tensor`.
+
+    Attributes:
+        input: of x.
+        param: of the weight.
+        bias: of the bias; None: the part has none.
+    """
+
+    input: Modify
+    param: Modify
+    bias: Modify | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of relevance: `weigh(relevance, out, numbers)`, and the sum it is shared out by."""
+
+    parts: tuple[Part, ...]
+    weigh: Modify
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A rule as the literature writes it.
+
+    Attributes:
+        name: the rule's.
+        shares: what it sums.
+        numbers: the names of its numbers, which `Modify` gets by name.
+        stabilizer: which of the numbers that is.
+        is_plain: whether it modifies nothing: then it holds of layers without weights too.
+    """
+
+    name: str
+    shares: tuple[Share, ...]
+    numbers: tuple[str, ...]
+    stabilizer: str = "stabilizer"
+    is_plain: bool = False
+
+
+# --- how a part sees inputs and parameters ------------------------------------------------------
+
+
+def same(x: Tensor, numbers: Any) -> Tensor:
+    return x
+
+
+def ones(x: Tensor, numbers: Any) -> Tensor:
+    return xp.ones_like(x)
+
+
+def squared(x: Tensor, numbers: Any) -> Tensor:
+    return x * x
+
+
+def positive(x: Tensor, numbers: Any) -> Tensor:
+    return xp.maximum(x, 0.0)
+
+
+def negative(x: Tensor, numbers: Any) -> Tensor:
+    return xp.minimum(x, 0.0)
+
+
+def more_positive(x: Tensor, numbers: Any) -> Tensor:
+    return x + numbers["gamma"] * xp.maximum(x, 0.0)
+
+
+def more_negative(x: Tensor, numbers: Any) -> Tensor:
+    return x + numbers["gamma"] * xp.minimum(x, 0.0)
+
+
+def minus_low(x: Tensor, numbers: Any) -> Tensor:
+    return xp.zeros_like(x) - numbers["low"]
+
+
+def minus_high(x: Tensor, numbers: Any) -> Tensor:
+    return xp.zeros_like(x) - numbers["high"]
+
+
+# --- what a share is a share of -----------------------------------------------------------------
+
+
+def whole(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:
+    return relevance
+
+
+def where_positive(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:
+    return xp.where(out > 0, relevance, 0.0)
+
+
+def where_negative(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:
+    return xp.where(out < 0, relevance, 0.0)
+
+
+def alpha_times(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:
+    return numbers["alpha"] * relevance
+
+
+def minus_beta_times(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:
+    return -numbers["beta"] * relevance
+
+
+# --- the formulas -------------------------------------------------------------------------------
+
+PLAIN = Share((Part(same, same, same),), whole)
+EPSILON = Formula("epsilon", (PLAIN,), ("epsilon",), stabilizer="epsilon", is_plain=True)
+NORM = Formula("norm", (PLAIN,), ("stabilizer",), is_plain=True)
+UPHILL = (Part(positive, positive, positive), Part(negative, negative))
+DOWNHILL = (Part(positive, negative, negative), Part(negative, positive))
+ZPLUS = Formula("zplus", (Share(UPHILL, whole),), ("stabilizer",))
+ALPHA_BETA = Formula(
+    "alpha_beta",
+    (Share(UPHILL, alpha_times), Share(DOWNHILL, minus_beta_times)),
+    ("alpha", "beta", "stabilizer"),
+)
+GAMMA = Formula(
+    "gamma",
+    (
+        Share(
+            (Part(positive, more_positive, more_positive), Part(negative, more_negative)),
+            where_positive,
+        ),
+        Share(
+            (Part(positive, more_negative, more_negative), Part(negative, more_positive)),
+            where_negative,
+        ),
+    ),
+    ("gamma", "stabilizer"),
+)
+WSQUARE = Formula("wsquare", (Share((Part(ones, squared, squared),), whole),), ("stabilizer",))
+FLAT = Formula("flat", (Share((Part(ones, ones),), whole),), ("stabilizer",))
+# b - max(b, 0) - min(b, 0) = 0: biases leave the sum.
+ZBOX = Formula(
+    "zbox",
+    (Share((Part(same, same), Part(minus_low, positive), Part(minus_high, negative)), whole),),
+    ("low", "high", "stabilizer"),
+)
+
+
+# --- what computes them -------------------------------------------------------------------------
+
+
+def stabilize(z: Tensor, stabilizer: Any) -> Tensor:
+    """Return z moved away from zero, which is moved up."""
+    return z + xp.where(z >= 0, stabilizer, -stabilizer)
+
+
+def share_out(
+    formula: Formula,
+    layer: Layer,
+    attributes: Mapping[str, Any],
+    zero_params: Sequence[str],
+    tensors: tuple[Inputs, Tensor, Tensor, Tensor],
+    relevance: Tensor,
+    numbers: Mapping[str, Any],
+) -> Inputs:
+    """Return the relevance of each input of a layer."""
+    inputs, weight, bias, out = tensors
+    total: list[Any] = [None] * len(inputs)
+    for share in formula.shares:
+        seen, z = [], None
+        for part in share.parts:
+            own = tuple(part.input(x, numbers) for x in inputs)
+            w = weight if weight is None else part.param(weight, numbers)
+            if weight is not None and "weight" in zero_params:
+                w = xp.zeros_like(weight)
+            is_biased = bias is not None and part.bias is not None and "bias" not in zero_params
+            b = part.bias(bias, numbers) if is_biased and part.bias is not None else None
+            if formula.is_plain and not zero_params:
+                given = out
+            else:
+                given = layer.forward(own, w, b, out, **attributes)
+            z = given if z is None else z + given
+            seen.append((own, w))
+        ratio = share.weigh(relevance, out, numbers) / stabilize(z, numbers[formula.stabilizer])
+        for own, w in seen:
+            pulled = layer.pull(ratio, inputs, w, **attributes)
+            for i, (x, cotangent) in enumerate(zip(own, pulled, strict=True)):
+                term = x * cotangent
+                total[i] = term if total[i] is None else total[i] + term
+    return tuple(total)
+
+
+def widened(x: Tensor) -> Tensor:
+    """Return a 16-bit tensor in float32, any other as it is."""
+    return x if x is None or finfo(x).bits > 16 else xp.cast(x, float32)
+
+
+@cache
+def make_function(
+    formula: Formula, kind: str, attributes: tuple[tuple[str, Any], ...], zero: tuple[str, ...]
+) -> Function:
+    """Return a layer with a rule for its gradient, of its tensors and then the rule's numbers."""
+    layer = LAYERS[kind]
+    names = (*layer.inputs, *(("weight", "bias") if layer.has_weight else ()), "out")
+    fixed = dict(attributes)
+
+    def forward(*args: Any) -> Any:
+        given = args[: len(names)]
+        numbers = dict(zip(formula.numbers, args[len(names) :], strict=True))
+        inputs = given[: len(layer.inputs)]
+        weight, bias = given[-3:-1] if layer.has_weight else (None, None)
+        wide = tuple(map(widened, inputs)), widened(weight), widened(bias)
+        out = given[-1]
+        if out is None and layer.needs_out:
+            raise RuleTypeError(
+                f"a layer of kind {kind!r} needs what it computed, as its last tensor: only the "
+                "shape of that says what is added to the ends"
+            )
+        if out is None:
+            out = xp.cast_like(layer.forward(*wide, None, **fixed), inputs[0])
+
+        def grad(upstream: Tensor) -> Any:
+            shares = share_out(
+                formula,
+                layer,
+                attributes=fixed,
+                zero_params=zero,
+                tensors=(*wide, widened(out)),
+                relevance=widened(upstream),
+                numbers=numbers,
+            )
+            own = [xp.cast_like(share, x) for share, x in zip(shares, inputs, strict=True)]
+            weights = (None, None) if layer.has_weight else ()
+            passed = None if given[-1] is None else upstream
+            return (*own, *weights, passed, *(None for _ in numbers))
+
+        return out, grad
+
+    forward.__name__ = f"{formula.name}_over_{kind}"
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kinds) for name in (*names, *formula.numbers)]
+    )
+    return custom_gradient(forward, native=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """A rule of relevance with its numbers; `LayerRule` is what it is to others.
+
+    Examples:
+        >>> rule = xg.attribution.epsilon(0.25)
+        >>> rule, rule == xg.attribution.epsilon(0.25)
+        (epsilon(epsilon=0.25), True)
+
+    Attributes:
+        formula: what it computes.
+        numbers: by name; floats are run-time numbers.
+        zero_params: the parameters of the layer, "weight" or "bias", that count as zero.
+    """
+
+    formula: Formula
+    numbers: Mapping[str, Any]
+    zero_params: tuple[str, ...] = ()
+    _made: dict[Any, Function] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The rule's name.
+
+        Examples:
+            >>> xg.attribution.gamma().name
+            'gamma'
+        """
+        return self.formula.name
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        numbers = (n if isinstance(n, float | int) else id(n) for n in self.numbers.values())
+        return (self.name, *numbers, self.zero_params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Relevance) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        numbers = [f"{name}={value!r:.40}" for name, value in self.numbers.items()]
+        zero = [f"zero_params={self.zero_params!r}"] if self.zero_params else []
+        return f"{self.name}({', '.join(numbers + zero)})"
+
+    def __reduce__(self) -> Any:
+        return _remake, (self.formula, dict(self.numbers), self.zero_params)
+
+    def over(self, kind: str, **attributes: Any) -> Function:
+        """Return a layer of a kind with this rule for its gradient; `KINDS` has what it takes.
+
+        Examples:
+            >>> layer = xg.attribution.epsilon().over("linear")
+            >>> x, weight, bias = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]]), np.array([0.5])
+            >>> y, pull = xg.vjp(layer, x, weight, bias)
+            >>> y, pull(y)[0].round(3)
+            (array([[5.5]]), array([[3., 2.]]))
+
+        Args:
+            kind: one of `multigrad.models.attribution.kinds.KINDS` that is linear in its input.
+            attributes: of the layer, as that table has them.
+
+        Raises:
+            RuleTypeError: the rule has no meaning for that kind, or an attribute is missing or
+                unknown.
+        """
+        layer = LAYERS.get(kind)
+        if layer is None or not (layer.has_weight or self.formula.is_plain):
+            able = [n for n, row in LAYERS.items() if row.has_weight or self.formula.is_plain]
+            raise RuleTypeError(
+                f"rule {self.name!r} has no meaning for a layer of kind {kind!r}"
+                f"{suggest(kind, able)} (kinds: {', '.join(able)})"
+            )
+        if attributes.keys() != set(layer.attributes):
+            raise RuleTypeError(
+                f"a layer of kind {kind!r} has the attributes "
+                f"{', '.join(layer.attributes) or '(none)'}; given: {', '.join(attributes) or '-'}"
+            )
+        fixed = tuple((name, _frozen(attributes[name])) for name in layer.attributes)
+        known = self._made.get((kind, fixed))
+        if known is None:
+            function = make_function(self.formula, kind, fixed, self.zero_params)
+            tensors = len(layer.inputs) - 1 + 2 * layer.has_weight + 1
+            defaults = (None,) * tensors + tuple(self.numbers.values())
+            known = self._made.setdefault((kind, fixed), function.with_defaults(defaults))
+        return known
+
+
+def _remake(formula: Formula, numbers: dict[str, Any], zero_params: tuple[str, ...]) -> Relevance:
+    return make_rule(formula, zero_params, **numbers)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, Sequence) else value
+
+
+def make_rule(
+    formula: Formula, zero_params: str | Sequence[str] | None = None, **numbers: Any
+) -> Relevance:
+    """Return a rule of relevance.
+
+    Raises:
+        RuleValueError: `zero_params` names no parameter, or a number is out of its range.
+    """
+    zero = (zero_params,) if isinstance(zero_params, str) else tuple(zero_params or ())
+    for name in zero:
+        if name not in ZERO_PARAMS:
+            raise RuleValueError(
+                f"zero_params is made of {' and '.join(map(repr, ZERO_PARAMS))}, not {name!r}"
+            )
+    given = {name: _number(numbers[name]) for name in formula.numbers}
+    check_numbers(f"rule {formula.name!r}", given)
+    return Relevance(formula, MappingProxyType(given), zero)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, int | np.number) else value

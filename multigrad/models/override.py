@@ -1,0 +1,224 @@
+"""`xg.override`: rules on the operations that a function calls."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Generic
+
+import optree
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import in_use, load_backend
+from ..errors import MultigradError, RuleError, RuleTypeError
+from ..functions.function import Function
+from ..graph.support import html
+from ..graph.support.typed import P, R
+from ..rules.model.rule import Rule
+from ..trace.trace import Value
+from .attribution.composites import Composite
+from .attribution.kinds import is_layer_rule
+from .handle import named
+from .over import Over, over
+from .recorded import captured
+from .selectors import check_row
+
+__all__ = ["Overridden", "override"]
+
+
+def override(
+    function: Callable[P, R], rules: Mapping[Any, str | Rule | Callable[..., Any]] | Composite
+) -> Overridden[P, R]:
+    """Return a function that computes what `function` computes; where it calls one of these
+    operations, the gradient is the rule's.
+
+    Examples:
+        >>> def score(x):
+        ...     return xp.sum(xp.relu(x) * np.array([1.0, -1.0, 1.0]))
+        >>> guided = xg.override(score, {"relu": "guided"})
+        >>> x = np.array([2.0, 3.0, -1.0])
+        >>> bool(guided(x) == score(x))
+        True
+        >>> xg.vjp(guided, x)[1](np.array(1.0))[0]
+        array([1., 0., 0.])
+
+    Args:
+        function: of tensors of jax, TensorFlow, torch, or NumPy (there for `xg.vjp`); also a
+            callable object, as a model of flax nnx or equinox is one. It stays as it is. What it
+            computes, the framework's transformations do with the result: `jit`, `vmap`, `grad`.
+        rules: `{selector: rule}`, or on jax one of `xg.composites`. A selector is an operation by
+            name ("relu", "sign") or as the framework's function (`jax.nn.relu`, `tf.nn.relu`), or a
+            tuple of these. A rule is a name, a Rule or a function. It acts on the gradient of the
+            operation's input.
+
+    Raises:
+        RuleTypeError: `rules` is empty or no mapping, or `function` a model that `xg.attach` takes.
+        RuleError: a rule is unknown, or needs a param.
+        RuleValueError: at a call; the function does not call what a selector means, or calls it in
+            a form that cannot be changed. The message names the operations that it calls.
+        MultigradError: at a call; the arguments hold tensors of two frameworks.
+    """
+    return Overridden(function, rules)
+
+
+class Overridden(Generic[P, R]):
+    """A function with rules on the operations that it calls; see `override`.
+
+    Examples:
+        >>> guided = xg.override(lambda x: xp.relu(x), {"relu": "guided"})
+        >>> guided.rules
+        {'relu': 'guided'}
+        >>> xg.vjp(guided, np.array([2.0, 3.0]))[1](np.array([1.0, -1.0]))[0]
+        array([1., 0.])
+    """
+
+    def __init__(self, function: Callable[P, R], rules: Any) -> None:
+        check(function, rules)
+        self.function = function
+        self.rules = dict(rules) if isinstance(rules, Mapping) else rules
+        self._by_backend: dict[str, Callable[..., Any]] = {}
+        self._said = self._named_by_selectors()
+        self._read = tuple(self._readings())
+        self._captured: tuple[tuple[Over, ...], Function] | None = None
+        functools.update_wrapper(self, function, updated=())
+        vars(self).pop("__wrapped__")  # whoever unwrapped it would lose the rules
+
+    def __repr__(self) -> str:
+        return f"override({self.function!r}, {self.rules!r})"
+
+    def _repr_html_(self) -> str:
+        rows = [(named(s), named(r)) for s, r in self._rows()]
+        name = getattr(self, "__name__", type(self.function).__name__)
+        return html.page(f"override of {name}", html.table(("operation", "rule"), rows))
+
+    def _rows(self) -> list[tuple[Any, Any]]:
+        if isinstance(self.rules, Mapping):
+            return list(self.rules.items())
+        return [*self.rules.layers.items()]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what the function returns, attached to the rules' gradients."""
+        for is_reading, call in self._read:
+            if is_reading():
+                return call(*args, **kwargs)
+        if is_capturing((args, kwargs)):
+            return self.captured_form(*args, **kwargs)
+        return self._on(self._backend_of(args, kwargs))(*args, **kwargs)
+
+    @property
+    def captured_form(self) -> Function:
+        """The function as a graph with the rules in it: what NumPy takes, and other captures."""
+        if not isinstance(self.rules, Mapping):
+            raise RuleTypeError("rules that read weights act on functions of jax")
+        acting = tuple(map(over, self.rules.values()))
+        if self._captured is None or self._captured[0] != acting:
+            found = captured(self.function, self.rules, acting)
+            self._captured = acting, found
+            return found
+        return self._captured[1]
+
+    def _on(self, backend: Backend) -> Callable[..., Any]:
+        found = self._by_backend.get(backend.name)
+        if found is None:
+            if backend.autodiff.vjp is None:  # of which no gradient is taken but by `xg.vjp`
+                return self.function
+            if backend.models.override is None:
+                raise RuleTypeError(
+                    f"backend {backend.name!r} overrides no functions: call xg.activation(forward, "
+                    "rule) in the place of the operation"
+                )
+            found = backend.models.override(self.function, self.rules)
+            self._by_backend[backend.name] = found
+        return found
+
+    def _readings(self) -> Iterator[tuple[Callable[[], bool], Callable[..., Any]]]:
+        """Yield what a compiler calls that reads our code, where the selectors mean its
+        framework's operations: it can read no discovery of backends.
+        """
+        for backend in in_use():
+            readers = [each for each in backend.compiler.read_function if each.reads_code]
+            if readers and backend.models.override is not None:
+                with suppress(RuleError):
+                    yield readers[0].is_reading, self._on(backend)
+
+    def _named_by_selectors(self) -> Backend | None:
+        """Return the framework whose functions are among the selectors, if any."""
+        if not isinstance(self.rules, Mapping):
+            return None
+        parts = [part for s in self.rules for part in (s if isinstance(s, tuple) else (s,))]
+        for backend in in_use():
+            is_operation = backend.models.is_operation
+            if is_operation is not None and any(map(is_operation, parts)):
+                return backend
+        return None
+
+    def _backend_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Backend:
+        """Return the framework of a call: of its tensors, else of what the function returns.
+
+        NumPy's arrays are data of any framework.
+        """
+        found = owners((args, kwargs))
+        if len(found) > 1:
+            names = " and ".join(sorted(found))
+            raise MultigradError(f"one call mixes tensors of {names}; convert them to one of them")
+        if found:
+            return next(iter(found.values()))
+        if self._said is not None:
+            return self._said
+        found = owners(self.function(*args, **kwargs))
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return load_backend("numpy")
+
+
+def check(function: Any, rules: Any) -> None:
+    """Check what `override` is given.
+
+    Raises:
+        RuleTypeError: see `override`.
+    """
+    keras = sys.modules.get("keras")
+    holders = [backend.name for backend in in_use() if is_model_of(backend, function)]
+    if keras is not None and isinstance(function, keras.Operation):
+        holders.append("keras")
+    if holders:
+        raise RuleTypeError(
+            f"{type(function).__qualname__} is a model of {holders[-1]}: "
+            "xg.attach(model, {selector: rule}) puts rules on it"
+        )
+    if not callable(function):
+        raise RuleTypeError(f"expected a function, got {function!r:.60}")
+    if isinstance(rules, Mapping):
+        if not rules:
+            raise RuleTypeError("expected {operation: rule} with at least one of them, got {}")
+        for selector, rule in rules.items():
+            check_row(selector, rule)
+            if not is_layer_rule(rule):
+                over(rule)
+    elif not isinstance(rules, Composite):
+        raise RuleTypeError(f"expected {{operation: rule}}, got {rules!r:.60}")
+
+
+def is_model_of(backend: Backend, function: Any) -> bool:
+    """Return whether an object is a model that a backend attaches rules to."""
+    return backend.models.is_model is not None and backend.models.is_model(function)
+
+
+def owners(tree: Any) -> dict[str, Backend]:
+    """Return the frameworks of the tensors in a tree, NumPy aside, by name."""
+    found: dict[str, Backend] = {}
+    leaves: list[Any] = optree.tree_leaves(tree, none_is_leaf=True)
+    for backend in in_use():
+        if backend.name == "numpy":
+            continue
+        own = leaves if backend.models.leaves is None else backend.models.leaves(tree)
+        if any(isinstance(leaf, backend.tensors.types) for leaf in own):
+            found[backend.name] = backend
+    return found
+
+
+def is_capturing(tree: Any) -> bool:
+    """Return whether a tree holds symbolic values."""
+    return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(tree, none_is_leaf=True))

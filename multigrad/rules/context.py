@@ -1,0 +1,333 @@
+"""`use`: which rule is in force where.
+
+One immutable object in a ContextVar. Forward reads it and keeps what it needs, so a backward that
+runs later, or on another thread, uses the rule that was in force at forward. Each loaded backend
+mirrors the active rules' token to where its compiler looks.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
+
+from ..backend.tensors.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
+from ..capture.code.signature import read_params
+from ..errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
+from ..graph.support.typed import Axes, Key, Over
+from ..trace.scope.draws import FREE, Counter, keyed, normalize_key
+from ..trace.scope.ranks import CHECKED, compare, note_failure, note_use
+from ..trace.scope.reads import names_in, note_lookup, reading
+from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
+from .model.misplaced import refuse_misplaced
+from .model.names import IN_FORCE, epoch_here
+from .model.rule import Rule, resolve, rule_over
+
+__all__ = [
+    "CURRENT",
+    "EMPTY",
+    "SCOPES",
+    "ActiveRules",
+    "Counter",
+    "RuleInForce",
+    "apply_now",
+    "check_scope",
+    "current",
+    "key_token",
+    "normalize_key",
+    "use",
+]  # fmt: skip
+
+Scope: TypeAlias = Literal["activations", "params", "all"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+MOST_IN_FORCE = 1024
+PLAIN = (float, int, bool, str)
+
+
+class _Default(str):
+    """A word that nobody gave, to be told from the same word given."""
+
+
+ALL: Any = _Default("all")
+_AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
+
+
+class use:
+    """Put a rule in force, as a context manager or a decorator.
+
+    Examples:
+        >>> x = np.array([-1.5, -0.2, 0.3, 2.0])
+        >>> act = xg.activation("Heaviside")  # a step: its true derivative is zero
+        >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}):
+        ...     y, pull = xg.vjp(act, x)
+        >>> pull(np.ones(4))[0]  # the rule of its forward, also after the block
+        array([0., 1., 1., 0.])
+        >>> @xg.use("noise", {"sigma": 0.1}, key=7)
+        ... def draw():
+        ...     return xg.apply_to_gradients(np.zeros(2))
+        >>> bool((draw() == draw()).all())  # under a key each call draws the same
+        True
+
+    The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins
+    over all. Where no scope is given, a rule that an outer `use` put in force by naming "params"
+    stays: a surrogate gradient put in force inside of a training step does not turn off the
+    clipping around it. `scope="all"` replaces both. A `scope` that names "params" acts by itself in
+    torch, Keras on torch included: each forward attaches hooks to the module's trainable parameters
+    (`multigrad.hook.remove_param_hooks` takes them off). `scope="all"` alone acts on parameters
+    where `multigrad.hook.attach_param_hooks` was called. In other frameworks neither can: there
+    `xg.apply_to_gradients`, `multigrad.keras.apply_to_gradients` and `multigrad.optax.apply_rule`
+    are the way. Around the `yield` of a generator the rule stays in force for the caller until the
+    generator goes on.
+
+    Args:
+        rule: a name, a Rule or a function `(ctx, grad_out, tin, **params)`.
+        params: values for the rule's params.
+        scope: "activations", "params", "all", or a tuple of them. Default: "all", save for what an
+            outer `use` named.
+        key: makes random rules reproducible, the same in every framework: an int as for
+            `jax.random.key`, a jax key, or two uint32. The n-th application, counted at forward
+            from 0 at each entry, draws from `fold_in(key, n)`. One key gives every example of a
+            `vmap` and every shard of a `shard_map` the same draws: fold the index in first, as in
+            `jax.random.fold_in(key, jax.lax.axis_index("i"))`, or say `over`: then each shard draws
+            its part of what the whole array would draw.
+        over: what a tensor in hand is a part of, where the array is split over devices: "global",
+            "shard" or a partition spec; see `Rule.over`. None: as the framework has it.
+        axis_name: the mesh axes or the group that its first axis is split over.
+
+    Raises:
+        RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a
+            ValueError).
+    """
+
+    def __init__(
+        self,
+        rule: str | Rule | Callable[..., Any],
+        params: Mapping[str, object] | None = None,
+        scope: Scope | Iterable[Scope] = ALL,
+        *,
+        key: Key | None = None,
+        over: Over | None = None,
+        axis_name: Axes | None = None,
+        **others: Never,
+    ) -> None:
+        if others:
+            raise refuse_misplaced(type(self), "use", rule, others)
+        is_plain = over is None and axis_name is None
+        self.rule = rule if is_plain else rule_over(rule, over, axis_name)
+        self.params = {} if params is None else read_params(params)
+        self.scope = ("all",) if scope is ALL else check_scope(scope)
+        self.key = key
+        self._given_scope: Any = scope if scope is ALL else self.scope
+
+    def __repr__(self) -> str:
+        given = [repr(getattr(self.rule, "name", self.rule))]
+        given += [f"params={self.params!r}"] if self.params else []
+        scope = self.scope[0] if len(self.scope) == 1 else self.scope
+        given += [] if self._given_scope is ALL else [f"scope={scope!r}"]
+        given += [] if self.key is None else [f"key={self.key!r}"]
+        return f"use({', '.join(given)})"
+
+    def __enter__(self) -> Self:
+        in_force = apply_now(self.rule, self.params, self.key)
+        before = CURRENT.get()
+        active = in_force.alone if self._given_scope is ALL and not before.hooks_params else None
+        if active is None:
+            active = self._put_over(before, in_force)
+        leaves = enter_rules(active.token)
+        if "params" in self.scope:
+            leaves.append(hook_params())
+        _ENTRIES.set(_Entry(self, before, leaves, _ENTRIES.get()))
+        CURRENT.set(active)
+        acts = active.activations
+        if acts is not None and acts.has_tensors:
+            show_tensors(active)
+        if CHECKED:
+            note_use(active)
+        return self
+
+    def _put_over(self, before: ActiveRules, in_force: RuleInForce) -> ActiveRules:
+        """Return the active rules within, where `before` are those around."""
+        both = "all" in self.scope
+        acts = in_force if both or "activations" in self.scope else before.activations
+        names_params = "params" in self.scope
+        stays = not names_params and (
+            not both or (self._given_scope is ALL and before.names_params)
+        )
+        pars = before.params if stays else in_force
+        hooked = names_params or before.hooks_params
+        named = before.names_params if stays else names_params
+        return ActiveRules(acts, pars, _token_of(acts, pars), hooked, named)
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> Literal[False]:
+        entry, inner = _ENTRIES.get(), None
+        while entry is not None and entry.use is not self:
+            entry, inner = entry.outer, entry
+        if entry is None:
+            raise MultigradError(
+                f"use({self.rule!r}) is left in another task or thread than it entered"
+            )
+        if inner is None:
+            _ENTRIES.set(entry.outer)
+            CURRENT.set(entry.before)
+        # a generator that was suspended in it is closed under a later `use`, which stays in force
+        else:
+            inner.before, inner.outer = entry.before, entry.outer
+        leave_rules(entry.leaves)  # after CURRENT is set: they follow it
+        if error is not None:
+            note_failure(error)
+        elif CHECKED and inner is None and entry.outer is None:
+            compare("the end of a use")
+        return False
+
+    def __call__(self, function: _AnyFunction) -> _AnyFunction:
+        """Return `function` run with the rule in force; draws count from 0 at each call.
+
+        Raises:
+            RuleTypeError: it is a generator function, which runs in pieces, or a class, whose
+                methods run later.
+        """
+        if inspect.isclass(function):
+            raise RuleTypeError(
+                f"use cannot decorate the class {function.__name__!r}: the rule would be in force "
+                "while an object is made, not in its methods. Decorate the method that runs "
+                "forward, or give the layer its rule: xg.activation(forward, rule)"
+            )
+        if not callable(function):
+            raise RuleTypeError(
+                f"use decorates a function, got {type(function).__name__} {function!r}; or write "
+                "`with xg.use(...):`"
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise RuleTypeError(
+                f"use cannot decorate the generator function {function.__name__!r}: between its "
+                "steps the rule would be in force for the caller. Put `with xg.use(...)` inside "
+                "of it around the work between two yields: around a `yield` it would be in force "
+                "for the caller too"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_async(*args: Any, **kwargs: Any) -> Any:
+                with use(self.rule, self.params, self._given_scope, key=self.key):
+                    return await function(*args, **kwargs)
+
+            return call_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with use(self.rule, self.params, self._given_scope, key=self.key):
+                return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A `use` that was entered, the rules before it, and the entry around it in the same task."""
+
+    use: use
+    before: ActiveRules
+    leaves: list[Leave]
+    outer: _Entry | None
+
+
+# Not in the `use` object, which threads and tasks may share.
+_ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
+    "multigrad_entries", default=None
+)
+
+
+def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the scope as a tuple of known words.
+
+    Examples:
+        >>> from multigrad.context import check_scope
+        >>> check_scope("params")
+        ('params',)
+        >>> check_scope("parms")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: no scope 'parms'; did you mean 'params'? (scopes: ...
+    """
+    words = tuple(scope) if isinstance(scope, Iterable) and not isinstance(scope, str) else (scope,)
+    for word in words:
+        if word not in SCOPES:
+            raise RuleValueError(
+                f"no scope {word!r}{suggest(str(word), SCOPES)} (scopes: {', '.join(SCOPES)})"
+            )
+    if not words:
+        raise RuleValueError(f"the scope is empty (scopes: {', '.join(SCOPES)})")
+    return words
+
+
+def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
+    """Resolve a rule by today's registry and return it ready to be applied; the same object for the
+    same name.
+
+    Examples:
+        >>> from multigrad.context import apply_now
+        >>> apply_now("triangular", {"width": 2.0}).bound_rule.values
+        (2.0,)
+    """
+    if rule is None:
+        raise RuleError("use needs a rule: a name, a Rule or a function, got None")
+    own = _key_of(rule, params) if key is None else None
+    now = epoch_here()  # first: a name that changes meanwhile is looked up again
+    known: Any = (-1, None, ())
+    if own is not None:
+        known = IN_FORCE.get(own, known)
+    if known[0] != now:
+        with reading() as found:
+            bound_rule = resolve(rule).bound_rule(params)
+        draws = FREE if key is None else keyed(key)
+        ready = RuleInForce(bound_rule, draws)
+        known = now, ready, names_in(found)
+        if own is not None:
+            if len(IN_FORCE) >= MOST_IN_FORCE:
+                IN_FORCE.clear()
+            # A cycle: for a name alone, as what users give is let go of at once.
+            ready.alone = ActiveRules(ready, ready, _token_of(ready, ready))
+            IN_FORCE[own] = known
+    in_force: RuleInForce = known[1]
+    for lookup in known[2]:
+        note_lookup(lookup)
+    return in_force
+
+
+def _key_of(rule: Any, params: Mapping[str, Any] | None) -> Any:
+    """Return a name with plain params as a key; None: it is looked up each time."""
+    if type(rule) is not str or not (params is None or isinstance(params, dict)):
+        return None
+    if not params:
+        return rule
+    words: list[Any] = [rule]
+    for name, value in params.items():
+        kind = type(value)
+        # 0.0 equals -0.0; what is no number or word may change, or have no hash.
+        if kind not in PLAIN or (kind is float and not value):
+            return None
+        words += name, kind, value
+    return tuple(words)
+
+
+def _token_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
+    first = "-" if acts is None else acts.token
+    second = first if pars is acts else "-" if pars is None else pars.token
+    return f"{first} | {second}"
+
+
+def current() -> ActiveRules:
+    """Return the active rules.
+
+    Examples:
+        >>> from multigrad.context import current
+        >>> with xg.use("triangular"):
+        ...     current().activations.bound_rule.specialization.rule
+        <Rule triangular(width=1.0)>
+    """
+    return CURRENT.get()

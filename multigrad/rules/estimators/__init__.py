@@ -1,0 +1,44 @@
+"""Functions with a forward of their own: quantizers, signs and steps, codebooks, discrete draws.
+
+    y = xg.estimators.lsq(weight, step, bits=4)
+
+Each is a `Function` for every framework; `catalogue()` has them by name.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...graph.support.namespace import namespace
+from .binary import (
+    approx_sign,
+    magnitude_aware_sign,
+    ste_heaviside,
+    ste_sign,
+    ste_ternary,
+    swish_sign,
+)
+from .clamps import clamp_with_grad, clipped_relu, gradient_reversal
+from .declared import Estimator, catalogue, describe
+from .quantizers import (
+    dorefa_activations,
+    dorefa_weights,
+    fake_quantize,
+    pact,
+    quantization_noise,
+)
+from .rounding import ste_ceil, ste_floor, ste_round, ste_trunc
+from .sampling import bernoulli_st, bernoulli_straight_through, gumbel_softmax
+from .step_sizes import lsq, lsq_plus, n2uq
+from .surrogates import learnable_step
+from .vectors import replace_grad, rotation_trick, straight_through, vq
+
+__all__ = [
+    "Estimator", "approx_sign", "bernoulli_st", "bernoulli_straight_through", "catalogue",
+    "clamp_with_grad", "clipped_relu", "describe", "dorefa_activations", "dorefa_weights",
+    "fake_quantize", "gradient_reversal", "gumbel_softmax", "learnable_step", "lsq", "lsq_plus",
+    "magnitude_aware_sign", "n2uq", "pact", "quantization_noise", "replace_grad", "rotation_trick",
+    "ste_ceil", "ste_floor", "ste_heaviside", "ste_round", "ste_sign", "ste_ternary", "ste_trunc",
+    "straight_through", "swish_sign", "vq",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

@@ -1,0 +1,311 @@
+"""What an estimator is: a Function with a forward of its own, declared once.
+
+A declaration is a function `(x, ...) -> (outputs, grad)` in the neutral dialect; `grad` gives the
+gradients of the first arguments, the others have none. Its docstring says the forward, then
+"Gradients:", then "Source:"; the docs are written from there. Arguments are checked before anything
+is captured, so that a mistake is told in the same words on every framework and by every compiler.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from ...backend.contract import Backend
+from ...capture.code.table import XP, check_dialect
+from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
+from ...functions.calls.arguments import Layout, flatten
+from ...functions.calls.recipe import Recorded
+from ...functions.custom_gradient import GradientRecipe
+from ...functions.function import Function
+from ...graph.ir.types import FLOATS, T
+from ...graph.support.ranges import Range, read_ranges
+from ...graph.support.trees import optree
+from ...graph.support.typed import P, R
+from ...trace.scope.present import now
+from ...trace.trace import Trace
+from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
+
+_declared: dict[str, Estimator] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of an estimator.
+
+    Attributes:
+        annotation: "Tensor", "float", "int", "bool" or "str", perhaps with "| None". A tensor may
+            be given for a float and, but for the first argument, a number for a tensor.
+        usual: the type that needs no look.
+        fits: what its shape is checked by.
+    """
+
+    name: str
+    annotation: str
+    default: Any
+    usual: type
+    range: Range | None
+    fits: Fit
+
+
+def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
+    """Return what arguments are tried with: defaults, and arrays where there is none."""
+    first = np.linspace(-1.6, 1.5, 12).reshape(3, 4)
+    channels = np.array([0.5, 0.75, 1.0, 1.25])
+    given = [first, *(first[::-1] if each.fits is alike else channels for each in arguments[1:])]
+    return tuple(
+        array if each.default is inspect.Parameter.empty else each.default
+        for each, array in zip(arguments, given, strict=True)
+    )
+
+
+class EstimatorRecipe(GradientRecipe):
+    """How a declaration is run: an argument that it gives no gradient for has none."""
+
+    __slots__ = ()
+
+    def lay_out(
+        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    ) -> Layout:
+        """Return the layout of a call's arguments.
+
+        Raises:
+            GradientError: a tensor among them is of no float dtype.
+        """
+        layout = super().lay_out(parameters, leaves, tree)
+        for leaf in layout.tensors:
+            if leaf.dtype not in (*FLOATS, T):
+                raise GradientError(
+                    f"{self.subject} got a {leaf.dtype} tensor for argument {leaf.path!r}; "
+                    f"expected one of {', '.join(FLOATS)}: cast it first"
+                )
+        return layout
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return _padded(super().record(trace, args, kwargs), len(args))
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return _padded(super().run(args, kwargs), len(args))
+
+
+def _padded(recorded: Recorded, count: int) -> Recorded:
+    pull = recorded.pull
+    assert pull is not None
+
+    def pull_all(grad_out: Any) -> tuple[Any, ...]:
+        returned = pull(grad_out)
+        given = returned if isinstance(returned, tuple) else (returned,)
+        return (*given, *(None,) * (count - len(given)))
+
+    return replace(recorded, pull=pull_all)
+
+
+class Estimator(Function[P, R]):
+    """A Function of the library.
+
+    Examples:
+        >>> [argument.name for argument in xg.estimators.lsq.arguments]
+        ['x', 'step', 'bits', 'signed', 'scale_gradient']
+        >>> xg.estimators.lsq(np.array([1.0]), -0.5)  # checked at the call
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: function 'lsq': param 'step' is > 0 and finite, got -0.5
+
+    Attributes:
+        family: the file that it stands in.
+        arguments: what it takes, in order.
+        examples: arguments that it is tried with, where its signature alone does not tell.
+    """
+
+    is_surrogate = True
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        ranges: Mapping[str, str],
+        shapes: Mapping[str, Fit],
+        examples: tuple[Any, ...] | None,
+    ) -> None:
+        recipe = EstimatorRecipe(function, function.__name__, False, check_dialect(XP))
+        super().__init__(recipe, function)
+        assert self.parameters is not None
+        self.family = function.__module__.rpartition(".")[2]
+        read = read_ranges(ranges, self.recipe.subject)
+        self.arguments = tuple(
+            Argument(
+                name=name,
+                annotation=str(each.annotation),
+                default=each.default,
+                usual=usual_type(str(each.annotation)),
+                range=read.get(name),
+                fits=shapes.get(name, broadcasts),
+            )
+            for name, each in self.parameters.parameters.items()
+        )
+        self.examples = examples or examples_of(self.arguments)
+        self._values = tuple(each.default for each in self.arguments)
+        self._required = self._values.count(inspect.Parameter.empty)
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The ranges of its numbers, by name."""
+        found = {each.name: each.range for each in self.arguments if each.range is not None}
+        return MappingProxyType(found)
+
+    @property
+    def _filled_in(self) -> Mapping[str, Any]:
+        """The values, by name, of the arguments that a call may leave out."""
+        empty = inspect.Parameter.empty
+        return {each.name: each.default for each in self.arguments if each.default is not empty}
+
+    def with_defaults(self, values: tuple[Any, ...]) -> Self:
+        """Return this Function with other values for all arguments but the first.
+
+        Examples:
+            >>> narrow = xg.estimators.ste_sign.with_defaults((0.5,))
+            >>> y, pull = xg.vjp(narrow, np.array([0.25, 0.75]))
+            >>> pull(np.ones(2))[0]
+            array([1., 0.])
+        """
+        other = super().with_defaults(values)
+        first, *rest = self.arguments
+        own = [replace(each, default=v) for each, v in zip(rest, values, strict=True)]
+        other.arguments = (first, *own)
+        other._values = (self._values[0], *values)
+        other._required = 1
+        return other
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the outputs for the arguments; gradients flow back by the own backward.
+
+        Raises:
+            RuleTypeError: an argument is missing, unknown or of another kind.
+            RuleValueError: a number is out of its range, or a shape does not fit.
+        """
+        given: Any = self.prepare(args, kwargs)
+        return Function.__call__(self, *given)
+
+    def _complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
+        """Return the leaves of a call that did not come in by `__call__`, checked and completed."""
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        return flatten(self.prepare(args, kwargs, backend), {})
+
+    def prepare(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Backend | None = None
+    ) -> tuple[Any, ...]:
+        """Return all arguments of a call by position, checked; tensors are not read."""
+        if kwargs or not self._required <= len(args) <= len(self._values):
+            args = self._in_order(args, kwargs)
+        else:
+            args = (*args, *self._values[len(args) :])
+        shape = lengths_of(args[0])
+        given: dict[str, Any] = {}
+        bounded = []
+        for argument, value in zip(self.arguments, args, strict=True):
+            if type(value) is not argument.usual:
+                value = now(value, backend)
+                own = lengths_of(value)
+                if own is not None and shape is not None and given:
+                    self._check_shape(argument, own, shape)
+                value = coerce(self.recipe.subject, argument.name, argument.annotation, value)
+            given[argument.name] = value
+            if argument.range is not None and type(value) is argument.usual:
+                bounded.append(argument)
+        for argument in bounded:
+            assert argument.range is not None
+            argument.range.check(self.recipe.subject, argument.name, given[argument.name], given)
+        return tuple(given.values())
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of a call by position, defaults among them."""
+        arguments = self.arguments
+        given, rest = list(args), dict(kwargs)
+        for argument in arguments[len(args) :]:
+            given.append(rest.pop(argument.name, argument.default))
+        missing = [
+            each.name
+            for each, value in zip(arguments, given, strict=False)
+            if value is inspect.Parameter.empty
+        ]
+        if len(args) > len(arguments) or rest or missing:
+            names = [each.name for each in arguments]
+            twice = [name for name in rest if name in names]
+            if missing:
+                problem = f"lacks {', '.join(missing)}"
+            elif twice:
+                problem = f"got {', '.join(twice)} twice"
+            elif rest:
+                word = next(iter(rest))
+                problem = f"takes no {word!r}{suggest(word, names)}"
+            else:
+                problem = f"got {len(args)} arguments for {len(arguments)}"
+            raise RuleTypeError(f"{self.recipe.subject} {problem} (arguments: {', '.join(names)})")
+        return tuple(given)
+
+    def _check_shape(self, argument: Argument, own: Any, shape: Any) -> None:
+        expected = argument.fits(own, shape)
+        if expected:
+            raise RuleValueError(
+                f"{self.recipe.subject} got {argument.name!r} of shape {own} for "
+                f"{self.arguments[0].name!r} of shape {shape}; expected {expected}"
+            )
+
+
+class Declare(Protocol):
+    """What `estimator` returns."""
+
+    def __call__(self, function: Callable[P, Any], /) -> Estimator[P, Any]: ...
+
+
+def estimator(
+    *,
+    ranges: Mapping[str, str] | None = None,
+    shapes: Mapping[str, Fit] | None = None,
+    examples: tuple[Any, ...] | None = None,
+) -> Declare:
+    """Declare a Function of the library.
+
+    Args:
+        ranges: of its numbers, as those of a rule's params.
+        shapes: what shapes are checked by; without a row an argument broadcasts to the first one.
+        examples: see `Estimator`.
+    """
+
+    def declare(function: Callable[P, Any]) -> Estimator[P, Any]:
+        made = Estimator(function, ranges or {}, shapes or {}, examples)
+        _declared[made.name] = made
+        return made
+
+    return declare
+
+
+def describe(function: Estimator) -> tuple[str, str, str]:
+    """Return the forward, the gradients and the source of a Function, from its docstring.
+
+    Examples:
+        >>> forward, gradients, source = xg.estimators.describe(xg.estimators.ste_round)
+        >>> forward, gradients
+        ('x rounded to the nearest integer, ties to even.', 'x: 1.')
+    """
+    said, _, _ = inspect.cleandoc(function.__doc__ or "").partition("Examples:")
+    text = " ".join(said.split())
+    forward, _, rest = text.partition("Gradients")
+    gradients, _, source = rest.partition("Source: ")
+    return forward.strip(), gradients.lstrip(":, ").strip(), source.strip()
+
+
+def catalogue() -> dict[str, Estimator]:
+    """Return the Functions of the library, by name.
+
+    Examples:
+        >>> sorted(xg.estimators.catalogue())[:2]
+        ['approx_sign', 'bernoulli_st']
+    """
+    return dict(sorted(_declared.items()))

@@ -1,0 +1,367 @@
+"""`xg.activation`: an activation whose backward is the rule in force, on any framework's tensors.
+
+The hot path of a call is one context read, one dictionary hit and the framework's own autodiff
+entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Never, TypeVar
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use
+from ...capture.code.signature import read_params
+from ...functions.calls.arguments import flatten
+from ...graph.support.fixed import FixedParams
+from ...graph.support.notebook import InNotebooks
+from ...graph.support.typed import Axes, Over
+from ...lowering.forwards import Forward
+from ...lowering.input_checks import find_lacking, refuse_lacking
+from ...lowering.names import ActivationName
+from ...trace.scope.draws import FREE
+from ...trace.scope.present import at_present
+from ...trace.scope.ranks import CHECKED, note_applied
+from ...trace.scope.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
+from ...trace.scope.regions import is_of_then
+from ...trace.trace import Value, dtype_name
+from .. import registry
+from ..context import CURRENT, RuleInForce, apply_now
+from ..model.forwards_of_code import ForwardOfCode, as_forward
+from ..model.misplaced import refuse_misplaced
+from ..model.rule import BoundRule, Rule, read_number, rule_over
+from ..model.under import forward_on, put_under
+
+Tensor = Any
+T = TypeVar("T")
+
+
+_keys = itertools.count()
+by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
+
+
+class Activation(InNotebooks):
+    """A callable activation; see `activation`. It is fixed: compiled code would not see it
+    change.
+    """
+
+    autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
+    __slots__ = (
+        "__weakref__", "_latest", "_met", "_own", "_params", "_rule", "_valued", "forward", "key",
+        "runtime",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        forward: str | Callable[..., Any] | Forward = "ReLU",
+        rule: str | Rule | Callable[..., Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        at_zero: float | None = None,
+        threshold: float | None = None,
+    ) -> None:
+        self.forward: Forward = as_forward(forward, at_zero, threshold)
+        self._rule = rule
+        self._params = read_params(params)
+        # Equal keys mean the same backward under the same active rules.
+        name = self.forward.key
+        self.key = name if rule is None else f"{name}:{next(_keys)}"
+        by_key[self.key] = self
+        # The epoch, what was looked up in it, and the names read: one tuple, as `_latest`.
+        self._own: tuple[int, RuleInForce | None, tuple[Lookup, ...]] = (-1, None, ())
+        self._latest: tuple[Any, ...] = (None, None, None, None)
+        self._met: RuleInForce | None = None  # with numbers that move, as they were last
+        # Likewise: what acts, the values, it with them.
+        self._valued: tuple[Any, ...] = (None, None, None)
+        in_use()  # compilers can neither read the discovery of backends nor load one
+        own = self.own_in_force()  # a wrong rule or param is said here, not in the first forward
+        self.runtime = own.specialization.runtime if own is not None else ()
+
+    def __repr__(self) -> str:
+        rule = f", rule={self.rule!r}" if self.rule is not None else ""
+        params = f", params={self.params!r}" if self.params else ""
+        return f"activation({self.forward.words}{rule}{params})"
+
+    @property
+    def rule(self) -> str | Rule | Callable[..., Any] | None:
+        """The own rule as it was given; None where `use` decides."""
+        return self._rule
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The values given for the own rule's params."""
+        return FixedParams(self._params, "make another: xg.activation(forward, rule, params={...})")
+
+    def __reduce__(self) -> Any:
+        # What was looked up here stays here: a copy, in this process or another, looks it up
+        # itself.
+        forward = self.forward
+        named = forward if isinstance(forward, ForwardOfCode) else forward.name
+        return Activation, (named, self._rule, self._params)
+
+    def of_then(self) -> Activation:
+        """Return this one with its rule looked up here, in a region that runs again where names
+        have changed since it ran first.
+        """
+        if self._rule is None or not is_of_then():
+            return self
+        activation, given = self.__reduce__()
+        return activation(*given)
+
+    def own_in_force(self) -> RuleInForce | None:
+        """Return the own rule, looked up by today's registry; None where `use` decides."""
+        if self._rule is None:
+            if self._params:
+                raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
+            return None
+        looked_up, in_force, _ = self._own
+        epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
+        if looked_up != epoch:
+            with reading() as found:
+                in_force = apply_now(self._rule, self._params)
+            self._own = epoch, in_force, names_in(found)
+        return in_force
+
+    def in_force(self) -> RuleInForce | None:
+        """Return the rule that acts now: the own one, else that of the innermost `use`."""
+        active = CURRENT.get().activations
+        if self._rule is None:
+            return active
+        own = self.own_in_force()
+        assert own is not None
+        if active is not None and active.counter is not None:
+            # A key given to `use` seeds the layer's own random rule too.
+            return RuleInForce(own.bound_rule, active.draws)
+        return own
+
+    def __call__(self, x: T) -> T:
+        """Return the activation of x; gradients flow back by the rule in force now."""
+        for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
+            if isinstance(x, types) and is_reading():
+                return call_read(self, x)
+        return self.apply(x)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return the activation of x, where no compiler reads along."""
+        return self._apply(x, CURRENT.get().activations if self._rule is None else self.in_force())
+
+    def _apply(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
+        # One tuple, so that other threads see all of it or none.
+        latest, kind, dtype, function = self._latest
+        if latest is in_force and kind is type(x) and dtype is x.dtype:
+            return function(x)
+        return self._look_up(x, in_force)
+
+    def _apply_present(self, x: Tensor, in_force: RuleInForce) -> Tensor:
+        """Apply under what stood a moment ago for numbers that move: what is looked up for them is
+        remembered when they are met again.
+        """
+        if in_force is self._met:
+            return self._apply(x, in_force)
+        self._met = in_force
+        return self.apply_as(x, in_force)
+
+    def call_with(self, x: Tensor, values: tuple[Any, ...]) -> Tensor:
+        """Return the activation of x under the own rule with these values of its run-time params.
+
+        Args:
+            values: numbers, or 0-d tensors of x's framework, in the order of the rule's
+                `specialization.runtime`.
+        """
+        for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
+            if isinstance(x, types) and is_reading():
+                return call_read(self, x, values)
+        in_force = self.with_values(values)
+        if in_force is self._valued[2]:  # the same object at the next call: it may be remembered
+            return self._apply(x, in_force)
+        return self.apply_as(x, in_force)
+
+    def with_values(self, values: tuple[Any, ...]) -> RuleInForce:
+        """Return the own rule as it acts now, with other values of its run-time params."""
+        in_force = self.in_force()
+        assert in_force is not None
+        then, known, applied = self._valued
+        is_fixed = are_numbers(values)
+        if then is in_force and is_fixed and known == values:
+            return applied
+        self.check_values(in_force)
+        if is_fixed:
+            in_force.specialization.check_numbers(values)
+        bound_rule = BoundRule(in_force.specialization, values, in_force.bound_rule.token)
+        applied = RuleInForce(bound_rule, in_force.draws)
+        if is_fixed and in_force.counter is None:
+            self._valued = in_force, values, applied
+        return applied
+
+    def check_values(self, in_force: RuleInForce) -> None:
+        """Check that a rule takes the values that `call_with` is given."""
+        now = in_force.specialization.runtime
+        if now != self.runtime:
+            raise registry.RuleError(
+                f"rule {in_force.specialization.rule.name!r} took the params {list(self.runtime)} "
+                f"and was registered anew with {list(now)}: assign it to the layer again"
+            )
+
+    def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
+        """Return the activation of x under a rule that the caller gives."""
+        backend = backend_of(x)
+        self.tell(backend, x)
+        if CHECKED:
+            note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
+        bound_rule = at_present(in_force, backend).bound_rule
+        leaves = (x, *bound_rule.values)
+        entry = put_under(bound_rule.specialization, self.forward)._entry_on(backend, leaves)
+        y = entry.run(leaves, in_force.draws)
+        self.tell_drawn(backend, in_force, x)
+        return y
+
+    def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
+        """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
+        if isinstance(x, Value):
+            return self._record(x, in_force)
+        backend = backend_of(x)
+        if in_force is not None and in_force.moves:
+            return self._apply_present(x, at_present(in_force, backend))
+        self.tell(backend, x)
+        if CHECKED:
+            note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
+        if in_force is None:
+            function = plain(self.forward, backend, x)
+        else:
+            specialization, leaves = in_force.specialization, (x, *in_force.values)
+            entry = put_under(specialization, self.forward)._entry_on(backend, leaves)
+            if backend.compiler.on_read is not None or specialization.reads:
+                y = entry.run(leaves, in_force.draws)
+                self.tell_drawn(backend, in_force, x)
+                return y
+            function = entry.bound(x, in_force.values, in_force.draws)
+        if backend.compiler.on_read is None and not CHECKED:
+            self._latest = (in_force, type(x), x.dtype, function)
+        return function(x)
+
+    def tell(self, backend: Backend, x: Tensor = None) -> None:
+        """Tell a backend's compiler what a trace of this activation depends on: the rule in force,
+        or its own one.
+        """
+        if self._rule is None:
+            if backend.compiler.on_read is not None:
+                backend.compiler.on_read(x, self)
+        elif backend.compiler.on_depend is not None:
+            for lookup in self._own[2]:
+                backend.compiler.on_depend(lookup)
+
+    def tell_drawn(self, backend: Backend, in_force: Any, x: Tensor = None) -> None:
+        """Tell a compiler that an own rule drew: from the key of the rule in force, if any."""
+        if (
+            self._rule is not None
+            and in_force.specialization.draws
+            and backend.compiler.on_read is not None
+        ):
+            backend.compiler.on_read(x, self)
+
+    def _record(self, x: Value, in_force: RuleInForce | None) -> Value:
+        """Record the activation inside of a capture; derivatives pass by the rule in force now."""
+        if self._rule is None:
+            look_up(RULE_IN_FORCE)
+        for lookup in self._own[2]:
+            note_name(lookup.name, lookup.number)
+        if in_force is None:
+            return put_under(None, self.forward)._inline(*flatten((x,), {}))
+        in_force = at_present(in_force)
+        numbers = [read_number(value) for value in in_force.values]
+        if None in numbers:
+            advice = x.trace.words.advise("give the param to the function as an argument")
+            raise x.trace.error(
+                f"applies a rule under a param that is known at run time only{advice}"
+            )
+        specialization = in_force.specialization
+        output = put_under(specialization, self.forward)._inline(*flatten((x, *numbers), {}))
+        if specialization.draws:
+            look_up(RULE_IN_FORCE)  # its key seeds an own rule too
+            if in_force.counter is not None:
+                raise x.trace.error(
+                    "applies a random rule under a key, which counts applications one by one. "
+                    "Take the vjp of the activation itself, or leave key= out"
+                )
+        return output
+
+
+def are_numbers(values: tuple[Any, ...]) -> bool:
+    """Return whether values are equal only where they are the same: no tensors, no 0.0, which
+    equals -0.0.
+    """
+    return all((type(value) is float and value) or type(value) is int for value in values)
+
+
+_lacking: dict[tuple[str, str], dict[str, str]] = {}
+
+
+def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
+    """Return the activation without a rule for tensors like x: the framework's own, with its own
+    derivative.
+    """
+    if isinstance(forward, ForwardOfCode):
+        return forward.function
+    if not forward.differentiable:
+        return put_under(None, forward)._entry_on(backend, (x,)).bound(x, (), FREE)
+    key = (backend.name, forward.name)
+    if key not in _lacking:
+        subject = f"activation {forward.name!r}"
+        _lacking[key] = find_lacking(subject, backend, forward.graph())
+    if _lacking[key]:
+        refuse_lacking(_lacking[key], dtype_name(x.dtype))
+    return forward_on(backend, forward)
+
+
+def activation(
+    forward: ActivationName | Callable[..., Any],
+    rule: str | Rule | Callable[..., Any] | None = None,
+    params: Mapping[str, object] | None = None,
+    *,
+    at_zero: float | None = None,
+    threshold: float | None = None,
+    over: Over | None = None,
+    axis_name: Axes | None = None,
+    **others: Never,
+) -> Activation:
+    """Return an activation for tensors of any framework, whose backward is the rule in force.
+
+    Examples:
+        >>> spike = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+        >>> y, pull = xg.vjp(spike, np.array([-1.0, 0.5, 3.0]))
+        >>> y
+        array([0., 1., 1.])
+        >>> pull(np.ones(3))[0]
+        array([0.5 , 0.75, 0.  ])
+        >>> rounded = xg.activation(np.round, rule="clipped_straight_through")  # any function of x
+        >>> rounded(np.array([0.4, 0.6]))
+        array([0., 1.])
+
+    Args:
+        forward: a name that `xg.activations()` lists, in any case, with or without underscores, or
+            another usual name of it ("sigmoid", "step", "swish"); or a function of one tensor,
+            written with any library: a Function, `torch.sign`, `jax.nn.mish`, one of your own. It
+            is captured at its first call, and the rule is that of its input, whose shape and dtype
+            the output must have. An object that holds no tensors is copied.
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+            the true derivative acts (zero for the steps: Heaviside, Sign, Round, Floor, Ternary),
+            or a Function's own backward.
+        params: values for the rule's params.
+        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0: that of snnTorch,
+            norse and spyx. SpikingJelly, snnax and braintools have 1 for Heaviside, larq has 1 for
+            Sign. It is part of the activation's name: "Heaviside(at_zero=1.0)" means the same.
+        threshold: of Ternary, which is the sign where abs(x) is above it and 0 elsewhere; 0.05 by
+            default, as in larq. It is part of the name too: "Ternary(threshold=0.1)".
+        over: what the rule's reductions and draws are taken over, where the tensor is a part of an
+            array that is split over devices; see `Rule.over`.
+        axis_name: the mesh axes or the group that its first axis is split over.
+
+    Raises:
+        RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
+        TraceError: at the first call under a rule; the function cannot be captured.
+        GradientError: there; its output has not the input's shape and dtype.
+    """
+    if others:
+        raise refuse_misplaced(activation, "activation", rule, others)
+    return Activation(forward, rule_over(rule, over, axis_name), params, at_zero, threshold)

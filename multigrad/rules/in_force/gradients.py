@@ -1,0 +1,183 @@
+"""`xg.apply_to_gradients`: a rule on gradients that exist already, in any framework.
+
+`GradientRule` is what the optimizers of Keras and optax are made of: the same, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Never, TypeVar
+
+from ...backend.finding.discovery import backend_of
+from ...backend.tensors.values import concrete_number, key_for
+from ...errors import BackendNotFound, RuleError
+from ...graph.support.typed import Axes, Key, Over
+from ...trace.scope.draws import FREE, Counter, Draws, keyed
+from ...trace.scope.ranks import CHECKED, compare
+from ...trace.scope.reads import Lookup, names_in, note_name, reading
+from .. import registry
+from ..context import CURRENT, EMPTY, RuleInForce, apply_now
+from ..model.bare import apply_rule
+from ..model.misplaced import refuse_misplaced
+from ..model.rule import BoundRule, Rule, rule_over
+
+T = TypeVar("T")
+
+
+def apply_to_gradients(
+    grads: T,
+    rule: str | Rule | Callable[..., Any] | None = None,
+    params: Mapping[str, object] | None = None,
+    *,
+    key: Key | None = None,
+    over: Over | None = None,
+    axis_name: Axes | None = None,
+    **others: Never,
+) -> T:
+    """Apply a rule to each gradient of a pytree, with `tin=None`.
+
+    Examples:
+        >>> grads = {"weight": np.array([3.0, 4.0]), "bias": np.array([0.1])}
+        >>> xg.apply_to_gradients(grads, "clip_norm", {"max_norm": 1.0})
+        {'weight': array([0.6, 0.8]), 'bias': array([0.1])}
+        >>> with xg.use("clip_norm", {"max_norm": 1.0}, scope="params"):
+        ...     xg.apply_to_gradients([np.array([0.0, 2.0]), None])
+        [array([0., 1.]), None]
+
+    Args:
+        grads: a tensor, or a list, tuple, dict or any registered pytree of them; None stays None.
+        rule: a name, a Rule or a function; None takes the rule that `use` put in force for the
+            scope "params" or "all". Without one, the gradients are returned as they are.
+        params: values for the rule's params.
+        key: the key of random rules; each leaf counts as one application.
+        over: what the rule's reductions and draws are taken over, where each leaf is a part of an
+            array that is split over devices; see `Rule.over`. Gradients that every device holds
+            whole are no parts: leave it away for them.
+        axis_name: the mesh axes or the group that the leaves' first axis is split over.
+
+    Returns:
+        The same structure; every leaf keeps shape and dtype.
+
+    Raises:
+        RuleError: the rule or a param is unknown.
+        BackendNotFound: a leaf is no tensor of an installed framework.
+    """
+    import optree
+
+    if others:
+        raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
+    in_force = _application(rule_over(rule, over, axis_name), params, key)
+    tree: Any = grads  # optree's annotations know one type of leaf
+    applied: Any = optree.tree_map(
+        lambda leaf: None if leaf is None else _apply(in_force, leaf, rule is None),
+        tree,
+        none_is_leaf=True,
+    )
+    if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
+        compare("apply_to_gradients")
+    return applied
+
+
+def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:
+    if rule is not None:
+        return apply_now(rule, params, key)
+    if params:
+        raise RuleError(f"params {sorted(params)} need a rule to take them")
+    active = CURRENT.get().params
+    if active is None or key is None:
+        return active
+    return RuleInForce(active.bound_rule, keyed(key))
+
+
+def _apply(in_force: RuleInForce | None, leaf: Any, follows: bool) -> Any:
+    try:
+        backend = backend_of(leaf)
+    except BackendNotFound as error:
+        if in_force is None:
+            return leaf
+        raise BackendNotFound(f"apply_to_gradients met a leaf that is no tensor: {error}") from None
+    if backend.compiler.on_read is not None and follows:
+        # Also without a rule: that is what a trace would keep.
+        backend.compiler.on_read(leaf, None, "params")
+    if in_force is None:
+        return leaf
+    return apply_rule(in_force, None, leaf, None)
+
+
+class GradientRule:
+    """A rule for an optimizer's gradients: looked up when it is used, with numbers that may be
+    tensors.
+
+    Attributes:
+        rule: as it was given.
+        params: what was given for its params.
+        numbers: those of its params that may be tensors, with their values; bound ones are not
+            among them.
+        draws: whether the rule is random; None where only its application can tell.
+    """
+
+    def __init__(self, rule: Any, params: Mapping[str, Any] | None = None) -> None:
+        if rule is None:
+            raise RuleError(
+                "apply_to_gradients needs a rule: a name, a Rule or a function, got None"
+            )
+        self.rule = rule
+        self.params = dict(params or {})
+        self._epoch = -1
+        self._names: tuple[Lookup, ...] = ()
+        self._spec = bound_rule = self.look_up()
+        graph, facts = bound_rule.likely_graph(False)
+        self.draws: bool | None = None
+        self.numbers: dict[str, Any] = {}
+        if bound_rule.specialization.rule.native is True:
+            self.draws = False  # not by a key
+        if graph is not None:
+            self.draws = graph.input("key") is not None
+            bound = registry.resolve(rule).bound
+            self.numbers = {
+                name: value
+                for name, value in zip(
+                    bound_rule.specialization.runtime, bound_rule.values, strict=True
+                )
+                if name not in bound
+                and name not in bound_rule.specialization.hidden
+                and f"param:{name}" not in facts
+            }
+
+    def look_up(self) -> BoundRule:
+        """Return the rule that is meant now, with its params."""
+        epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
+        if epoch != self._epoch:
+            with reading() as found:
+                self._spec = apply_now(self.rule, self.params).bound_rule
+            self._epoch, self._names = epoch, names_in(found)
+        for lookup in self._names:  # what traces this keeps it for these
+            note_name(lookup.name, lookup.number)
+        return self._spec
+
+    def at_step(self, numbers: Mapping[str, Any], key: Any, count: Any) -> RuleInForce:
+        """Return the rule as it acts in one step.
+
+        Args:
+            numbers: what stands now for some of `numbers`.
+            key: two uint32, or None.
+            count: how many steps have been made, as a tensor; the n-th gradient of this one draws
+                from `fold_in(fold_in(key, count), n)`.
+        """
+        bound_rule = self.look_up()
+        values = (
+            numbers.get(name, value)
+            for name, value in zip(
+                bound_rule.specialization.runtime, bound_rule.values, strict=True
+            )
+        )
+        bound_rule = BoundRule(bound_rule.specialization, tuple(values), bound_rule.token)
+        draws = FREE if key is None else Draws(fold_step(key, count), Counter())
+        return RuleInForce(bound_rule, draws)
+
+
+def fold_step(key: Any, count: Any) -> Any:
+    """Return the key of a step, whose number is a tensor."""
+    backend = backend_of(count)
+    number = concrete_number(count)
+    return backend.draws.fold_in(key_for(backend, key), count if number is None else int(number))

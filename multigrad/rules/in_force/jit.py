@@ -1,0 +1,253 @@
+"""`xg.jit`: the framework's compiler, keyed by the rule in force.
+
+What follows `jit` serves the backends: the rules in force are cut into what is fixed in compiled
+code and what is hidden among its arguments: the numbers, those that move among them, the key, and
+how many applications were made before.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, overload
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import backend_of, load_backend
+from ...errors import BackendNotFound, MultigradError
+from ...graph.support.typed import P, R
+from ...trace.scope.draws import FREE, Counter, Draws
+from ...trace.scope.moving import Moving
+from ..context import ActiveRules, RuleInForce
+from ..model.rule import BoundRule, value_token
+
+_serial = itertools.count()
+
+
+class Decorator(Protocol):
+    """What `jit` returns where it is given options alone."""
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def jit(fn: Callable[P, R], framework: str | None = None, **options: Any) -> Callable[P, R]: ...
+@overload
+def jit(fn: None = None, framework: str | None = None, **options: Any) -> Decorator: ...
+def jit(
+    fn: Callable[P, R] | None = None, framework: str | None = None, **options: Any
+) -> Callable[P, R] | Decorator:
+    """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
+
+    Numeric params of the rule in force are hidden run-time arguments, so a changed number does not
+    retrace; so is what a schedule (`xg.schedule`) stands at, also that of a layer's own rule.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> act = xg.activation("Heaviside")
+        >>> @xg.jit
+        ... def slope(x):
+        ...     return jax.grad(lambda x: act(x).sum())(x)
+        >>> x = jnp.array([0.0, 0.25])
+        >>> with xg.use("triangular", params={"width": 0.5}):
+        ...     print(slope(x))
+        [1.  0.5]
+        >>> with xg.use("rectangular"):  # traced again: never the code of another rule
+        ...     print(slope(x))
+        [1. 1.]
+
+    Args:
+        fn: the function; without it, a decorator is returned.
+        framework: "torch", "jax" or "tensorflow"; by default that of the first tensor among the
+            arguments.
+        **options: handed to the framework's compiler (`backend="aot_eager"`, `static_argnums=...`,
+            `jit_compile=True`).
+
+    Raises:
+        BackendNotFound: the framework is unknown, or no argument is a tensor.
+    """
+    if fn is None:
+        return functools.partial(jit, framework=framework, **options)
+    if not callable(fn):
+        raise MultigradError(f"jit needs a function, got {type(fn).__name__}")
+    compiled: dict[str, Callable[..., Any]] = {}
+    if framework is not None:
+        backend = load_backend(framework)
+        compiled[backend.name] = _compile(backend, fn, options)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        name = framework
+        if name is None:
+            backend = _owner(fn, (args, kwargs))
+            name = backend.name
+            if name not in compiled:
+                compiled[name] = _compile(backend, fn, options)
+        return compiled[name](*args, **kwargs)
+
+    return call
+
+
+def _compile(
+    backend: Backend, fn: Callable[..., Any], options: dict[str, Any]
+) -> Callable[..., Any]:
+    if backend.compiler.jit is None:
+        raise BackendNotFound(f"backend {backend.name!r} has no compiler; call the function itself")
+    return backend.compiler.jit(fn, options)
+
+
+def _owner(fn: Callable[..., Any], arguments: Any) -> Backend:
+    """Return the backend of the first tensor among the arguments."""
+    backend = _find_owner(arguments)
+    if backend is None:
+        import optree
+
+        backend = _find_owner(optree.tree_leaves(arguments))
+    if backend is None:
+        name = getattr(fn, "__name__", "the function")
+        raise BackendNotFound(
+            f"xg.jit cannot tell the framework of {name!r}: no argument is a tensor. Say it: "
+            "xg.jit(fn, framework='jax')"
+        )
+    return backend
+
+
+def _find_owner(value: Any) -> Backend | None:
+    # The common containers by hand: Dynamo, which reads this in nested calls, cannot read optree.
+    if isinstance(value, list | tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            backend = _find_owner(inner)
+            if backend is not None:
+                return backend
+        return None
+    try:
+        backend = backend_of(value)
+    except BackendNotFound:
+        return None
+    return backend if backend.compiler.jit is not None else None
+
+
+# --- the rules in force, cut in two ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What of a rule in force compiled code takes as arguments."""
+
+    values: tuple[Any, ...] = ()
+    key: Any = None
+    count: Any = None  # the number of the next application
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The active rules, one for both scopes once, and the params that are fixed in compiled code.
+
+    Those are the params whose numbers the rule's Python code looks at.
+    """
+
+    active: ActiveRules
+    rules: tuple[RuleInForce | None, RuleInForce | None]
+    looked_at: tuple[frozenset[str], frozenset[str]]
+
+
+def cut(active: ActiveRules) -> Cut:
+    """Return how active rules are cut, by what is known of them now."""
+    same = active.params is active.activations
+    first, second = rules = active.activations, None if same else active.params
+    return Cut(active, rules, (_looked_at(first), _looked_at(second)))
+
+
+def _looked_at(in_force: RuleInForce | None) -> frozenset[str]:
+    if in_force is None:
+        return frozenset()
+    specialization = in_force.specialization
+    if specialization.rule.native is True or specialization.uncapturable is not None:
+        return frozenset(specialization.runtime)
+    prefix = "param:"
+    return frozenset(f.removeprefix(prefix) for f in specialization.facts if f.startswith(prefix))
+
+
+def fixed(cut: Cut, epoch: int | str, moving: tuple[Moving, ...]) -> str:
+    """Return as text what is fixed in compiled code.
+
+    Args:
+        moving: the numbers that move which it takes besides.
+    """
+    words = [_fixed(rule, names) for rule, names in zip(cut.rules, cut.looked_at, strict=True)]
+    both = cut.active.params is cut.active.activations
+    taken = "".join([f" {each.serial}" for each in moving])
+    return f"{words[0]} | {'=' if both else words[1]} ~{epoch}{taken}"
+
+
+def _fixed(in_force: RuleInForce | None, looked_at: frozenset[str]) -> str:
+    if in_force is None:
+        return "-"
+    specialization = in_force.specialization
+    pairs = zip(specialization.runtime, in_force.values, strict=True)
+    words = [f"{name}={value_token(v)}" if name in looked_at else name for name, v in pairs]
+    return f"{specialization.id}({','.join(words)}){'' if in_force.counter is None else '@'}"
+
+
+def hide(cut: Cut) -> tuple[Hidden, Hidden]:
+    """Return what is not fixed, for each rule."""
+    first, second = (_hide(rule, n) for rule, n in zip(cut.rules, cut.looked_at, strict=True))
+    return first, second
+
+
+def _hide(in_force: RuleInForce | None, looked_at: frozenset[str]) -> Hidden:
+    if in_force is None:
+        return Hidden()
+    pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
+    values = tuple(value for name, value in pairs if name not in looked_at)
+    if in_force.counter is None:
+        return Hidden(values)
+    return Hidden(values, in_force.key, in_force.counter.count)
+
+
+def reveal(cut: Cut, hidden: tuple[Hidden, Hidden]) -> ActiveRules:
+    """Return the rules for a trace: what was hidden is put back, as the arguments of the trace."""
+    first, second = map(_reveal, cut.rules, cut.looked_at, hidden)
+    both = cut.active.params is cut.active.activations
+    token = f"<traced {next(_serial)}>"
+    return replace(cut.active, activations=first, params=first if both else second, token=token)
+
+
+def _reveal(
+    in_force: RuleInForce | None, looked_at: frozenset[str], hidden: Hidden
+) -> RuleInForce | None:
+    if in_force is None:
+        return None
+    values = iter(hidden.values)
+    pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
+    merged = tuple(value if name in looked_at else next(values) for name, value in pairs)
+    bound_rule = BoundRule(in_force.specialization, merged, f"<traced {next(_serial)}>")
+    if in_force.counter is None:
+        return RuleInForce(bound_rule, FREE)
+    return RuleInForce(bound_rule, Draws(hidden.key, Counter(hidden.count)))
+
+
+def count_applied(traced: ActiveRules) -> tuple[int, int]:
+    """Return how many applications each of the active rules for a trace has made."""
+    counters = [rule.counter if rule else None for rule in cut(traced).rules]
+    first, second = (0 if counter is None else counter.number for counter in counters)
+    return first, second
+
+
+def advance(cut: Cut, applied: tuple[int, int]) -> None:
+    """Let the counters of the active rules stand where they would, had compiled code been eager."""
+    for rule, number in zip(cut.rules, applied, strict=True):
+        if rule is not None and rule.counter is not None:
+            rule.counter.advance(number)
+
+
+def call_cut(active: ActiveRules, call: Callable[[Cut], Any]) -> Any:
+    """Call with the active rules cut; once more where tracing shows that more must be fixed."""
+    while True:
+        tried = cut(active)
+        try:
+            return call(tried)
+        except Exception:
+            if cut(active) == tried:
+                raise

@@ -1,0 +1,279 @@
+"""`xg.vjp`: outputs and pullback by one call, on every framework and on NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import backend_among, refuse_unusable
+from ...capture.code.signature import name_of
+from ...errors import GradientError, RuleTypeError, TraceError
+from ...functions.calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
+from ...functions.calls.assumptions import check_assumptions
+from ...functions.calls.binding import assemble
+from ...functions.calls.bound import BoundFunction
+from ...functions.calls.gradients import match_gradients
+from ...functions.calls.native import check_native, run_recipe
+from ...functions.calls.updates import check_apart
+from ...functions.custom_gradient import refuse_class
+from ...functions.function import Function
+from ...functions.plain import PairRecipe
+from ...functions.recipes.record import NotCaptured
+from ...graph import ops
+from ...graph.support.trees import optree
+from ...graph.support.typed import R
+from ...trace.scope.draws import FREE, Draws
+from ...trace.scope.present import at_present
+from ...trace.trace import Value
+from ..model.under import put_under
+from .activation import Activation
+
+Tensor = Any
+Pullback = Callable[[Any], tuple[Any, ...]]
+
+
+def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
+    """Return `f(*inputs)`, and the map from a cotangent of it to the gradients of the inputs.
+
+    Examples:
+        >>> @xg.custom_gradient
+        ... def twice(x, limit):
+        ...     return 2.0 * x, lambda upstream: (xp.clip(2.0 * upstream, -limit, limit), None)
+        >>> y, pull = xg.vjp(twice, np.array([1.0, 2.0]), 1.5)
+        >>> pull(np.array([0.5, 1.0]))[0]
+        array([1. , 1.5])
+
+    Args:
+        f: a Function, an activation, or any function of tensors. On NumPy, which has no autodiff of
+            its own, it is captured, and differentiated by the VJPs of its ops and by the own
+            backward of each Function in it.
+        *inputs: tensors of one framework, or NumPy arrays; also nested. Numbers and other values
+            are handed on.
+
+    Returns:
+        The outputs, and `pullback(cotangent)`: the cotangent is nested like the outputs (None:
+        zero); it returns a tuple with one gradient per input, nested like it; zeros where an output
+        does not depend on a float input, None for what is no float tensor.
+
+    Raises:
+        TraceError: on NumPy; f cannot be captured.
+        GradientError: the cotangent does not fit the outputs.
+        TypeError: f is a class, or nothing that is called.
+    """
+    refuse_class(f)
+    leaves, tree = flatten(inputs, {})
+    if learn_containers(leaves):
+        leaves, tree = flatten(inputs, {})
+    leaves = [unwrap(leaf) for leaf in leaves]
+    leaves = [
+        np.asarray(leaf) if isinstance(leaf, float) and not _has_tensor(leaves) else leaf
+        for leaf in leaves
+    ]
+    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    if not places and any(isinstance(leaf, Value) for leaf in leaves):
+        raise TraceError("xg.vjp computes numbers: code that calls it runs as it is written")
+    if not places:
+        refuse_unusable(*map(type, leaves))
+        raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
+    backend = backend_among(leaves[i] for i in places)
+    flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
+    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, flat, tree)
+
+
+def vjp_leaves(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
+    """Return the outputs of f as a flat list, their nesting, and the map from their cotangents to
+    one gradient per leaf.
+
+    Args:
+        leaves, tree: the arguments as a flat list, and the nesting of (args, kwargs).
+        backend: the one that owns the tensors among the leaves.
+    """
+    if backend.autodiff.vjp is None:
+        outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
+        return *optree.tree_flatten(outputs, none_is_leaf=True), pull_leaves
+    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    nesting: list[Any] = []
+
+    def run(tensors: Sequence[Tensor]) -> list[Any]:
+        given = list(leaves)
+        for i, tensor in zip(places, tensors, strict=True):
+            given[i] = tensor
+        args, kwargs = optree.tree_unflatten(tree, given)
+        flat, own = optree.tree_flatten(f(*args, **kwargs), none_is_leaf=True)
+        nesting.append(own)
+        return flat
+
+    flat, pull_tensors = backend.autodiff.vjp(run, [leaves[i] for i in places])
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(places, pull_tensors(cotangents), strict=True):
+            gradients[i] = gradient
+        return gradients
+
+    return flat, nesting[-1], pull
+
+
+def _shape_of(x: Any) -> tuple[int, ...] | None:
+    """Return a tensor's or number's shape; None where it has none, or one that is not yet known."""
+    if isinstance(x, bool | int | float):
+        return ()
+    try:
+        shape = tuple(x.shape)
+    except (AttributeError, TypeError, ValueError):  # TensorFlow's of an unknown rank
+        return None
+    return shape if all(type(length) is int for length in shape) else None
+
+
+def _has_tensor(leaves: Sequence[Any]) -> bool:
+    return any(owner_of(leaf) is not None for leaf in leaves)
+
+
+def _pullback(
+    pull: Callable[[list[Any]], list[Any]], outputs: Sequence[Any], tree: Any
+) -> Pullback:
+    """Return the pullback between nestings, of one between flat lists."""
+    shapes = [_shape_of(y) for y in outputs]  # and not the outputs, which it would keep alive
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        flat = optree.tree_leaves(cotangent, none_is_leaf=True)
+        if len(flat) != len(shapes):
+            raise GradientError(
+                f"vjp's pullback got {len(flat)} cotangents for {len(shapes)} outputs; pass them "
+                "nested like the outputs, None for zero"
+            )
+        for given, shape in zip(flat, shapes, strict=True):
+            found = None if given is None else _shape_of(given)
+            if found is not None and shape is not None and found != shape:
+                raise GradientError(
+                    f"vjp's pullback got a cotangent of shape {found} for an output of shape "
+                    f"{shape}; expected the same shape"
+                )
+        args, _ = optree.tree_unflatten(tree, pull(flat))
+        return tuple(args)
+
+    return pullback
+
+
+def _by_capture(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback on a backend without autodiff of its own."""
+    count = len(leaves)
+    f = getattr(f, "captured_form", f)  # of what `override` returned
+    if isinstance(f, Activation) and count == 1:
+        in_force = f.in_force()
+        specialization, values, draws = None, (), FREE
+        if in_force is not None:
+            in_force = at_present(in_force, backend)
+            specialization, values = in_force.specialization, in_force.values
+            draws = in_force.draws
+        function = put_under(specialization, f.forward)
+        leaves, tree = flatten((*leaves, *values), {})
+    else:
+        if isinstance(f, BoundFunction):
+            args, kwargs = optree.tree_unflatten(tree, leaves)
+            leaves, tree = flatten(*f.complete(args, kwargs))
+            f = f.function
+        recipe = PairRecipe(f, None, None, name_of(f))
+        function = f if isinstance(f, Function) else Function(recipe, f)
+        draws = function.draws
+        leaves, tree = function._complete(leaves, tree)
+    outputs, pull = _of_function(function, leaves, tree, draws, backend)
+    return outputs, lambda cotangents: pull(cotangents)[:count]
+
+
+def _of_function(
+    function: Function, leaves: Sequence[Any], tree: Any, draws: Draws, backend: Backend
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback of a Function, which gives a gradient for each leaf."""
+    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    if function.native is True:
+        return _as_it_is(function, layout, leaves, backend, None)
+    try:
+        variant = function._variant_for(layout, leaves)
+    except NotCaptured as error:
+        error.error.__cause__ = error.__cause__
+        if getattr(function.recipe, "backward", True) is None:
+            raise error.error from error.__cause__
+        told = function.recipe.give_up(error.error)
+        return _as_it_is(function, layout, leaves, backend, told)
+    graphs = variant.graphs
+    check_assumptions(function.recipe.subject, variant, backend, leaves)
+    if variant.updates:
+        tensors = [leaves[i] for i in layout.indices("tensor")]
+        check_apart(function.recipe.subject, variant.updates, tensors)
+    native = function._lowered(variant, backend).native
+    order = (*layout.indices("tensor"), *layout.indices("number"))
+    given = [leaves[i] for i in order]
+    key = [draws.next_key(backend)] if graphs.is_random else []
+    output, pull_arrays = native.vjp(*given, *key)
+    single = len(graphs.cotangents) == 1
+    positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        chosen = [cotangents[i] for i in positions]
+        found = pull_arrays(chosen[0] if single else tuple(chosen))
+        found = (found,) if len(graphs.inputs) == 1 else found
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(layout.indices("tensor"), found, strict=True):
+            gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
+        return gradients
+
+    return assemble(variant, (output,) if single else output), pull
+
+
+def _as_it_is(
+    function: Function,
+    layout: Layout,
+    leaves: Sequence[Any],
+    backend: Backend,
+    error: TraceError | None,
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback of a function that runs as it is."""
+    recorded = run_recipe(function.recipe, backend, *layout.rebuild(leaves), error)
+    flat, nesting = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        upstream = [
+            None if owner_of(y) is None else _as_cotangent(c, y, backend)
+            for c, y in zip(cotangents, flat, strict=True)
+        ]
+        assert recorded.pull is not None
+        returned = recorded.pull(optree.tree_unflatten(nesting, upstream))
+        gradients = match_gradients(function.name, returned, layout)
+        for i in layout.indices("tensor"):
+            leaf = layout.leaves[i]
+            gradient = check_native(function.name, leaf.path, leaves[i], gradients[i], backend)
+            gradients[i] = _zeros_if_none(gradient, leaves[i], leaf.is_float, backend)
+        return [
+            g if leaf.is_float else None for g, leaf in zip(gradients, layout.leaves, strict=True)
+        ]
+
+    return recorded.outputs, pull
+
+
+def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
+    """Return a cotangent of the output's dtype; None is zero."""
+    if given is None:
+        return _zeros_like(output, backend)
+    if owner_of(given) is not backend:
+        given = backend.tensors.from_numpy(np.asarray(given))
+    return (
+        given
+        if given.dtype == output.dtype
+        else backend.kernels.rows[ops.CAST](given, dtype=output.dtype)
+    )
+
+
+def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
+    return _zeros_like(like, backend) if gradient is None and is_float else gradient
+
+
+def _zeros_like(tensor: Tensor, backend: Backend) -> Tensor:
+    return backend.tensors.from_numpy(np.zeros_like(backend.tensors.to_numpy(tensor)))

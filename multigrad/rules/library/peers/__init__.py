@@ -1,0 +1,1 @@
+"""The rules of other packages, by their names and with their defaults."""

@@ -1,0 +1,121 @@
+"""Gradients of quantizers that see the input alone. `tin` is the number before it is rounded.
+
+Quantizers with a forward and learnable numbers of their own are in `xg.estimators`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import RuleValueError
+from ..registry import register
+from . import curves
+
+Tensor = Any
+
+
+@register("dorefa_activations")
+def dorefa_activations(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """grad_out where 0 <= tin <= 1, else 0; both edges belong to the window; without tin, 1
+    everywhere.
+
+    Source: DoReFa-Net, Zhou et al., 2016 (arXiv 1606.06160), section 2.3; `DoReFa` of larq.
+    """
+    return grad_out if tin is None else grad_out * ((tin >= 0.0) & (tin <= 1.0))
+
+
+@register("dorefa_weights")
+def dorefa_weights(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """grad_out * (1 - tanh(tin)^2) / max|tanh(tin)|, the maximum over all of tin, which counts as a
+    constant; 0 where all of tin is 0; without tin the factor is 1.
+
+    Source: DoReFa-Net, Zhou et al., 2016 (arXiv 1606.06160), eq. 9; `DoReFa` of larq with
+    mode="weights".
+    """
+    return grad_out if tin is None else curves.dorefa_weights(grad_out, tin)
+
+
+@register("quantization_noise", ranges={"factor": ">= 0 and <= 1"})
+def quantization_noise(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, factor: float = 0.5
+) -> Tensor:
+    """grad_out * (1 - factor), whatever tin is: the share of a number that is not quantized yet.
+
+    Source: `qnoise_factor` of qkeras's quantizers with use_ste=False.
+    """
+    return grad_out * (1.0 - factor)
+
+
+@register("clamp_with_grad", ranges={"low": "<= high", "high": ">= low"})
+def clamp_with_grad(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, low: float = 0.0, high: float = 1.0
+) -> Tensor:
+    """grad_out where low <= tin <= high, and beyond where a step against it leads back: grad_out <=
+    0 below low, grad_out >= 0 above high; else 0; without tin, everywhere.
+
+    That is grad_out * (tin - clip(tin, low, high)) >= 0, without its underflow. Source:
+    `ClampWithGrad` of VQGAN+CLIP by Crowson, 2021.
+    """
+    if tin is None:
+        return grad_out
+    inside = (tin >= low) & (tin <= high)
+    leads_back = ((tin < low) & (grad_out <= 0.0)) | ((tin > high) & (grad_out >= 0.0))
+    return grad_out * (inside | leads_back)
+
+
+@register("qkeras.quantized_bits", ranges={"qnoise_factor": ">= 0 and <= 1"})
+def qkeras_quantized_bits(
+    ctx: Any,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    qnoise_factor: float = 1.0,
+    use_ste: bool = True,
+) -> Tensor:
+    """grad_out with use_ste, else grad_out * (1 - qnoise_factor), whatever tin is.
+
+    Source: `quantized_bits` of qkeras, which does not clip the gradient.
+    """
+    return grad_out if use_ste else grad_out * (1.0 - qnoise_factor)
+
+
+@register("qkeras.binary")
+@register("qkeras.ternary")
+def qkeras_ternary(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """grad_out * (1 - tanh(tin)^2): 1 at zero, and without tin.
+
+    With a scale given for their alpha it is grad_out, unchanged: `straight_through`. Source:
+    `binary` and `ternary` of qkeras with their default, alpha=None.
+    """
+    return grad_out if tin is None else grad_out * curves.tanh(tin, 1.0)
+
+
+@register("larq.ste_sign", ranges={"clip_value": ">= 0"})
+@register("larq.ste_tern", ranges={"clip_value": ">= 0"})
+@register("larq.ste_heaviside", ranges={"clip_value": ">= 0"})
+def larq_ste(ctx: Any, grad_out: Tensor, tin: Tensor | None, clip_value: float = 1.0) -> Tensor:
+    """grad_out where |tin| <= clip_value, else 0; the edge belongs to the window; without tin, 1
+    everywhere. larq's None is infinity here.
+
+    Source: `ste_sign`, `ste_tern` and `ste_heaviside` of larq.
+    """
+    return grad_out if tin is None else grad_out * (abs(tin) <= clip_value)
+
+
+@register("larq.DoReFa", ranges={"k_bit": ">= 1"})
+def larq_dorefa(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, k_bit: int = 2, mode: str = "activations"
+) -> Tensor:
+    """grad_out where 0 <= tin <= 1, else 0, as `dorefa_activations`; with mode="weights" the
+    gradient of `dorefa_weights`.
+
+    `k_bit` is taken for larq's sake: the gradient does not depend on it. Source: `DoReFa` of larq.
+    """
+    if mode not in ("activations", "weights"):
+        raise RuleValueError(
+            f"rule 'larq.DoReFa': mode is 'activations' or 'weights', got {mode!r}"
+        )
+    if tin is None:
+        return grad_out
+    if mode == "weights":
+        return curves.dorefa_weights(grad_out, tin)
+    return grad_out * ((tin >= 0.0) & (tin <= 1.0))

@@ -1,0 +1,140 @@
+"""A bare rule on tensors: `rule(None, grad_out, tin, **params)`, and on gradients outside of any
+autodiff.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import backend_among
+from ...errors import GradientError, TraceError
+from ...functions.calls.arguments import Leaf, lay_out
+from ...functions.calls.facts import gather_facts
+from ...functions.proof.samples import calling
+from ...functions.recipes.record import NotCaptured
+from ...graph import ops
+from ...graph.support.threads import build_once
+from ...graph.support.trees import optree
+from ...lowering.input_checks import (
+    check_float,
+    check_values,
+    find_device,
+    find_lacking,
+    refuse_lacking,
+    shapes_agree,
+    two_devices,
+)
+from ...trace.scope.identity import items_key
+from ...trace.scope.present import at_present
+from ...trace.scope.ranks import CHECKED, note_gradient
+from ...trace.scope.rules import RuleInForce
+from ...trace.trace import NeedsConcrete, dtype_name
+from .specialization import Specialization
+
+Tensor = Any
+MOST_ENTRIES = 1024  # of one specialization: there may be one per shape or value
+_MISSING: Any = object()  # None: the rule runs as it is
+EmittedRule = tuple[Callable[..., Any], bool, Mapping[str, str]]
+
+
+def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
+    backend = backend_among((grad_out, tin))
+    if in_force.moves:
+        in_force = at_present(in_force, backend)
+    if CHECKED:
+        note_gradient(in_force, backend.tensors.is_traced(grad_out))
+    specialization, values = in_force.specialization, in_force.values
+    if grad_out is None:
+        raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")
+    for tensor in (grad_out, tin):
+        if isinstance(tensor, int | float) and not hasattr(tensor, "dtype"):
+            raise GradientError(
+                f"{specialization.subject} got {type(tensor).__name__} {tensor!r}; expected a "
+                f"tensor: numpy.array({float(tensor)!r}), or one of your framework"
+            )
+        if tensor is not None:
+            check_float(tensor, specialization.rule)
+    if tin is not None and not shapes_agree(grad_out.shape, tin.shape):
+        raise GradientError(
+            f"{specialization.subject} got a gradient of shape {tuple(grad_out.shape)} for an "
+            f"input of shape {tuple(tin.shape)}; expected the same shape"
+        )
+    if tin is not None and find_device(grad_out) != find_device(tin):
+        raise two_devices(specialization.subject, "a gradient", grad_out, "its input", tin)
+    check_values(specialization.subject, specialization.runtime, backend, grad_out, values)
+    if tin is not None and grad_out.dtype != tin.dtype:
+        grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
+    find = _finders.get(backend.name) or _finder_for(backend)
+    found = find(specialization, backend, grad_out, tin, values)
+    if found is None:
+        return specialization.run_as_it_is(ctx, grad_out, tin, values)
+    call, is_random, lacking = found
+    refuse_lacking(lacking, dtype_name(grad_out.dtype))
+    arguments = (grad_out,) if tin is None else (grad_out, tin)
+    key = (in_force.draws.next_key(backend),) if is_random else ()
+    return call(*arguments, *values, *key)
+
+
+Find = Callable[
+    [Specialization, Backend, Tensor, Tensor | None, tuple[Any, ...]], EmittedRule | None
+]
+_finders: dict[str, Find] = {}
+
+
+def _finder_for(backend: Backend) -> Find:
+    """Return `_find` as a compiler must see it that reads Python: it would enter a capture."""
+    opaque = backend.compiler.opaque
+    return _finders.setdefault(backend.name, _find if opaque is None else opaque(_find))
+
+
+def _find(
+    specialization: Specialization,
+    backend: Backend,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    values: tuple[Any, ...],
+) -> EmittedRule | None:
+    """Return the emitted rule, whether it is random, and what it lacks by dtype; None: it runs as
+    it is.
+    """
+    if specialization.rule.native is True:
+        return None
+    leaves = (grad_out, *values)
+    rows = [Leaf("tensor", "grad_out", "grad_out", dtype_name(grad_out.dtype))]
+    rows += [Leaf("number", name, name) for name in specialization.runtime]
+    layout = lay_out(optree.tree_structure((leaves, {}), none_is_leaf=True), rows)
+    while True:
+        try:
+            facts = gather_facts(specialization.subject, specialization.facts, layout, leaves)
+        except NotCaptured as error:
+            raise error.error from None
+        key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
+        found = specialization.entries.get(key, _MISSING)
+        if found is not _MISSING:
+            return found
+        build = functools.partial(_build, specialization, backend, tin is not None, facts)
+        try:
+            with calling(grad_out if tin is None else tin, specialization.params(values)):
+                return build_once(specialization.entries, key, build, MOST_ENTRIES)
+        except NeedsConcrete:
+            continue  # `facts` have grown: look again
+
+
+def _build(
+    specialization: Specialization, backend: Backend, has_tin: bool, facts: Mapping[str, Any]
+) -> EmittedRule | None:
+    # Another thread's capture may have found that more is needed.
+    if not specialization.facts <= facts.keys():
+        raise NeedsConcrete(*specialization.facts, noted=False)
+    try:
+        graph = specialization.graph(has_tin, facts)
+        specialization.prove_dtype(has_tin, facts)
+    except TraceError as error:
+        specialization.give_up(error)
+        return None
+    lacking = find_lacking(specialization.subject, backend, graph)
+    return specialization.emit(graph, backend), graph.input("key") is not None, lacking

@@ -1,0 +1,144 @@
+"""From a rule and its params to a `BoundRule`: what is static, what is known at run time, and which
+specializations of a rule there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...backend.tensors.values import concrete_number
+from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value, read_params
+from ...errors import RuleTypeError
+from ...graph.support.addresses import is_address
+from ...trace.scope.identity import function_key, items_key, owners_of
+from ...trace.scope.moving import Moving
+from .codes import code_of
+from .parts import bind_addressed
+from .specialization import BoundRule, Slot, Specialization
+
+Rule = Any  # of rule.py, which binds itself by what stands here
+MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
+_serial = itertools.count()
+
+
+def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> BoundRule:
+    """Check params against the rule's signature and ranges and return the BoundRule."""
+    given = read_params(params)
+    if any(map(is_address, given)) and rule.parts:
+        rule, given = bind_addressed(rule, given)
+    signature = rule.signature
+    rule._check_names(given, signature)
+    values = {**_values(rule, signature, given), **rule.bound}
+    if rule.bound:
+        # Bound values run as params do, so that the code of a rule is shared by all its bindings.
+        rule = rule.copy(bound={})
+        signature = rule.signature
+    runtime: dict[str, Any] = {}
+    static: dict[str, Any] = {}
+    for name, value in values.items():
+        is_runtime, value = check_value(rule.name, signature.param(name), value)
+        (runtime if is_runtime else static)[name] = value
+    if rule.own_ranges or rule.parts:  # each `use` with a new number asks
+        rule._check_ranges({**runtime, **static}, whole=bool(rule.parts))
+    known = rule._specializations
+    rule, hidden = _hide_bound(rule._frozen(), {*signature.params, *values})
+    runtime.update(hidden)
+    names = tuple(sorted(runtime))
+    specialization = _specialize(rule, names, static, frozenset(hidden), known)
+    ordered = tuple(runtime[name] for name in names)
+    return BoundRule(
+        specialization, ordered, f"{specialization.id}({','.join(map(value_token, ordered))})"
+    )
+
+
+def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what to pass on: given values, and the defaults of a single function."""
+    values = dict(given)
+    for param in signature.params.values():
+        if param.name in given:
+            continue
+        if param.default is REQUIRED:
+            raise RuleTypeError(
+                f"rule {rule.name!r} needs a value for param {param.name!r}: "
+                f"params={{{param.name!r}: ...}}"
+            )
+        if rule.function is not None:
+            # The parts of a composed rule may have different defaults: they keep their own.
+            values[param.name] = param.default
+    return values
+
+
+def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
+    """Return a rule in which slots stand for the run-time values that its parts have bound, and
+    those by name.
+    """
+    hidden: dict[str, Any] = {}
+    bound = dict(rule.bound)
+    for name, value in rule.bound.items():
+        if not isinstance(value, STATIC_TYPES):
+            own = f"{name}_of_part{path}"
+            while own in taken:
+                own += "_"
+            hidden[own], bound[name] = value, Slot(own)
+    parts = []
+    for i, part in enumerate(rule.parts, 1):
+        part, inner = _hide_bound(part, taken, f"{path}_{i}")
+        parts.append(part)
+        hidden.update(inner)
+    return (rule.copy(bound=bound, parts=tuple(parts)), hidden) if hidden else (rule, hidden)
+
+
+def _specialize(
+    rule: Rule,
+    runtime: tuple[str, ...],
+    static: Mapping[str, Any],
+    hidden: frozenset[str],
+    known: dict[Any, dict[Any, Specialization]],
+) -> Specialization:
+    """Return the rule with its static params, the same for what does the same."""
+    identity = _identity(rule)
+    own = known.get(identity)
+    if own is None:  # those of parts that have their names no more go
+        known.clear()
+        own = known.setdefault(identity, {})
+    key = (runtime, items_key(static))
+    specialization = own.get(key)
+    if specialization is None:
+        code = code_of(rule.name, (identity, *key), _owners(rule))
+        if len(own) >= MOST_SPECIALIZATIONS:
+            own.clear()
+        specialization = own.setdefault(key, Specialization(rule, runtime, static, hidden, code))
+    return specialization
+
+
+def _identity(rule: Rule) -> Any:
+    """Return what a rule does, as a key."""
+    made_of = (
+        function_key(rule.function)
+        if rule.function is not None
+        else tuple(map(_identity, rule.parts))
+    )
+    said = (rule.name, rule.native, rule.first_order, rule.library, rule.prove, rule.shards)
+    return said, made_of, items_key(rule.bound)
+
+
+def _owners(rule: Rule) -> Iterator[Any]:
+    if rule.function is not None:
+        yield from owners_of(rule.function)
+    for part in rule.parts:
+        yield from _owners(part)
+
+
+def value_token(value: Any) -> str:
+    """Return text that is equal for equal numbers, and for equal tensors; a traced value equals
+    nothing else.
+    """
+    if isinstance(value, float | int):
+        return repr(value)
+    if isinstance(value, Moving):
+        return f"moving {value.serial}"
+    number = concrete_number(value)
+    # Not a number's text: what is compiled for a number holds it, and a tensor may change in place.
+    return f"<traced {next(_serial)}>" if number is None else f"tensor {number!r}"

@@ -1,0 +1,343 @@
+"""Any function of one tensor in the place of an activation's name.
+
+It is captured as Functions are, and its graph stands where a named activation has its op: so a rule
+over it is lowered, keyed and compiled as over any other.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import types
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...capture.code.signature import called_method, name_of
+from ...capture.code.state import OWN, read_state
+from ...capture.dialects import xp as xp_dialect
+from ...capture.values.attributed import Attributed
+from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
+from ...functions.calls.arguments import flatten
+from ...functions.chain import list_tensors
+from ...functions.function import Function
+from ...functions.held import HeldRecipe, OfObject, holds_state, owner_of_method
+from ...functions.plain import calling
+from ...functions.plain import function as make_function
+from ...functions.recipes.record import NotCaptured
+from ...graph.ir.graph import Graph
+from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
+from ...graph.passes.facts import needed_shapes
+from ...graph.passes.simplify import simplify
+from ...graph.support.threads import build_once
+from ...lowering.forwards import Forward, find_forward
+from ...trace.axes import known_shape
+from ...trace.derived.calls import drop_calls
+from ...trace.derived.derivatives import pullback
+from ...trace.scope.identity import function_key, items_key
+from ...trace.trace import NeedsConcrete, Trace, Value
+
+Tensor = Any
+MOST_GRAPHS = 256
+MOST_RULES = 256
+_serials = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ForwardOfCode(Forward):
+    """A function of one tensor as a forward.
+
+    Attributes:
+        given: what the user gave.
+        function: the Function of it, whose gradient acts where no rule does.
+        serial: of this function alone: others may have its name.
+        lowered: it as a plain function, by backend.
+        under: the Functions that rules are over it. They are kept here, as what is made of names is
+            kept with the rules: it goes with the forward.
+    """
+
+    given: Any = None
+    function: Any = None
+    serial: str = ""
+    graphs: dict[Any, Graph] = field(default_factory=dict)
+    lowered: dict[str, Any] = field(default_factory=dict)
+    under: dict[Any, Function] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What is equal for the same function alone."""
+        return self.name + self.serial  # Dynamo formats no numbers that differ
+
+    @property
+    def words(self) -> str:
+        """How code writes it, whose name needs no quotes."""
+        return self.name
+
+    def graph(self) -> Graph:
+        """Return `tin -> output` as for any input.
+
+        Raises:
+            TraceError: it cannot be captured, or has one graph for each rank, shape or dtype.
+        """
+        try:
+            return self.graph_for({})
+        except NeedsConcrete as need:
+            raise TraceError(
+                f"forward {self.name!r} has one graph per {', '.join(need.facts)} of its input; "
+                "it is captured when xg.activation(...) is called"
+            ) from need
+
+    def graph_for(self, facts: Mapping[str, Any]) -> Graph:
+        """Return `tin -> output` under facts about the input, captured once.
+
+        Raises:
+            NeedsConcrete: more facts are needed.
+            TraceError: it cannot be captured.
+            GradientError: the output is no tensor of the input's shape and dtype.
+        """
+        build = partial(self._capture, dict(facts))
+        return build_once(self.graphs, items_key(facts), build, MOST_GRAPHS)
+
+    def derivative(self) -> Graph:
+        """Return the true derivative, which a Function's own backward may differ from."""
+        return simplify(pullback(self.graph()))
+
+    def _capture(self, facts: dict[str, Any]) -> Graph:
+        trace = Trace(self.name, facts, Attributed, "function", xp_dialect)
+        tin = trace.input("tin", INPUT)
+        try:
+            output = self.function(tin)
+        except NotCaptured as error:
+            raise self._explain(error.error) from error.__cause__
+        except TraceError as error:
+            raise self._explain(error) from error.__cause__
+        output = self._check(trace, output)
+        graph = Graph(self.name, (tin.node,), (output.node,), trace.locations)
+        return simplify(drop_calls(graph))
+
+    def _check(self, trace: Trace, output: Any) -> Value:
+        """Return the output where it fits the gradient that a rule takes."""
+        if not isinstance(output, Value) or output.node.type.kind != "tensor":
+            raise self._misfit(f"a {type(output).__name__}")
+        if trace.key is not None:
+            raise trace.error(
+                "draws random numbers, which a forward under a rule does not: the rule's draws "
+                "would be the same. Give it a backward of its own, xg.function(forward, backward)"
+            )
+        type_ = output.node.type
+        if type_.shape != INPUT_SHAPE:
+            shape = known_shape(output)
+            if shape is None:
+                raise NeedsConcrete(*needed_shapes(output.node))
+            if "shape" not in trace.facts:
+                raise NeedsConcrete("shape")
+            own = trace.facts["shape"]
+            if shape != own:
+                raise self._misfit(f"the shape {shape} for an input of {own}")
+        if type_.dtype == T:
+            return output
+        if type_.dtype in FLOATS:
+            if "dtype" not in trace.facts:
+                raise NeedsConcrete("dtype")
+            if trace.facts["dtype"] == type_.dtype:
+                return output
+        raise self._misfit(f"the dtype {type_.dtype}")
+
+    def _explain(self, error: TraceError) -> TraceError:
+        if isinstance(error, DisprovedError):
+            return error
+        text = f"{error}. Under a rule the forward {self.name!r} has to be captured"
+        return TraceError(text, error.place)
+
+    def _misfit(self, given: str) -> GradientError:
+        return GradientError(
+            f"forward {self.name!r} gives {given}; under a rule a forward gives one tensor of the "
+            "input's shape and dtype, as the rule's gradient is that of its input. Leave the rest "
+            "outside of the activation, or write xg.function(forward, backward)"
+        )
+
+    def prove(self, x: Tensor) -> None:
+        """Compare what was captured with the function, once, for tensors like x.
+
+        Raises:
+            TraceError: it cannot be captured.
+            DisprovedError: they differ.
+        """
+        leaves, tree = self.function._complete(*flatten((x,), {}))
+        layout = self.function.recipe.lay_out(self.function.parameters, leaves, tree)
+        try:
+            self.function._variant_for(layout, leaves)
+        except NotCaptured as error:
+            raise self._explain(error.error) from error.__cause__
+
+    def saved(self) -> Function:
+        """Return the Function where it can be saved: captured for one tensor at least.
+
+        Raises:
+            TraceError: it cannot be captured.
+        """
+        if not self.function.variants:
+            self.prove(np.zeros((2, 3), np.float32))
+        return self.function
+
+    def __copy__(self) -> ForwardOfCode:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ForwardOfCode:
+        return self
+
+    def __reduce__(self) -> Any:
+        # A function of a module by its import name, what holds something by what it holds, any
+        # other by its graphs.
+        try:
+            pickle.dumps(self.given)
+        except Exception:  # noqa: BLE001 (whatever an object of the user's raises)
+            return as_forward, (self.saved(),)
+        return as_forward, (self.given,)
+
+
+# Those of plain functions, which are taken to be fixed; they live as long as someone holds them.
+_of_function: weakref.WeakValueDictionary[Any, ForwardOfCode] = weakref.WeakValueDictionary()
+# For compilers whose traces hold nothing but constants.
+_by_key: weakref.WeakValueDictionary[str, ForwardOfCode] = weakref.WeakValueDictionary()
+
+
+def as_forward(
+    forward: Any, at_zero: float | None = None, threshold: float | None = None
+) -> Forward:
+    """Return the activation of a name, or the forward that a function of one tensor is.
+
+    Args:
+        forward: a name, as `find_forward` takes it; a function written with any library, a
+            Function, or an object that holds no tensors, which is copied: what is changed of it
+            later does not act.
+        at_zero, threshold: as `find_forward` takes them.
+
+    Raises:
+        RuleValueError: there is no activation of that name.
+        RuleTypeError: it is a class, holds tensors, or is nothing to be called; or a function is
+            given a value of a named activation.
+    """
+    if isinstance(forward, str):
+        return find_forward(forward, at_zero, threshold)
+    if at_zero is not None or threshold is not None:
+        word = "at_zero" if at_zero is not None else "threshold"
+        raise RuleTypeError(
+            f"{word} is of a named activation; a function says itself what it gives: leave "
+            f"{word}= out"
+        )
+    if isinstance(forward, Forward):
+        return forward
+    if isinstance(forward, type):
+        raise RuleTypeError(
+            f"a forward is a name or a function of one tensor, got the class "
+            f"{forward.__name__!r}: give an object of it, {forward.__name__}()"
+        )
+    if not callable(forward):
+        raise RuleTypeError(
+            f"a forward is a name (xg.activations() lists them) or a function of one tensor, got "
+            f"{type(forward).__name__} {forward!r:.40}"
+        )
+    forward = getattr(forward, "_activation", forward)  # of a module or layer of ours
+    forward = forward.original if isinstance(forward, OfObject) else forward
+    is_fixed = isinstance(forward, Function | types.FunctionType)
+    if is_fixed or owner_of_method(forward) is None:
+        return _find_known(forward)
+    return _make(forward)
+
+
+def _find_known(forward: Any) -> Forward:
+    key = function_key(forward)
+    known = _of_function.get(key)
+    return known or _of_function.setdefault(key, _make(forward))
+
+
+def _make(forward: Any) -> ForwardOfCode:
+    function = _function_of(forward, name_of(forward))
+    refuse_more(function, is_function=isinstance(forward, Function))
+    made = ForwardOfCode(
+        function.name, None, differentiable=False, given=forward, function=function,
+        serial=f"#{next(_serials)}",
+    )  # fmt: skip
+    _by_key[made.key] = made
+    return made
+
+
+def _function_of(forward: Any, name: str) -> Function:
+    """Return a callable as a Function of one tensor and nothing else."""
+    if type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
+        refuse_bound(forward, name)
+    if isinstance(forward, Function):
+        if not (forward._completes or has_defaults(forward)):
+            return forward
+        # With its defaults: a forward is called with one tensor.
+        return make_function(calling(forward))
+    if type(forward).__module__.startswith(OWN):  # an activation, a Function with values
+        return make_function(forward)
+    refuse_tensors(forward, name)
+    if isinstance(forward, types.FunctionType) or not holds_state(forward):
+        return make_function(forward)
+    fixed = copy.deepcopy(forward)
+    return Function(HeldRecipe(fixed, name), called_method(fixed))
+
+
+def has_defaults(function: Function) -> bool:
+    """Return whether a call may leave arguments out after the first."""
+    parameters = function.parameters.parameters.values() if function.parameters else ()
+    return any(p.default is not p.empty for p in list(parameters)[1:])
+
+
+def refuse_more(function: Function, is_function: bool) -> None:
+    """Refuse what takes more than a tensor.
+
+    Raises:
+        RuleTypeError: it does.
+    """
+    parameters = function.parameters.parameters.values() if function.parameters else ()
+    named = (p for p in list(parameters)[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    needed = [p.name for p in named if p.default is p.empty]
+    if needed:
+        way = f"f.bind({{{needed[0]!r}: ...}})" if is_function else "functools.partial"
+        raise RuleTypeError(
+            f"forward {function.name!r} is to be a function of one tensor, and it needs "
+            f"{', '.join(needed)}: give it values by {way}"
+        )
+
+
+def refuse_bound(forward: Any, name: str) -> None:
+    """Refuse a Function or an activation with tensors for some of its arguments.
+
+    Raises:
+        RuleTypeError: it has some.
+    """
+    held = list_tensors(forward)
+    if held:
+        raise RuleTypeError(
+            f"forward {name!r} is bound to a tensor, {held[0]}, which would be a constant in it: "
+            f"no gradient reaches it. Bind numbers, or call the Function itself"
+        )
+
+
+def refuse_tensors(forward: Any, name: str) -> None:
+    """Refuse what reads tensors from around it.
+
+    Raises:
+        RuleTypeError: it does.
+    """
+    held = list(read_state(owner_of_method(forward)).tensors) if holds_state(forward) else []
+    if held:
+        raise RuleTypeError(
+            f"forward {name!r} holds tensors ({', '.join(map(str, held[:3]))}), which get no "
+            "gradient under a rule. Put the rule on the model that it is part of, "
+            "xg.attach(model, {...}), or write xg.function(forward, backward) of all tensors"
+        )
+
+
+def forward_by_key(key: str) -> Forward:
+    """Return the forward of a key."""
+    return _by_key.get(key) or find_forward(key)

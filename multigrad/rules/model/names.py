@@ -1,0 +1,142 @@
+"""The names of rules: what they mean now, and how often that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from ...backend.tensors.events import tell_registered
+from ...errors import RuleError, RuleTypeError
+from ...graph.support.threads import make_lock
+from ...trace.scope.reads import NUMBERS, note_name
+from ...trace.scope.regions import is_of_then, meant
+from .likeness import near_names
+
+RULES: dict[str, Any] = {}  # the Rules, by name
+LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
+KEPT: set[str] = set()  # those of them that give way to nothing but `override=True`
+# What names with params were looked up to: the epoch, and what `context` made of them then.
+IN_FORCE: dict[Any, tuple[int, Any, Any]] = {}
+lock = make_lock()
+_library_is_loaded = False
+_epoch = 0
+
+
+def get(rule: str | Callable[..., Any]) -> Any:
+    """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types.
+
+    Raises:
+        RuleError: no rule has that name.
+    """
+    if isinstance(rule, str):
+        load_library()
+        number = NUMBERS.get(rule)
+        found, number = meant(rule, (RULES.get(rule), number))
+        if found is None:
+            respelled = as_registered(rule)
+            if respelled is None:
+                raise unknown(rule)
+            note_name(rule, number)
+            return get(respelled)
+        note_name(rule, number)
+        return found
+    if callable(rule):
+        return rule
+    advice = ""
+    match rule:
+        case (str(name), {**params}):
+            words = ", ".join(f"{word}={value!r}" for word, value in params.items())
+            advice = f": for its params write xg.get({name!r}).with_params({words})"
+        case [*_]:
+            advice = ": for several in series write xg.compose(...)"
+    raise RuleTypeError(
+        f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r:.60}{advice}"
+    )
+
+
+def as_registered(name: str) -> str | None:
+    """Return the name of a package's surrogate gradient as it is registered, for another spelling
+    of the package's own: its classes and its functions differ in case and underscores.
+    """
+    if "." not in name:
+        return None
+    plain = name.lower().replace("_", "")
+    return next((n for n in RULES if "." in n and n.lower().replace("_", "") == plain), None)
+
+
+def load_library() -> None:
+    """Register the rule library when a name is first asked for: importing it costs time."""
+    global _library_is_loaded
+    if not _library_is_loaded:
+        # Another thread waits here until it is complete.
+        library = import_module("multigrad.rules.library")
+        # Its own rules call register: they find it half imported, without what its last line
+        # defines.
+        _library_is_loaded = hasattr(library, "__all__")
+        if _library_is_loaded and not LIBRARY:
+            own = f"{library.__name__}."
+            KEPT.update(library.KEPT)
+            LIBRARY.update(
+                {n: rule for n, rule in RULES.items() if rule.__module__.startswith(own)}
+            )
+
+
+def gives_way(name: str) -> bool:
+    """Return whether the rule of a name is one of multigrad's own that a user's takes the place of.
+
+    The library grows: code that was written for a smaller one registers what it likes.
+    """
+    rule = RULES[name]
+    return name not in KEPT and LIBRARY.get(name) is rule
+
+
+def registered(name: str) -> Any:
+    """Return the rule now registered under a name, or None."""
+    return RULES.get(name)
+
+
+def epoch() -> int:
+    """Return how often a name changed its meaning; compiled code is keyed by it.
+
+    Examples:
+        >>> from multigrad.registry import epoch
+        >>> before = epoch()
+        >>> @xg.register("triangular", override=True)
+        ... def triangular(ctx, grad_out, tin, width=1.0):
+        ...     return grad_out
+        >>> epoch() > before  # what was made for the old rule is out of date
+        True
+        >>> xg.unregister("triangular")
+    """
+    return _epoch
+
+
+def epoch_here() -> Any:
+    """Return the epoch; in a region that runs again, where names have changed since, something that
+    equals nothing.
+    """
+    return object() if is_of_then() else _epoch
+
+
+def advance() -> None:
+    global _epoch
+    with lock:  # over all of it, so that no older epoch comes last
+        _epoch += 1
+        IN_FORCE.clear()
+        tell_registered(_epoch)
+
+
+def unknown(name: str) -> RuleError:
+    """Return the error for a name that no rule has."""
+    functions = import_module("multigrad.rules.estimators").catalogue()
+    plain = name.lower().replace("-", "_").rpartition(".")[2]
+    if plain in functions:
+        return RuleError(
+            f"no rule named {name!r}, but a Function with a forward of its own: "
+            f"xg.estimators.{plain}(x, ...)"
+        )
+    near = near_names(name, {known: rule.__doc__ or "" for known, rule in RULES.items()})
+    *others, last = map(repr, near) if near else [""]
+    hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""
+    return RuleError(f"no rule named {name!r}{hint} ({len(RULES)} rules: multigrad rules)")

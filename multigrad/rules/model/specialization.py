@@ -1,0 +1,398 @@
+"""What a rule becomes with its params: a `Specialization` has graphs and lowered code, a
+`BoundRule` adds the values.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import warnings
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import backend_of
+from ...backend.tensors.values import concrete_number
+from ...capture.copies import capture as capturing
+from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
+from ...functions.proof.rules import RuleUnderProof, prove_rule
+from ...functions.proof.samples import called_dtype
+from ...functions.proof.setting import is_asked
+from ...graph.ir.graph import Graph
+from ...graph.support.threads import build_once
+from ...graph.support.written import WrittenRule
+from ...lowering.input_checks import shape_check
+from ...lowering.lower import emit_rule_once
+from ...trace.derived.shards import over_shards
+from ...trace.scope.identity import items_key
+from ...trace.scope.moving import settle
+from ...trace.scope.ranks import name_rank
+from ...trace.scope.reads import reading
+from ...trace.trace import NeedsConcrete, Trace
+from .codes import Code
+
+Tensor = Any
+MOST_GRAPHS = 256
+LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
+_given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+class Slot(NamedTuple):
+    """Stands in a composed rule for a run-time value that a part has bound, which a specialization
+    gives by this name.
+    """
+
+    name: str
+
+
+class Specialization:
+    """A rule with its static params fixed, and what has been made of it.
+
+    Attributes:
+        runtime: names of the run-time params, in the order of a BoundRule's values.
+        hidden: those of them that nobody sets: what the parts of a composed rule have bound.
+        facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
+        under: the Functions that it is under activations, by their names.
+    """
+
+    def __init__(
+        self,
+        rule: WrittenRule,
+        runtime: tuple[str, ...],
+        static: Mapping[str, Any],
+        hidden: frozenset[str],
+        code: Code,
+    ) -> None:
+        self.rule = rule
+        self.runtime = runtime
+        self.static = dict(static)
+        self.hidden = hidden
+        self.under: dict[str, Any] = {}
+        self.id = code.id
+        self._code = code
+        self._in_range: tuple[Any, ...] = ()
+
+    @property
+    def entries(self) -> dict[Any, Any]:
+        """Attached code of the bare rule by backend, for what is read as it is now."""
+        return self._code.entries
+
+    @property
+    def variants(self) -> dict[str, dict[Any, Any]]:
+        """Its graphs under each activation, by layout and facts; they outlive the Functions."""
+        return self._code.variants
+
+    @property
+    def subject(self) -> str:
+        """What messages call it."""
+        return f"rule {self.rule.name!r}"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What the rule's code read besides its inputs."""
+        return self._code.reads
+
+    @property
+    def draws(self) -> bool:
+        """Whether a capture of the rule was random."""
+        return self._code.draws
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """What Python needed to know while the rule was captured."""
+        return self._code.facts
+
+    @property
+    def uncapturable(self) -> TraceError | None:
+        """Why the rule runs as it is, where it cannot be captured."""
+        return self._code.uncapturable
+
+    def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        """Return the rule's graph under these facts, captured once.
+
+        Raises:
+            NeedsConcrete: more facts are needed; `self.facts` has been extended.
+            TraceError: it cannot be captured.
+        """
+        graphs, key = self._code.graphs, (has_tin, items_key(facts))
+        build = functools.partial(self._build, has_tin, facts)
+        return graphs.get(key) or build_once(graphs, key, build, MOST_GRAPHS)
+
+    def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        try:
+            with reading() as found:
+                graph = self._prove(self._capture(has_tin, facts), has_tin, facts)
+            if self.rule.shards is not None:
+                origin = graph.origin
+                graph = replace(over_shards(graph, self.rule.shards, facts), origin=origin)
+        except NeedsConcrete as need:
+            if facts.keys() >= set(need.facts):  # asked again: no capture would end
+                raise TraceError(
+                    f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
+                ) from need
+            self._code.facts = self._code.facts | set(need.facts)
+            raise
+        self._code.note_capture(graph, found)
+        self._code.proven[has_tin, items_key(facts)] = graph, {called_dtype()}
+        return graph
+
+    def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
+        rule, given = self.open(params)
+        return rule._run(trace, grad_out, tin, given)
+
+    def run_as_it_is(
+        self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
+    ) -> Tensor:
+        """Call the rule's function on tensors and check what it returns.
+
+        Raises:
+            TraceError: it failed, and it had not been captured either.
+            GradientError: the result is no tensor of the input's shape.
+        """
+        error = self.uncapturable
+        if self.rule.shards is not None:
+            raise TraceError(
+                f"rule {self.rule.name!r} runs as it is, on the tensor in hand, so it cannot be "
+                f"used {self.rule.shards}: reduce over shards in the rule itself"
+            )
+        if isinstance(error, DisprovedError) and error.home not in ("", backend_of(grad_out).name):
+            raise error.to_keep()
+        rule, given = self.open(self._given(values))
+        try:
+            grad_in = rule._run_native(ctx, grad_out, tin, given)
+        except MultigradError:
+            raise
+        except Exception as failure:
+            if self.uncapturable is None:
+                name_rank(failure, f"{self.subject} failed")
+                raise
+            owner = backend_of(grad_out).name
+            text = f"{self.uncapturable}; run as it is on {owner}, it failed: {failure}"
+            explained = TraceError(text)
+            name_rank(explained)
+            raise explained from failure
+        return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
+
+    def has_in_range(self, values: tuple[Any, ...]) -> bool:
+        """Return whether these numbers were found to be in their ranges last."""
+        pairs = zip(self._in_range, values, strict=False)
+        same = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
+        return len(self._in_range) == len(values) and all(same)
+
+    def check_numbers(self, values: tuple[Any, ...]) -> None:
+        """Check values of the run-time params that are numbers, which a call gives anew.
+
+        Raises:
+            RuleValueError: one is out of its range.
+        """
+        if values != self._in_range:
+            rule, given = self.open(self._given(values))
+            # The parts of a series have defaults of their own; else all values are given.
+            rule._check_ranges(given, whole=bool(rule.parts))
+            self._in_range = values
+
+    def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Return all params with their values, without those that parts have bound."""
+        return self.open(self._given(values))[1]
+
+    def _given(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        return {**self.static, **dict(zip(self.runtime, values, strict=True))}
+
+    def open(self, params: Mapping[str, Any]) -> tuple[WrittenRule, dict[str, Any]]:
+        """Return the rule with what its parts have bound, and the other params."""
+        given = {name: value for name, value in params.items() if name not in self.hidden}
+        return (_fill(self.rule, params) if self.hidden else self.rule), given
+
+    def _capture(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        told = {"runtime": self.runtime, "static": self.static, "facts": facts}
+        return capturing.capture(self.rule.name, self._run, has_tin=has_tin, **told)
+
+    def _prove(self, graph: Graph, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        """Return a graph that was compared with the rule's own function, or that says why it was
+        not.
+
+        Raises:
+            DisprovedError: it is not what was written.
+        """
+        if not is_asked(self.rule.prove):
+            return graph
+        reason = self._prove_graph(graph, has_tin, facts)
+        return replace(graph, origin=f"{graph.origin}; not proven: {reason}") if reason else graph
+
+    def _prove_graph(
+        self, graph: Graph, has_tin: bool, facts: Mapping[str, Any], is_call: bool = False
+    ) -> str:
+        told = {"runtime": self.runtime, "static": self.static, "facts": facts}
+        told |= {
+            "emitted": self._code.emitted,
+            "is_again": any(g is graph for g, _ in self._code.proven.values()),
+        }
+        under_proof = RuleUnderProof(self.rule, self.open, graph, has_tin, **told)
+        again = functools.partial(self._capture, has_tin, facts)
+        return prove_rule(under_proof, again, is_call=is_call)
+
+    def emit(self, graph: Graph, backend: Backend) -> Any:
+        """Return the bare rule as a plain function of one backend."""
+        return emit_rule_once(graph, backend, self._code.emitted)
+
+    def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
+        """Compare the rule with its graph in the dtype that it is called in, once for each.
+
+        Raises:
+            DisprovedError: they differ.
+        """
+        graph, key = self.graph(has_tin, facts), (has_tin, items_key(facts))
+        known, dtypes = self._code.proven.get(key, (None, {""}))
+        if known is graph and self.rule.shards is None and is_asked(self.rule.prove):
+            if called_dtype() not in dtypes:
+                self._prove_graph(graph, has_tin, facts)
+            dtypes.add(called_dtype())
+
+    def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
+        """Compare the rule with its graph on the input that it is called with now.
+
+        Raises:
+            DisprovedError: they differ.
+        """
+        graph = self.graph(has_tin, facts)
+        self._prove_graph(graph, has_tin, facts, is_call=True)
+
+    def latest(self) -> Graph | None:
+        """Return the graph that was captured last, or None."""
+        return next(reversed(self._code.graphs.values()), None)
+
+    def give_up(self, error: TraceError) -> None:
+        """Let the rule run as it is, and say so once, at the line that cannot be captured.
+
+        Raises:
+            TraceError: it was registered with native=False, or is one over shards.
+        """
+        if self.rule.native is False or self.rule.shards is not None:
+            raise error
+        function = self.rule.function
+        is_known = self.uncapturable is not None
+        self._code.uncapturable = self.uncapturable or error.to_keep()
+        if isinstance(function, types.FunctionType):
+            is_known = is_known or function in _given_up
+            _given_up.add(function)
+        if is_known:
+            return
+        code = getattr(function, "__code__", None)
+        file, line = error.place or (
+            (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
+        )
+        # Where it is used says less, and lies behind the frames of a framework.
+        warnings.warn_explicit(
+            f"{error}. It runs as it is, in this framework only (register it with native=True to "
+            "say that this is meant)",
+            NativeRuleWarning,
+            file,
+            line,
+            module=self.rule.__module__,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRule:
+    """A specialization with values for its run-time params; `token` is equal for equal meaning."""
+
+    specialization: Specialization
+    values: tuple[Any, ...]
+    token: str
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All params with their values, without those that parts have bound."""
+        return self.specialization.params(self.values)
+
+    @property
+    def rule(self) -> WrittenRule:
+        """The rule that takes `params`."""
+        return self.specialization.open(self._given())[0]
+
+    def _given(self) -> dict[str, Any]:
+        return self.specialization._given(self.values)
+
+    def graph(self) -> Graph:
+        """Return the rule's graph with the params' own values where the rule branches on them.
+
+        Raises:
+            NeedsConcrete: it needs to know something about its input.
+            TraceError: it cannot be captured.
+        """
+        facts: dict[str, Any] = {}
+        while True:
+            try:
+                return self.specialization.graph(True, facts)
+            except NeedsConcrete as need:
+                names = [fact.removeprefix("param:") for fact in need.facts]
+                given = self._given()
+                if not given.keys() >= set(names):
+                    raise
+                facts.update({f"param:{name}": settle(given[name]) for name in names})
+
+    def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
+        """Return the rule's graph for an input such as there may be, and what it needed to know; no
+        graph: it has none.
+        """
+        facts: dict[str, Any] = {}
+        known = {**LIKELY, **{f"param:{name}": value for name, value in self._given().items()}}
+        while True:
+            try:
+                return self.specialization.graph(has_tin, facts), facts
+            except NeedsConcrete as need:
+                for fact in need.facts:
+                    facts[fact] = read_number(known[fact])
+                    if facts[fact] is None:  # known at run time only: the application says so
+                        return None, facts
+            except TraceError:  # it runs as it is, on the numbers that it expects
+                return None, facts
+
+    def tensor_params(self) -> tuple[str, ...]:
+        """Return the run-time params that may be tensors: the rule's Python code does not look at
+        their values.
+        """
+        graph, facts = self.likely_graph(True)
+        if graph is None:
+            return ()
+        return tuple(name for name in self.specialization.runtime if f"param:{name}" not in facts)
+
+
+def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
+    """Return what a rule that runs as it is returned.
+
+    Raises:
+        GradientError: it is no tensor of the shape and dtype of another one.
+    """
+    owner = backend_of(like)
+    if not isinstance(grad_in, owner.tensors.types):
+        kind = type(grad_in)
+        home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        given = "None" if grad_in is None else f"a {home}{kind.__qualname__}"
+        raise GradientError(
+            f"rule {rule!r} returned {given}; expected the gradient, a tensor of {owner.name}"
+        )
+    shape_check(rule)(grad_in, like)
+    if grad_in.dtype != like.dtype:
+        raise GradientError(
+            f"rule {rule!r} returned {grad_in.dtype} for a {like.dtype} input; cast it back to "
+            "tin's dtype"
+        )
+    return grad_in
+
+
+def _fill(rule: WrittenRule, given: Mapping[str, Any]) -> WrittenRule:
+    """Return a rule with values for its slots."""
+    bound = {k: given[v.name] if isinstance(v, Slot) else v for k, v in rule.bound.items()}
+    return rule.copy(bound=bound, parts=tuple(_fill(part, given) for part in rule.parts))
+
+
+def read_number(value: Any) -> Any:
+    """Return the number in a 0-d tensor, None if known at run time only, or that which stands for
+    one that moves; all else as it is.
+    """
+    if not hasattr(value, "dtype"):
+        return settle(value)
+    return concrete_number(value)

@@ -1,0 +1,257 @@
+"""A rule under an activation is a Function: its forward is the activation's graph, its backward the
+rule's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import backend_of
+from ...errors import TraceError
+from ...functions.calls.arguments import Layout, Leaf, lay_out
+from ...functions.calls.recipe import Recipe, Recorded, Variant
+from ...functions.function import Function
+from ...functions.proof.samples import calling
+from ...functions.recipes.record import NotCaptured
+from ...graph.ir.graph import Graph
+from ...graph.support.ranges import as_number
+from ...graph.support.threads import build_once
+from ...graph.support.trees import optree
+from ...lowering.forwards import Forward
+from ...lowering.function_graph import FunctionGraph
+from ...lowering.input_checks import check_float, check_values
+from ...lowering.lower import lower_forward
+from ...trace.scope.reads import is_read
+from ...trace.trace import NeedsConcrete, Value, dtype_name
+from .forwards_of_code import MOST_RULES, ForwardOfCode
+from .specialization import Specialization
+
+Tensor = Any
+ONE_OUTPUT = optree.tree_structure(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuleUnder(Recipe):
+    """An activation whose backward is a rule; without a rule, its own derivative.
+
+    The rule is captured by itself, once for all activations, so that there are graphs in the place
+    of code.
+    """
+
+    specialization: Specialization | None
+    forward: Forward
+    gives_like_input: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Both names."""
+        rule = (
+            f"d({self.forward.name})"
+            if self.specialization is None
+            else self.specialization.rule.name
+        )
+        return f"{rule} under {self.forward.name}"
+
+    @property
+    def native(self) -> bool | None:
+        """See `register`."""
+        return None if self.specialization is None else self.specialization.rule.native
+
+    @property
+    def subject(self) -> str:
+        """What messages call it."""
+        if self.specialization is None:
+            return f"activation {self.forward.name!r}"
+        return self.specialization.subject
+
+    @property
+    def title(self) -> str:
+        """The same with the activation."""
+        return (
+            self.subject
+            if self.specialization is None
+            else f"{self.subject} under {self.forward.name}"
+        )
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The input, then the run-time params."""
+        names = ("tin", *self.runtime)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        """The names of the run-time params."""
+        return () if self.specialization is None else self.specialization.runtime
+
+    def lay_out(
+        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    ) -> Layout:
+        """Return the layout of the input and the params: these are numbers, also where they come as
+        tensors.
+
+        Raises:
+            GradientError: the input is no float.
+        """
+        x = leaves[0]
+        if isinstance(x, Value):
+            dtype = x.node.type.dtype
+        else:
+            if self.specialization is not None:
+                check_float(x, self.specialization.rule)
+            dtype = dtype_name(x.dtype)
+        rows = [Leaf("tensor", "tin", "tin", dtype)]
+        rows += [Leaf("number", name, name) for name in self.runtime]
+        return lay_out(tree, rows)
+
+    def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
+        """Check the params: numbers against their ranges, tensors against the input.
+
+        Raises:
+            RuleValueError: a number is out of its range.
+            MultigradError: one is a tensor of another framework, or on another device.
+        """
+        values = tuple(leaves[1:])
+        if any(type(value) is not float for value in values):
+            check_values(self.subject, self.runtime, backend, leaves[0], values)
+            values = tuple(map(as_number, values))
+        if self.specialization is not None:
+            self.specialization.check_numbers(values)
+
+    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        """Return its graphs.
+
+        Raises:
+            NeedsConcrete: more facts are needed.
+            NotCaptured: the rule cannot be captured.
+        """
+        own = {fact: value for fact, value in facts.items() if not is_read(fact)}
+        forward = self.forward.graph_for(own)  # what that cannot do is no fault of the rule's
+        if leaves and not isinstance(leaves[0], Value):
+            self.forward.prove(leaves[0])
+        try:
+            with self._calling(leaves):
+                graphs = self.graphs(own, forward)
+        except TraceError as error:
+            raise NotCaptured(error) from error.__cause__
+        if self.specialization is not None and not self.specialization.reads <= facts.keys():
+            raise NeedsConcrete(*self.specialization.reads, noted=False)
+        return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
+
+    def graphs(self, facts: Mapping[str, Any], forward: Graph | None = None) -> FunctionGraph:
+        """Return its graphs under facts about the input; the forward's may be known.
+
+        Raises:
+            NeedsConcrete: more facts are needed.
+            TraceError: the rule cannot be captured.
+        """
+        specialization = self.specialization
+        forward = forward or self.forward.graph_for(facts)
+        if specialization is None:
+            return FunctionGraph(self.name, forward, self.forward.derivative(), is_rule=True)
+        if not specialization.facts <= facts.keys():  # by a capture before this one
+            raise NeedsConcrete(*specialization.facts, noted=False)
+        backward = specialization.graph(True, facts)
+        return FunctionGraph(
+            self.name, forward, backward, specialization.rule.first_order, is_rule=True
+        )
+
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Compare the rule with its graph, in the dtype of a call where that was not done when it
+        was captured, or on the input of a call.
+
+        Raises:
+            NotCaptured: they differ.
+            DisprovedError: they differ, on the input of a call.
+        """
+        if self.specialization is None or not leaves or isinstance(leaves[0], Value):
+            return ""
+        own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
+        with self._calling(leaves):
+            if is_call:
+                self.specialization.prove_call(True, own)
+                return ""
+            try:
+                self.specialization.prove_dtype(True, own)
+            except TraceError as error:
+                raise NotCaptured(error) from error
+        return ""
+
+    def _calling(self, leaves: Sequence[Any]) -> AbstractContextManager[None]:
+        """Say which tensor and which params the rule is captured for, where these are known."""
+        if self.specialization is None or not leaves or isinstance(leaves[0], Value):
+            return nullcontext()
+        return calling(leaves[0], self.specialization.params(tuple(leaves[1:])))
+
+    def give_up(self, error: TraceError) -> None:
+        """Let the rule run as it is; it says why when it fails.
+
+        Raises:
+            TraceError: it was registered with native=False.
+        """
+        assert self.specialization is not None
+        self.specialization.give_up(error)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run the activation, and the rule as it is where a gradient is asked for."""
+        tin, *values = args
+        backend, specialization = backend_of(tin), self.specialization
+        assert specialization is not None
+
+        def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
+            gradient = specialization.run_as_it_is(ctx, grad_out, tin, tuple(values))
+            return gradient, *[None] * len(values)
+
+        return Recorded(forward_on(backend, self.forward)(tin), pull, takes_ctx=True)
+
+
+_forwards: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
+    """Return an activation as a plain function of one backend."""
+    if isinstance(forward, ForwardOfCode):
+        build = partial(lower_code, forward, backend)
+        return build_once(forward.lowered, backend.name, build)
+    key = (backend.name, forward.name)
+    function = _forwards.get(key)
+    return function or _forwards.setdefault(key, lower_forward(forward, backend))
+
+
+def lower_code(forward: ForwardOfCode, backend: Backend) -> Callable[[Tensor], Tensor]:
+    """Return the same of a function; as it is, where its graph is not the same for all inputs."""
+    try:
+        return lower_forward(forward, backend)
+    except TraceError:
+        return forward.function
+
+
+_derived: dict[str, Function] = {}
+
+
+def put_under(specialization: Specialization | None, forward: Forward) -> Function:
+    """Return a rule under an activation as a Function of the input and the run-time params; one for
+    each pair.
+
+    Without a rule, the activation with its true derivative, or with the gradient of its own.
+    """
+    if isinstance(forward, ForwardOfCode):
+        if specialization is None:
+            return forward.function
+        build = partial(Function, RuleUnder(specialization, forward))
+        return build_once(forward.under, specialization, build, MOST_RULES)
+    known = _derived if specialization is None else specialization.under
+    function = known.get(forward.name)
+    if function is None:
+        function = Function(RuleUnder(specialization, forward))
+        if specialization is not None:
+            function.variants = specialization.variants.setdefault(forward.name, function.variants)
+        function = known.setdefault(forward.name, function)
+    return function

@@ -1,0 +1,295 @@
+"""The registry of rules by name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from ..capture.code.options import Capture, settled
+from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
+from ..functions.calls.bound import BoundFunction
+from ..functions.chain import Chain
+from ..functions.function import Function
+from ..graph.support.notebook import InNotebooks
+from ..graph.support.ranges import Range, read_ranges
+from ..lowering.forwards import Forward
+from ..trace.scope.reads import NUMBERS
+from ..trace.scope.regions import note_renamed
+from .model.names import (
+    LIBRARY,
+    RULES,
+    advance,
+    as_registered,
+    epoch,
+    gives_way,
+    load_library,
+    lock,
+    unknown,
+)
+from .model.names import get as find
+from .model.rule import Rule, as_rule, resolve
+
+__all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
+
+_numbers = itertools.count()
+_AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
+
+
+def register(
+    name: str,
+    *,
+    override: bool = False,
+    first_order: bool = False,
+    ranges: Mapping[str, str | Range] | None = None,
+    capture: Capture | None = None,
+    native: bool | None = None,
+    dialect: str | None = None,
+    prove: bool = True,
+) -> Callable[[Callable[..., Any]], Rule]:
+    """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
+
+    Examples:
+        >>> @xg.register("window", ranges={"a": "<= b", "slope": "> 0 and finite"})
+        ... def window(ctx, grad_out, tin, a=-1.0, b=1.0, slope=1.0):
+        ...     return grad_out * slope * ((tin >= a) & (tin <= b))
+        >>> with xg.use("window", {"slope": 0.5}):
+        ...     y, pull = xg.vjp(xg.activation("Heaviside"), np.array([-2.0, 0.3]))
+        >>> pull(np.ones(2))[0]
+        array([0. , 0.5])
+        >>> with xg.use("window", {"slope": -1.0}):
+        ...     pass
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: rule 'window': param 'slope' is > 0 and finite, got -1.0
+
+    Params may have ranges, which are checked wherever a number is given for one.
+
+    Args:
+        name: the name, any non-empty string.
+        override: replace a rule of that name; compiled code that used the old one is invalid. A
+            rule of the library that version 0.1.0 did not have is replaced without it.
+        first_order: a promise that nobody differentiates the rule itself (`create_graph=True`):
+            numbers that forward can compute from tin, such as its norm, may then be kept in the
+            place of tin. Where that would lose a derivative, taking one raises GradientError.
+        ranges: the values that params take, by name: conditions joined by " and ", each a
+            comparison (>, >=, <, <=, !=) with a number or with another param, or "finite". Infinity
+            is compared as any number; NaN is in no range. A number out of its range is an error
+            where it is given (`use`, `with_params`, a call, a layer); tensors are not read.
+        capture: how it becomes a graph; None: as `xg.Capture()` has it.
+        native: that option of `Capture`, given by itself.
+        dialect: the same.
+        prove: the same.
+
+    Returns:
+        A decorator that returns the `Rule`, which is still callable.
+
+    Raises:
+        RuleError: the name is taken, or is no string.
+        RuleTypeError: the function's signature is not (ctx, grad_out, tin, **params), or a range is
+            for no param of it.
+        RuleValueError: a range cannot be read, or a default is out of it.
+    """
+    if not isinstance(name, str) or not name:
+        raise RuleTypeError(
+            f"a rule's name is a non-empty string, got {name!r}; write @xg.register('my_rule')"
+        )
+    options = settled(capture, native, dialect, prove)
+
+    def decorate(function: Any) -> Rule:
+        load_library()
+        rule = as_rule(function, name, options.native, bool(first_order), options.library)
+        rule = rule if options.prove else rule.copy(prove=False)
+        rule = _with_ranges(rule, ranges)
+        if _mentions(rule, name):
+            raise RuleError(
+                f"rule {name!r} would be made of itself; compose the rule that has the name now: "
+                f"compose(xg.get({name!r}), ...)"
+            )
+        with lock:
+            if name in RULES and not override and not gives_way(name):
+                raise RuleError(
+                    f"a rule named {name!r} is registered already; pass override=True to replace "
+                    "it, or choose another name"
+                )
+            # Or it was another spelling of a package's rule until now.
+            replaced = name in RULES or as_registered(name) is not None
+            note_renamed(name, RULES.get(name), NUMBERS.get(name))
+            RULES[name] = rule
+            NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
+        if replaced:
+            advance()
+        return rule
+
+    return decorate
+
+
+def _with_ranges(rule: Rule, ranges: Any) -> Rule:
+    """Return a rule with ranges for some of its params, besides those that it has."""
+    found = read_ranges(ranges, f"rule {rule.name!r}")
+    if not found:
+        return rule
+    if rule.parts:
+        raise RuleTypeError(
+            f"rule {rule.name!r} is made of others, which have the ranges; register its parts with "
+            "them"
+        )
+    signature = rule.signature
+    for name, allowed in found.items():
+        for known in (name, *allowed.others):
+            if not isinstance(known, str) or not signature.takes(known):
+                raise RuleTypeError(
+                    f"rule {rule.name!r}: ranges[{name!r}] names {known!r}, which is no param of it"
+                    f"{suggest(str(known), list(signature.params))}"
+                )
+    rule = rule.copy(ranges={**rule.own_ranges, **found})
+    rule._check_ranges(rule.bound, whole=True)
+    return rule
+
+
+@overload
+def get(rule: str | Rule) -> Rule: ...
+@overload
+def get(rule: _AnyFunction) -> _AnyFunction: ...
+def get(rule: str | Rule | _AnyFunction) -> Rule | _AnyFunction:
+    """Return a rule by name; a Rule or a callable is returned as it is.
+
+    Args:
+        rule: a name that `xg.rules()` lists, or a Rule or function, which is returned.
+
+    Examples:
+        >>> triangular = xg.get("triangular")
+        >>> triangular
+        <Rule triangular(width=1.0)>
+        >>> triangular(None, np.ones(3), np.array([-2.0, 0.0, 0.5]), width=2.0)
+        array([0.  , 1.  , 0.75])
+        >>> xg.get("triangluar")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleError: no rule named 'triangluar'; did you mean 'triangular'? (...
+
+    Raises:
+        RuleError: no rule has that name.
+    """
+    return find(rule)
+
+
+def unregister(name: str) -> None:
+    """Remove a rule; one of the library that it took the place of is there again.
+
+    Examples:
+        >>> @xg.register("halved")
+        ... def halved(ctx, grad_out, tin):
+        ...     return 0.5 * grad_out
+        >>> xg.unregister("halved")
+        >>> "halved" in xg.rules()
+        False
+
+    Raises:
+        RuleError: there is none of that name.
+    """
+    load_library()
+    with lock:
+        if name not in RULES:
+            raise unknown(name)
+        note_renamed(name, RULES[name], NUMBERS.get(name))
+        removed = RULES.pop(name)
+        if name in LIBRARY and LIBRARY[name] is not removed:
+            RULES[name] = LIBRARY[name]
+        NUMBERS[name] = next(_numbers)
+    advance()
+
+
+class RuleNames(list[str], InNotebooks):
+    """The names of rules, which a notebook shows with their params and formulas."""
+
+
+def rules() -> RuleNames:
+    """Return the names of all rules, sorted.
+
+    Examples:
+        >>> [name for name in xg.rules() if name.startswith("clip")]
+        ['clip_norm', 'clip_rms', 'clip_value', 'clipped_straight_through']
+    """
+    load_library()
+    return RuleNames(sorted(RULES))
+
+
+@overload
+def compose(*parts: Function | BoundFunction) -> Chain: ...
+@overload
+def compose(*parts: str | Rule) -> Rule: ...
+@overload
+def compose(*parts: Any) -> Any: ...
+def compose(*parts: Any) -> Any:
+    """Return the rule that applies the given ones in series, first to last; of Functions, the
+    Function x -> g(f(x)), each with its own gradient.
+
+    A param reaches every part that declares it; "noise.sigma" is that of one part alone,
+    "noise[1].sigma" where several have the name. Bind one to a part with `rule.with_params(...)`,
+    `function.bind({...})`. Compositions may be composed, saved and pickled.
+
+    Examples:
+        >>> clip_then_halve = xg.compose("clip_norm", xg.get("scale").with_params(s=0.5))
+        >>> clip_then_halve(None, np.array([3.0, 4.0]), None, max_norm=1.0)
+        array([0.3, 0.4])
+        >>> with xg.use(clip_then_halve, {"clip_norm.max_norm": 2.5}):
+        ...     xg.apply_to_gradients({"weight": np.array([3.0, 4.0])})
+        {'weight': array([0.75, 1.  ])}
+        >>> quantized = xg.compose(xg.activation("Tanh"), xg.estimators.ste_round)  # Functions
+        >>> quantized(np.array([-2.0, 0.1, 0.9]))
+        array([-1.,  0.,  1.])
+
+    Args:
+        parts: names of rules, Rules and functions that are rules; or Functions, bound ones and
+            activations.
+
+    Raises:
+        RuleError: a name is unknown.
+        RuleValueError: nothing was given.
+        RuleTypeError: rules and Functions are mixed.
+    """
+    if not parts:
+        raise RuleValueError(
+            "compose needs at least one rule, such as compose('clip_norm', 'noise')"
+        )
+    parts = tuple(getattr(part, "_activation", part) for part in parts)  # of modules and layers
+    functions = [part for part in parts if _is_function(part)]
+    if functions and len(functions) == len(parts):
+        return Chain(parts)
+    if functions:
+        raise _mixed(functions[0], next(part for part in parts if not _is_function(part)))
+    rules = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
+    for part in rules:
+        resolve(part)
+    names = [part if isinstance(part, str) else part.name for part in rules]
+    return Rule(name=f"compose({', '.join(names)})", parts=rules)
+
+
+def _is_function(part: Any) -> bool:
+    """Return whether a part is a Function, one with values, or an activation."""
+    if isinstance(part, Function | BoundFunction):
+        return True
+    return isinstance(getattr(part, "forward", None), Forward)
+
+
+def _mixed(function: Any, rule: Any) -> RuleTypeError:
+    """Return what says that a Function and something else cannot be in series."""
+    name = getattr(function, "name", None) or function.forward.name
+    if isinstance(rule, str | Rule):
+        found = resolve(rule)
+        return RuleTypeError(
+            f"compose takes rules or Functions: {found.name!r} is a rule, {name!r} a Function. Put "
+            f"the rule under an activation, which makes it a Function: "
+            f"xg.get({found.name!r}).under('Linear')"
+        )
+    own = getattr(rule, "__name__", type(rule).__name__)
+    return RuleTypeError(
+        f"compose takes rules or Functions: {name!r} is a Function, and {own!r} is none; write "
+        f"xg.function({own}) for its true derivative, or xg.function({own}, backward)"
+    )
+
+
+def _mentions(rule: Rule, name: str) -> bool:
+    """Return whether a composed rule looks a name up, in itself or in a part."""
+    return any(part == name or _mentions(resolve(part), name) for part in rule.parts)

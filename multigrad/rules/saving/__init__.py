@@ -1,0 +1,1 @@
+"""Files of rules and Functions, and what is made of a document."""

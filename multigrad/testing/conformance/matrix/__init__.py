@@ -1,0 +1,1 @@
+"""Each op, VJP and rule in each dtype at each of its edges."""

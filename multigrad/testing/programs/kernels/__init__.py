@@ -1,0 +1,1 @@
+"""What each op computes, with a bound on its rounding."""

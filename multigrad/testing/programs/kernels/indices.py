@@ -1,0 +1,183 @@
+"""What integers mean, and places: where extremes and orders are, what stands at places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..bounded import INT32, INT64, Bounded, Function, monotone, unknown_where
+from .arrays import along_rows, axes_of
+from .ordering import first_of, may_change_places, order, whole_rows
+
+Array = Any
+LARGEST = 2**31 - 1  # where JAX has no int64, what is larger is another number there
+
+
+def wrap(value: Array) -> Array:
+    return (np.asarray(value).astype(np.int64) + 2**31) % 2**32 - 2**31
+
+
+def shift_left(a: Array, b: Array) -> Array:
+    inside = (b >= 0) & (b < 32)
+    return np.where(inside, a << np.where(inside, b, 0), 0)
+
+
+def shift_right(a: Array, b: Array) -> Array:
+    return a >> np.where((b >= 0) & (b < 32), b, 31)
+
+
+def floor_divide(a: Array, b: Array) -> Array:
+    return np.where(b == 0, 0, a // np.where(b == 0, 1, b))
+
+
+def remainder(a: Array, b: Array) -> Array:
+    return np.where(b == 0, 0, a % np.where(b == 0, 1, b))
+
+
+def clip(x: Array, low: Array, high: Array) -> Array:
+    return np.minimum(np.maximum(x, low), high)
+
+
+ELEMENTWISE: dict[str, Function] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
+    "maximum": np.maximum, "minimum": np.minimum, "floor_divide": floor_divide,
+    "remainder": remainder, "clip": clip, "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor, "bitwise_invert": np.bitwise_not,
+    "bitwise_left_shift": shift_left, "bitwise_right_shift": shift_right,
+}  # fmt: skip
+
+
+def evaluate(name: str, operands: tuple[Bounded, ...], dtype: Any) -> Bounded:
+    """Integers wrap around; what roundings decide is not known at all."""
+    value = ELEMENTWISE[name](*(np.asarray(x.value).astype(np.int64) for x in operands))
+    lost = np.zeros(np.shape(value), bool)
+    for x in operands:
+        lost = lost | (x.error > 0)
+    return whole(value, lost, dtype)
+
+
+def whole(value: Array, lost: Array, dtype: Any) -> Bounded:
+    """Integers of a dtype, with an infinite bound where they are not known."""
+    if dtype == INT32:
+        value = wrap(value)
+    else:
+        lost = lost | (np.abs(value) > LARGEST)
+    return Bounded(value, np.where(lost, np.inf, 0.0), dtype)
+
+
+def over_axes(function: Function, reach: Function) -> Function:
+    def reduce(x: Bounded, axis: Any, keepdims: bool) -> Bounded:
+        axes = axes_of(x, axis)
+        lost = np.broadcast_to(x.error > 0, x.shape)
+        value = function(np.asarray(x.value, np.int64), axis=axes, keepdims=keepdims)
+        return whole(value, reach(lost, axis=axes, keepdims=keepdims), x.dtype)
+
+    return reduce
+
+
+@whole_rows
+def cumsum(x: Bounded, axis: int, reverse: bool) -> Bounded:
+    turn = np.flip if reverse else np.asarray
+    value = np.asarray(x.value, np.int64)
+    sums = np.flip(np.cumsum(np.flip(value, axis), axis), axis) if reverse else value.cumsum(axis)
+    lost = along_rows(axis)(np.broadcast_to(x.error > 0, x.shape))
+    return whole(turn(turn(sums)), lost, x.dtype)
+
+
+REDUCTIONS: dict[str, Function] = {
+    "sum": over_axes(np.sum, np.any), "max": over_axes(np.max, np.any),
+    "min": over_axes(np.min, np.any), "cumsum": cumsum,
+}  # fmt: skip
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+def place_of(largest: bool) -> Function:
+    def function(x: Bounded, axis: int | None, keepdims: bool) -> Bounded:
+        if axis is None or not x.shape:
+            flat = x.map(lambda a, fill: np.reshape(a, -1))
+            shape = (1,) * len(x.shape) if keepdims else ()
+            return function(flat, 0, False).map(lambda a, fill: np.reshape(a, shape))
+        mask = first_of(largest)(x, axis)
+        value = np.argmax(mask.value, axis=axis, keepdims=keepdims)
+        return whole(value, np.any(mask.error > 0, axis=axis, keepdims=keepdims), np.dtype(INT64))
+
+    return function
+
+
+@whole_rows
+def argsort(x: Bounded, axis: int, descending: bool) -> Bounded:
+    return whole(order(x.value, axis, descending), may_change_places(x, axis), np.dtype(INT64))
+
+
+@whole_rows
+def take_along(x: Bounded, indices: Bounded, axis: int) -> Bounded:
+    places = np.asarray(indices.value, np.int64)
+    taken = x.map(lambda a, fill: np.take_along_axis(np.asarray(a), places, axis))
+    return unknown_where(taken, np.broadcast_to(indices.lost, places.shape))
+
+
+@whole_rows
+def untake_along(x: Bounded, indices: Bounded, like: Bounded, axis: int) -> Bounded:
+    places = np.moveaxis(np.asarray(indices.value, np.int64), axis, -1)
+
+    def function(a: Array) -> Array:
+        rows = np.moveaxis(np.asarray(a), axis, -1)
+        sums = np.zeros(np.moveaxis(np.empty(like.shape), axis, -1).shape)
+        for at in np.ndindex(rows.shape):
+            sums[(*at[:-1], places[at])] += rows[at]
+        return np.moveaxis(sums, -1, axis)
+
+    def reach(mask: Array) -> Array:
+        any_lost = np.any(mask, axis=axis, keepdims=True)
+        return np.broadcast_to(any_lost, like.shape)
+
+    unsure = reach(np.broadcast_to(indices.lost, indices.shape))
+    return unknown_where(monotone(function, x, reach, 2 + x.shape[axis], function), unsure)
+
+
+def take_at(x: Bounded, indices: Bounded, axis: int) -> Bounded:
+    places = np.asarray(indices.value, np.int64)
+    taken = x.map(lambda a, fill: np.take(np.asarray(a), places, axis=axis))
+    axis = axis % len(x.shape)
+    lost = np.broadcast_to(indices.lost, places.shape)
+    lost = lost.reshape((*places.shape, *(1,) * (len(x.shape) - axis - 1)))
+    return unknown_where(taken, np.broadcast_to(lost, taken.shape))
+
+
+def untake_at(x: Bounded, indices: Bounded, like: Bounded, axis: int) -> Bounded:
+    places = np.asarray(indices.value, np.int64)
+    axis = axis % len(like.shape)
+
+    def function(a: Array) -> Array:
+        sums = np.zeros(like.shape)
+        for at in np.ndindex(places.shape):
+            here = (*(slice(None),) * axis, places[at])
+            sums[here] += np.asarray(a)[(*(slice(None),) * axis, *at)]
+        return sums
+
+    def reach(mask: Array) -> Array:
+        return np.full(like.shape, np.any(mask))
+
+    unsure = reach(np.broadcast_to(indices.lost, places.shape))
+    return unknown_where(monotone(function, x, reach, 2 + places.size, function), unsure)
+
+
+@whole_rows
+def last_put(indices: Bounded, like: Bounded, axis: int) -> Bounded:
+    places = np.moveaxis(np.asarray(indices.value, np.int64), axis, -1)
+    last = np.full(np.moveaxis(np.empty(like.shape), axis, -1).shape, -1)
+    for at in np.ndindex(places.shape):
+        last[(*at[:-1], places[at])] = at[-1]
+    lost = np.any(np.broadcast_to(indices.lost, indices.shape), axis=axis, keepdims=True)
+    shape = like.shape
+    return whole(np.moveaxis(last, -1, axis), np.broadcast_to(lost, shape), np.dtype(INT64))
+
+
+ROWS: dict[str, Function] = {
+    "argmax": place_of(True), "argmin": place_of(False), "argsort": argsort,
+    "take_along": take_along, "take_at": take_at, "last_put": last_put,
+}  # fmt: skip
+WIDE: dict[str, Function] = {"untake_along": untake_along, "untake_at": untake_at}

@@ -1,0 +1,172 @@
+"""What ops that move elements mean; what undoes a copy is a sum over the copies. See
+`arrays.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from multigrad.graph import ops
+
+from ..bounded import Bounded, Function, as_dtype, known, monotone, narrowed, widened
+
+Array = Any
+Index = tuple[Any, ...]
+
+
+def index_of(index: Index) -> Index:
+    kinds = {str: lambda item: Ellipsis, tuple: lambda item: slice(*item)}
+    return tuple(kinds.get(type(item), lambda item: item)(item) for item in index)
+
+
+def moving(function: Callable[..., Array]) -> Function:
+    """An op of one operand whose result holds that operand's elements."""
+
+    def call(x: Bounded, *others: Bounded, **attrs: Any) -> Bounded:
+        return x.map(lambda a, fill: function(a, *(np.shape(o.value) for o in others), **attrs))
+
+    return call
+
+
+def roll(a: Array, shift: Any, axis: Any) -> Array:
+    return np.roll(a, shift, axis if a.ndim else None)
+
+
+def flip(a: Array, axis: Any) -> Array:
+    return np.flip(a, axis if a.ndim else None)
+
+
+def tile(a: Array, repetitions: tuple[int, ...]) -> Array:
+    return np.tile(a, repetitions)
+
+
+def triangle(lower: bool) -> Function:
+    def call(x: Bounded, offset: int) -> Bounded:
+        rows, columns = x.shape[-2:]
+        below = np.tri(rows, columns, offset if lower else offset - 1) > 0
+        kept = below if lower else ~below
+        return x.map(lambda a, fill: np.where(kept, a, np.asarray(fill).astype(a.dtype)))
+
+    return call
+
+
+def pad(x: Bounded, widths: Any, fill: float) -> Bounded:
+    pairs = [(0, 0)] * (len(x.shape) - len(widths)) + list(widths)
+    border = as_dtype(known(np.asarray(fill, x.dtype)), x.dtype)
+
+    def move(a: Array, nothing: Any) -> Array:
+        return np.pad(a, pairs, constant_values=nothing)
+
+    padded = x.map(move)
+    inside = np.pad(np.ones(x.shape, bool), pairs)
+    return Bounded(
+        np.where(inside, padded.value, border.value), padded.error, x.dtype, padded.signed
+    )
+
+
+def setitem(x: Bounded, like: Bounded, index: Index) -> Bounded:
+    def move(a: Array, fill: Any) -> Array:
+        full = np.full(like.shape, fill, a.dtype)
+        full[index_of(index)] = a
+        return full
+
+    # Where the elements are added to zeros, -0 becomes 0.
+    negative = np.signbit(x.value) & (x.value == 0)
+    signed = np.asarray(x.signed) & ~negative
+    return Bounded(x.value, x.error, x.dtype, signed, x.weak).map(move)
+
+
+def stretch(x: Bounded, start: int, length: int, axis: int) -> tuple[slice, ...]:
+    return (*(slice(None),) * (axis % len(x.shape)), slice(start, start + length))
+
+
+def part(x: Bounded, like: Bounded, start: Bounded, axis: int) -> Bounded:
+    at = stretch(x, int(start.value), like.shape[axis], axis)
+    return x.map(lambda a, fill: a[at])
+
+
+def unpart(x: Bounded, like: Bounded, start: Bounded, axis: int) -> Bounded:
+    at = stretch(x, int(start.value), x.shape[axis], axis)
+
+    def move(a: Array, fill: Any) -> Array:
+        full = np.full(like.shape, fill, a.dtype)
+        full[at] = a
+        return full
+
+    return x.map(move)
+
+
+def joining(function: Callable[..., Array]) -> Function:
+    def call(*arrays: Bounded, axis: int) -> Bounded:
+        parts = [
+            (x.value, *(np.broadcast_to(a, x.shape) for a in (x.error, x.signed))) for x in arrays
+        ]
+        value, error, signed = (function(column, axis=axis) for column in zip(*parts, strict=True))
+        return Bounded(value, error, arrays[0].dtype, signed)
+
+    return call
+
+
+def adding(target: Callable[..., Array]) -> Function:
+    """The sum of the copies: `target` says, for each element of the result, where its copies
+    went.
+    """
+
+    def call(x: Bounded, like: Bounded, **attrs: Any) -> Bounded:
+        places = np.arange(int(np.prod(like.shape))).reshape(like.shape)
+        sources = target(places, x, **attrs)
+
+        def function(a: Array) -> Array:
+            result = np.zeros(places.size)
+            np.add.at(result, sources.ravel(), np.asarray(a, np.float64).ravel())
+            return result.reshape(like.shape)
+
+        def reach(mask: Array) -> Array:
+            return function(mask) > 0
+
+        copies = x.value.size / max(places.size, 1)
+        return narrowed(monotone(function, widened(x), reach, 2 + copies, function), x.dtype)
+
+    return call
+
+
+def copies_of_take(places: Array, x: Bounded, indices: Any, axis: int) -> Array:
+    return np.take(places, np.array(indices, np.intp), axis=axis)
+
+
+def copies_of_tile(places: Array, x: Bounded, repetitions: tuple[int, ...]) -> Array:
+    return np.tile(places, repetitions)
+
+
+def copies_of_repeat(places: Array, x: Bounded, repeats: int, axis: int) -> Array:
+    return np.repeat(places, repeats, axis=axis)
+
+
+def copies_of_broadcast(places: Array, x: Bounded) -> Array:
+    return np.broadcast_to(places, x.shape)
+
+
+def copies_of_windows(places: Array, x: Bounded, **attrs: Any) -> Array:
+    return ops.WINDOWS.numpy(places, **attrs)
+
+
+SHAPES: dict[str, Function] = {
+    "windows": moving(ops.WINDOWS.numpy), "unwindows": adding(copies_of_windows),
+    "reshape": moving(np.reshape), "reshape_like": moving(np.reshape),
+    "squeeze": moving(np.squeeze),
+    "permute_dims": moving(np.transpose), "swapaxes": moving(np.swapaxes),
+    "moveaxis": moving(np.moveaxis),
+    "flip": moving(flip), "roll": moving(roll), "tril": triangle(True), "triu": triangle(False),
+    "broadcast_to_shape": moving(np.broadcast_to), "broadcast_to": moving(np.broadcast_to),
+    "expand_dims": moving(np.expand_dims), "tile": moving(tile), "repeat": moving(np.repeat),
+    "stop_gradient": moving(lambda a: a), "getitem": moving(lambda a, index: a[index_of(index)]),
+    "take": moving(lambda a, indices, axis: np.take(a, np.array(indices, np.intp), axis=axis)),
+    "half": moving(lambda a, axis, position: np.split(a, 2, axis=axis)[position]),
+    "pad": pad, "setitem": setitem, "part": part, "unpart": unpart,
+    "concatenate": joining(np.concatenate), "stack": joining(np.stack),
+    "untake": adding(copies_of_take), "untile": adding(copies_of_tile),
+    "unrepeat": adding(copies_of_repeat), "sum_to": adding(copies_of_broadcast),
+}  # fmt: skip

@@ -1,0 +1,248 @@
+"""What Python's protocols get from a symbolic value: a number it knows, a fact to ask for, or a
+refusal; never a guess.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+from typing import Any
+
+from ..graph import ops
+from ..graph.ir.graph import Node, walk
+from ..graph.ir.types import is_float
+from ..graph.passes.facts import needed_shapes, shape_fact
+from .assertions import Assumption, find_assertion, is_caught
+from .coercion import NeedsConcrete
+
+STANDARD = sysconfig.get_path("stdlib")
+# What stands in for builtins asks on behalf of the user's code.
+PASSING = (
+    __file__,
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), "capture", "symbols", "classes.py"),
+)
+SITE = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
+
+
+def is_asked_by(codes: set[CodeType]) -> bool:
+    """Return whether the user's code asks, itself or by Python's library; not libraries, nor we."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if any(code is own for own in codes):
+            return True
+        file = code.co_filename
+        is_standard = file.startswith((STANDARD, "<frozen")) and not file.startswith(SITE)
+        if not is_standard and file not in PASSING:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def place_of(trace: Any) -> str:
+    """Return on which kind of device a function's tensors lie, a fact of its capture; of a rule
+    there is one capture for all.
+    """
+    if trace.kind == "rule":
+        raise trace.error(
+            "looks at the device of a tensor, which one graph for all devices does not know"
+        )
+    if "device_type" not in trace.facts:
+        raise NeedsConcrete("device_type")
+    return trace.facts["device_type"]
+
+
+def gradient_of(value: Any) -> bool:
+    """Return whether a tensor asks for a gradient: an argument by a fact, what forward computes by
+    no means.
+    """
+    trace, node = value.trace, value.node
+    if not is_float(node.type):
+        return False
+    is_recorded = trace.in_backward or trace.kind == "function"  # a class's forward is not
+    if trace.kind == "rule" or (is_recorded and node.op is not ops.INPUT):
+        raise trace.error(
+            "asks whether a tensor that it computed requires a gradient, which is autograd's"
+        )
+    if node.op is not ops.INPUT:
+        return False
+    name = node.attr("name")
+    if trace.in_backward and name.startswith("grad_out"):
+        raise trace.error(
+            "asks whether the gradient itself requires one, which is known when it runs only"
+        )
+    return needs_gradient(trace, (name,))[0]
+
+
+def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
+    """Return of a function's float tensors which ask for a gradient, a fact of its capture."""
+    facts = [f"gradient:{name}" for name in names]
+    missing = [fact for fact in facts if fact not in trace.facts]
+    if missing:
+        raise NeedsConcrete(*missing)
+    return tuple(trace.facts[fact] for fact in facts)
+
+
+def refuse_other_layouts(value: Any) -> None:
+    """Say that no graph is of sparse tensors; whether the arguments are is a fact."""
+    trace = value.trace
+    names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
+    if trace.kind == "imported function" and trace.in_backward:  # torch alone has sparse gradients
+        trace.lacks = trace.lacks or "what it does with a sparse gradient"
+        names = [name for name in names if not name.startswith("grad_out")]
+    if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
+        raise trace.error("asks for the layout of a tensor, which is known when it runs only")
+    facts = [f"strided:{name}" for name in names if name != "key"]
+    missing = [fact for fact in facts if fact not in trace.facts]
+    if missing:
+        raise NeedsConcrete(*missing)
+    if not all(trace.facts[fact] in (True, None) for fact in facts):
+        raise trace.error("asks for the layout of a sparse tensor, which is not captured")
+
+
+def is_dense(value: Any) -> bool:
+    """Return whether a tensor lies in memory in order, which no value shows: what was asked that is
+    recorded both ways, and must be the same.
+    """
+    value.trace.asks_for_memory = True
+    return value.trace.is_dense
+
+
+def assume(value: Any) -> None:
+    """Assume that a tensor of one element is true, as a function says that asserts it."""
+    if is_caught(sys._getframe(1)):
+        raise value.trace.error("catches what is raised where a tensor is not true")
+    note_assertion(value, True, AssertionError)
+
+
+def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
+    """Note what code asserts of a value; what a backward does is not checked: it may never run."""
+    trace = value.trace
+    trace.lacks = "what it asserts of values"
+    if not trace.in_backward:
+        trace.assumed.append(Assumption(value.node, expected, trace.location(), kind))
+
+
+class Answers:
+    """The protocols of a symbolic value, except for arithmetic."""
+
+    __slots__ = ()
+    node: Node
+    trace: Any  # the Trace that it belongs to
+
+    def __bool__(self) -> bool:
+        if self.node.type.kind == "tensor" and self.trace.kind != "rule":
+            found = find_assertion(sys._getframe(1))
+            if found is not None:
+                note_assertion(self, *found)
+                return found[0]
+        return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
+
+    def __float__(self) -> float:
+        return float(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
+
+    def __complex__(self) -> complex:
+        return complex(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
+
+    def __int__(self) -> int:
+        return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
+
+    def __index__(self) -> int:
+        if self.node.type.dtype == "float" and not is_whole(self.node):
+            raise TypeError("a float cannot be used as an index")
+        return int(self._concrete("uses a tensor as an index", "Use xp functions"))
+
+    def __hash__(self) -> int:
+        if self.node.type.kind != "scalar" and not is_asked_by(self.trace.codes):
+            return object.__hash__(self)
+        return hash(self._concrete("looks a tensor up by its hash", "Keep it out of sets and keys"))
+
+    def __repr__(self) -> str:
+        return repr(self._number_in_text()) if self._is_shown() else f"<symbolic {self.node.type}>"
+
+    def __str__(self) -> str:
+        return str(self._number_in_text()) if self._is_shown() else repr(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._number_in_text(), spec) if self._is_shown() else repr(self)
+
+    def _is_shown(self) -> bool:
+        """Return whether the user's code asks for text; error messages of libraries do too."""
+        return is_asked_by(self.trace.codes)
+
+    def _number_in_text(self) -> Any:
+        return self._concrete("writes a tensor as text", "Leave it out")
+
+    def _rows(self) -> Any:
+        """Yield what lies along the first axis; what records by protocols overrides this."""
+        return None
+
+    def __iter__(self) -> Any:
+        rows = self._rows()
+        if rows is not None:
+            return rows
+        advice = self.trace.words.advise("Use whole-array operations")
+        raise self.trace.error(f"iterates over a tensor{advice}")
+
+    def __reversed__(self) -> Any:
+        advice = self.trace.words.advise("Use xp.flip(x, axis=0)")
+        raise self.trace.error(f"iterates over a tensor{advice}")
+
+    def __contains__(self, item: Any) -> bool:
+        advice = self.trace.words.advise("Use xp.any(tensor == value)")
+        raise self.trace.error(f"looks for a value in a tensor{advice}")
+
+    def __copy__(self) -> Any:
+        if self.node.type.kind == "scalar":
+            return self
+        raise self.trace.error("calls copy.copy() on a tensor. Use copy.deepcopy(x) or x + 0")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """The same value under a new name: an update of one does not reach the other."""
+        return self.trace.value(self.node)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self.trace.error("pickles a tensor. A symbolic tensor holds no numbers")
+
+    def refuse(self, name: str) -> None:
+        """Refuse to say whether it has an attribute; what records by protocols overrides this."""
+
+    def _concrete(self, problem: str, advice: str) -> Any:
+        """Return the Python number, or ask for the facts that make it one."""
+        if self.node.op is ops.CONST:
+            return self.node.attr("value")
+        if self.node.type.kind == "scalar":
+            nodes = walk((self.node,))
+            facts = {fact for node in nodes if (fact := _fact(node))}
+            for node in nodes:
+                if node.op in (ops.DIM, ops.SIZE) and not _fact(node):
+                    facts.update(needed_shapes(node.operands[0]))
+            if facts:
+                raise NeedsConcrete(*sorted(facts))
+        where = self.trace.location()
+        line = f": {where.text!r}" if where and where.text else ""
+        raise self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
+
+
+ROUNDINGS = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.FLOOR_DIVIDE)
+ON_INTEGERS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.ABS)
+
+
+def is_whole(node: Node) -> bool:
+    """Return whether a number is an integer in Python, or may be one that has been computed."""
+    if node.op is ops.CONST:
+        return float(node.attr("value")).is_integer()
+    if node.op in ON_INTEGERS:
+        return all(map(is_whole, node.operands))
+    return node.op in ROUNDINGS or node.type.dtype == "int"
+
+
+def _fact(node: Node) -> str | None:
+    """Return the fact that would make a scalar node concrete."""
+    if node.op is ops.INPUT and node.type.kind == "scalar":
+        return f"param:{node.attr('name')}"
+    if node.op not in (ops.DIM, ops.SIZE):
+        return None
+    return shape_fact(node.operands[0], "shape")

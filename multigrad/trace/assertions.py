@@ -1,0 +1,261 @@
+"""What code asserts of a value that no symbol knows: by `assert`, or by a branch that does nothing
+but raise.
+
+A graph holds no assertion: a capture assumes what it says, and notes that the original does more.
+What an exception is caught for decides on more than that, and is no assertion.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+from collections.abc import Sequence
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from ..graph.ir.graph import Location, Node
+
+OWN = __name__.partition(".")[0]
+SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")
+MOST_INSTRUCTIONS = 400  # of an arm that ends in `raise`
+RAISES = ("RAISE_VARARGS", "RERAISE")
+RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND")
+JUMPS = frozenset(dis.opname[code] for code in (*dis.hasjrel, *dis.hasjabs))
+LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
+# What Python itself catches: where a sequence ends, where an attribute is missing.
+SIGNALS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "AttributeError")
+PROTOCOLS = ("__new__", "__init__", "__post_init__", "__call__", "__enter__", "__torch_function__")
+KINDS = (
+    "ArithmeticError", "Exception", "IndexError", "KeyError", "LookupError", "NotImplementedError",
+    "OverflowError", "RuntimeError", "TypeError", "ValueError", "ZeroDivisionError",
+)  # fmt: skip
+# Context managers that let exceptions pass; another one may be there to catch them.
+PASSING = (
+    "autocast", "catch_warnings", "device", "enable_grad", "errstate", "inference_mode", "no_grad",
+    "nullcontext", "profile", "record_function", "set_grad_enabled",
+)  # fmt: skip
+
+
+class Assumption(NamedTuple):
+    """What code asserts of a value: what it must be, where it says so, and what it raises."""
+
+    node: Node
+    expected: bool
+    where: Location | None
+    kind: type[Exception]
+
+
+# The code in which captures begin: who catches what is raised beyond, catches it in a call, too.
+ENTRANCES: set[CodeType] = set()
+
+
+def find_assertion(frame: FrameType) -> tuple[bool, type[Exception]] | None:
+    """Return which outcome the code at which a frame is goes on with, and what it raises with the
+    other one; None where it does more than to raise, or where somebody catches that.
+    """
+    if _is_own(frame):
+        return None
+    has_bool = frame.f_globals.get("bool", bool) is bool
+    found = _asserted(frame.f_code, frame.f_lasti, has_bool)
+    return None if found is None or is_caught(frame) else found
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith(OWN)
+
+
+@lru_cache(maxsize=1024)
+def _asserted(
+    code: CodeType, at_offset: int, has_bool: bool
+) -> tuple[bool, type[Exception]] | None:
+    rows = _rows(code)
+    at = next((i for i, row in enumerate(rows) if row.offset == at_offset), len(rows))
+    if at < len(rows) and rows[at].opname == "PRECALL":  # Python 3.11
+        at += 1
+    if at >= len(rows):
+        return None
+    if rows[at].opname.startswith("CALL"):
+        if not (has_bool and _calls(rows, at, "bool", 1)):
+            return None
+        at += 1
+    if at < len(rows) and rows[at].opname == "TO_BOOL":  # Python 3.13
+        at += 1
+    is_inverted = False
+    while at < len(rows) and rows[at].opname == "UNARY_NOT":
+        is_inverted = not is_inverted
+        at += 1
+    if at + 1 >= len(rows):
+        return None
+    jump = rows[at]
+    if not jump.opname.startswith("POP_JUMP") or "NONE" in jump.opname:
+        return None
+    places = {row.offset: i for i, row in enumerate(rows)}
+    target = places.get(jump.argval)
+    if target is None:
+        return None
+    fails = _raises(code, rows, places, target), _raises(code, rows, places, at + 1)
+    if fails[0] == fails[1]:
+        return None
+    jumps_if = ("IF_TRUE" in jump.opname) is not is_inverted
+    return jumps_if is not fails[0], _kind(rows[target if fails[0] else at + 1])
+
+
+def _kind(row: dis.Instruction) -> type[Exception]:
+    """Return the exception that an arm makes first, where it is one of Python's of a message."""
+    name = row.argval if row.opname in LOADS else ""
+    return getattr(builtins, name) if name in KINDS else AssertionError
+
+
+@lru_cache(maxsize=256)
+def _rows(code: CodeType) -> Sequence[dis.Instruction]:
+    return [row for row in dis.get_instructions(code) if row.opname not in SKIPPED]
+
+
+def is_call_of(frame: FrameType, name: str, count: int) -> bool:
+    """Return whether a frame is at a call of a builtin function, with so many arguments."""
+    return name not in frame.f_globals and _is_call_at(frame.f_code, frame.f_lasti, name, count)
+
+
+@lru_cache(maxsize=1024)
+def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
+    rows = _rows(code)
+    at = next((i for i, row in enumerate(rows) if row.offset == at_offset), len(rows))
+    if at < len(rows) and rows[at].opname == "PRECALL":  # Python 3.11
+        at += 1
+    return at < len(rows) and _calls(rows, at, name, count)
+
+
+def is_searched(frame: FrameType) -> bool:
+    """Return whether a frame is at a call of which the result is made text, in which it looks for
+    a word: `"Tensor" in str(type(x))`.
+    """
+    return _is_searched_at(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(maxsize=1024)
+def _is_searched_at(code: CodeType, at_offset: int) -> bool:
+    # Where it calls Python, it is at the end of the instruction.
+    before = [row for row in _rows(code) if row.offset <= at_offset]
+    rows = [*before[-1:], *(row for row in _rows(code) if row.offset > at_offset)]
+    calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
+    names = [row.opname for row in calls]
+    return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
+
+
+def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
+    """Return whether an instruction calls a builtin function of a name, with so many arguments."""
+    call = rows[at]
+    if call.opname != "CALL" or call.arg != count:
+        return False
+    height = 0
+    before = at - 1 if rows[at - 1].opname == "PRECALL" else at  # Python 3.11: takes the arguments
+    for row in reversed(rows[max(at - 50, 0) : before]):
+        if row.opname in JUMPS:
+            return False
+        height += dis.stack_effect(row.opcode, row.arg, jump=False)
+        if row.opname in LOADS and row.argval == name:
+            return height in (count + 1, count + 2)  # what is called, its arguments, and NULL
+    return False
+
+
+def _raises(
+    code: CodeType, rows: Sequence[dis.Instruction], places: dict[int, int], start: int
+) -> bool:
+    """Return whether every way from an instruction ends in `raise`, of what nobody waits for."""
+    ways, seen = [start], set[int]()
+    while ways:
+        at = ways.pop()
+        while at not in seen:
+            if at >= len(rows) or len(seen) > MOST_INSTRUCTIONS:
+                return False
+            seen.add(at)
+            row = rows[at]
+            if row.opname in RETURNS or _is_signal(code, row):
+                return False
+            if row.opname in RAISES:
+                break
+            if row.opname in JUMPS:
+                target = places.get(row.argval)
+                if target is None or target <= at:
+                    return False
+                ways.append(target)
+                if row.opname.startswith("JUMP_") and "IF" not in row.opname:
+                    break
+            at += 1
+    return True
+
+
+def _is_signal(code: CodeType, row: dis.Instruction) -> bool:
+    """Return whether an instruction names an exception that Python itself catches."""
+    if row.opname not in LOADS:
+        return False
+    kind = getattr(builtins, str(row.argval), None)
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        return False
+    is_protocol = code.co_name.startswith("__") and code.co_name not in PROTOCOLS
+    return is_protocol or row.argval in SIGNALS
+
+
+# --- who catches it -------------------------------------------------------------------------------
+
+
+def is_caught(frame: FrameType) -> bool:
+    """Return whether code of the capture, from a frame outwards, waits for exceptions."""
+    inside: list[FrameType] = []
+    count, outer = 0, frame
+    while outer is not None:
+        inside.append(outer)
+        if outer.f_code in ENTRANCES:
+            count = len(inside)
+        outer = outer.f_back
+    return any(_catches(each.f_code, each.f_lasti) for each in inside[:count] if not _is_own(each))
+
+
+@lru_cache(maxsize=1024)
+def _catches(code: CodeType, at_offset: int) -> bool:
+    """Return whether code has an `except` around an instruction, or lets exceptions end there."""
+    if not code.co_exceptiontable:
+        return False
+    rows = _rows(code)
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    reached, seen = [at_offset], set[int]()
+    while reached:  # a handler that goes on raising does so within those around it
+        at = reached.pop()
+        for entry in entries:
+            if entry.start <= at < entry.end and entry.target not in seen:
+                seen.add(entry.target)
+                if _is_handler(code, rows, entry.target):
+                    return True
+                reached.append(entry.target)
+    return False
+
+
+def _is_handler(code: CodeType, rows: Sequence[dis.Instruction], offset: int) -> bool:
+    """Return whether code that is run after an exception may go on without it."""
+    following = iter([row for row in rows if row.offset >= offset])
+    first = next(following, None)
+    if first is None or first.opname != "PUSH_EXC_INFO":
+        return False  # what ends a handler
+    for row in following:
+        if row.opname in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT", *RETURNS):
+            return True
+        if row.opname == "WITH_EXCEPT_START":
+            return not _passes(rows)
+        if row.opname in RAISES:
+            return False
+    return False
+
+
+def _passes(rows: Sequence[dis.Instruction]) -> bool:
+    """Return whether all context managers of some code are known to let exceptions pass."""
+    named = False
+    for row in rows:
+        if row.opname in (*LOADS, "LOAD_ATTR", "LOAD_METHOD") and row.argval in PASSING:
+            named = True
+        elif row.opname in ("BEFORE_WITH", "LOAD_SPECIAL"):
+            if not named:
+                return False
+        elif row.opname.startswith("STORE_") or row.opname == "POP_TOP":
+            named = False
+    return True

@@ -1,0 +1,65 @@
+"""Axes as rules name them, checked where a capture knows the rank; shapes that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any
+
+from ..graph.ir import questions
+from ..graph.ir.types import INPUT_SHAPE
+from .trace import NeedsConcrete, Value
+
+Tensor = Any
+Axis = int | tuple[int, ...] | list[int] | None
+
+
+def axes_of(x: Tensor, axis: Axis) -> int | tuple[int, ...] | None:
+    """Return the attribute for an axis, checked where this capture knows the rank."""
+    if axis is None:
+        return None
+    if isinstance(axis, tuple | list):
+        return tuple(one_axis(x, i) for i in axis)
+    return one_axis(x, axis)
+
+
+def one_axis(x: Tensor, axis: Any) -> int:
+    """Return one axis as an int.
+
+    Raises:
+        TypeError: it is no integer.
+        TraceError: x is symbolic, of a rank known here, and has no such axis.
+    """
+    axis = index(axis)
+    if isinstance(x, Value) and x.node.type.shape == INPUT_SHAPE:
+        shape = x.trace.facts.get("shape")
+        rank = x.trace.facts.get("ndim") if shape is None else len(shape)
+        if rank and not -rank <= axis < rank:
+            raise x.trace.error(
+                f"names axis {axis} of a tensor that has {rank}: {-rank} to {rank - 1}"
+            )
+    return axis
+
+
+def known_shape(x: Any) -> tuple[int, ...] | None:
+    """Return the shape of a symbolic value where this capture has it fixed."""
+    if not isinstance(x, Value) or x.node.type.kind != "tensor":
+        return None
+    return x.trace.shapes.known(x.node)
+
+
+def ask_for_ranks(values: Iterable[Any]) -> None:
+    """Ask for all ranks that are not known, so that the capture is not repeated for each.
+
+    Raises:
+        NeedsConcrete: there are such.
+    """
+    asked, missing = questions.count(), dict[str, None]()
+    for value in values:
+        try:
+            _ = value.ndim
+        except NeedsConcrete as need:
+            missing.update(dict.fromkeys(need.facts))
+    questions.forget(asked)
+    if missing:
+        raise NeedsConcrete(*missing)

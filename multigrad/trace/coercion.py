@@ -1,0 +1,237 @@
+"""What operands become before an op takes them: bools are cast, numbers stay weak, one dtype
+remains.
+
+Every coercion is a node of its own, so that no framework's promotion rules leak in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..graph import ops
+from ..graph.ir.graph import Node, make_node
+from ..graph.ir.op import Op
+from ..graph.ir.questions import note
+from ..graph.ir.types import (
+    BOOL,
+    FLOAT8,
+    INT32,
+    INT64,
+    INT_SCALAR,
+    SCALAR_SHAPE,
+    SMALL,
+    WHOLE,
+    T,
+    Type,
+    is_float,
+    promote,
+)
+from .constants import array_node
+
+HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # what holds others' integers
+
+
+class NeedsConcrete(Exception):
+    """Python needs something concrete; the capture is repeated with these facts fixed.
+
+    `noted`: it is asked of a symbol, which the user's code may hide; not where we ask for it
+    between captures.
+    """
+
+    def __init__(self, *facts: str, noted: bool = True) -> None:
+        super().__init__(*facts)
+        self.facts = facts
+        if noted:
+            note(self)
+
+
+def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = None) -> list[Node]:
+    """Return the operands as the op takes them.
+
+    Args:
+        library: the promotion of the library whose call is recorded, where it is known.
+
+    Raises:
+        TypeError: they are of a kind that it does not take.
+        NeedsConcrete: whether a cast is due depends on the input's dtype.
+    """
+    eighths = [node.type for node in nodes if node.type.dtype in FLOAT8]
+    if eighths and op.coerce not in ("raw", "indices"):
+        raise TypeError(f"no op computes in {eighths[0].dtype}: cast to a float dtype first")
+    if op.coerce == "raw":
+        if op is ops.FULL_LIKE and nodes[1].type.shape != SCALAR_SHAPE:
+            raise TypeError(f"it fills with one number, not {nodes[1].type}")
+        return nodes
+    if op.coerce == "indices":
+        at = op.operands.index("indices")
+        return [*nodes[:at], _places(nodes[at]), *nodes[at + 1 :]]
+    if op.coerce == "bool":
+        if library is not None:  # every library takes what is not 0 for true
+            return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
+        for node in nodes:
+            if node.type.dtype != "bool":
+                raise TypeError(f"it needs bools, not {node.type}")
+        return nodes
+    if op.coerce == "int":
+        target = None if library is None else library.wide(op)
+        target = target or _integers(nodes) or INT32
+        for node in nodes:
+            if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
+                raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
+        return _in_dtype(nodes, target)
+    if op.coerce == "where":
+        condition, *values = nodes
+        if condition.type.dtype != "bool":
+            raise TypeError(f"the condition must be bool, not {condition.type}")
+        if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
+            # where(mask, 1.0, 0.0): the result is a tensor of the input's dtype; of two bools, of
+            # bools
+            dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
+            dtype = dtype if library is None else library.filled() or dtype
+            filled = make_node(
+                ops.FULL_LIKE,
+                (condition, values[0]),
+                {"dtype": dtype},
+                Type("tensor", dtype, condition.type.shape),
+            )
+            values = [filled, values[1]]
+        return [condition, *_unify(op, values, facts, keep_bools=True, library=library)]
+    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
+
+
+def is_true(node: Node) -> Node:
+    """Return where a tensor is not 0."""
+    zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
+    wide = cast_node(node, INT32) if node.type.dtype in SMALL else node
+    return make_node(ops.NE, (wide, zero), {}, Type("tensor", BOOL, node.type.shape))
+
+
+def _places(node: Node) -> Node:
+    """Return integers as the places that they are.
+
+    Raises:
+        TypeError: they are no integers.
+    """
+    is_array = _is_integer_array(node)
+    if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
+        raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
+    return node if node.type.dtype == INT64 else cast_node(node, INT64)
+
+
+def _unify(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool, library: Any
+) -> list[Node]:
+    """Cast bool and integer tensors to the float dtype of the others: one dtype remains."""
+    if keep_bools and all(n.type.dtype == "bool" for n in nodes):
+        return nodes
+    if library is not None and (dtype := library.wide(op)):
+        return _in_dtype([library.wrapped(node, op) for node in nodes], dtype)
+    tensors = [n for n in nodes if n.type.kind == "tensor"]
+    if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
+        return nodes  # as most are
+    types = [n.type for n in tensors if n.op is not ops.ARRAY]
+    floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
+    if len(floats) > 1:
+        if "dtype" not in facts and T in floats:
+            raise NeedsConcrete("dtype")
+        names = [facts["dtype"] if d == T else d for d in floats]
+        widest = _wider(names)
+        target = floats[names.index(widest)] if widest in names else widest
+    else:
+        target = floats[0] if floats else T
+    if not floats and op.integer and (own := _integers(nodes)):
+        target = own if op.integer is True else op.integer
+    return _in_dtype(nodes, target)
+
+
+def _in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
+    """Return tensors' nodes in a dtype; numbers stay weak."""
+    return [
+        cast_node(node, dtype) if node.type.kind == "tensor" and node.type.dtype != dtype else node
+        for node in nodes
+    ]
+
+
+def _is_integer_array(node: Node) -> bool:
+    """Return whether a node is a constant array of integers, which become what they meet."""
+    return node.op is ops.ARRAY and "int" in node.attr("value").dtype
+
+
+def _integers(nodes: list[Node]) -> str | None:
+    """Return the dtype that an op computes in among integers and bools; None: these are not."""
+    kind = _promoted(nodes)
+    return INT32 if kind in SMALL else kind
+
+
+def _promoted(nodes: list[Node]) -> str | None:
+    """Return the integer dtype of tensors among integers and bools; None: these are not."""
+    kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
+    if any("float" in kind for kind in kinds):
+        return None
+    tensors = {n.type.dtype for n in nodes if n.type.dtype in WHOLE}
+    if not tensors or not tensors.issubset(SMALL):
+        return promote(tensors)
+    # Constants are weak, but what overflows with them does so in few bits only.
+    arrays = {n.attr("value").dtype for n in nodes if n.op is ops.ARRAY and n.type.dtype == T}
+    return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
+
+
+# Ops of which the last bits of a result follow from the last bits of the operands.
+MODULAR = (
+    ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.WHERE, ops.BITWISE_AND, ops.BITWISE_OR,
+    ops.BITWISE_XOR, ops.BITWISE_INVERT, ops.BITWISE_LEFT_SHIFT, ops.BITWISE_RIGHT_SHIFT,
+)  # fmt: skip
+
+
+def small_dtype(op: Op, nodes: list[Node]) -> str | None:
+    """Return the dtype of few bits that the integers of an op have, which computes in int32; None:
+    they have none.
+
+    Raises:
+        TypeError: a number beside them does not fit, so that libraries differ.
+    """
+    if not (op.integer or op.coerce == "int"):
+        if op is ops.POW and _promoted(nodes) in SMALL:
+            raise TypeError(f"it computes in floats, not {_promoted(nodes)}: cast to int32 first")
+        return None
+    small = _promoted(nodes)
+    if small not in SMALL:
+        return None
+    check_numbers(op, nodes, small)
+    return small
+
+
+def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
+    """Check that numbers beside integers of few bits fit into these.
+
+    Raises:
+        TypeError: one does not, so that libraries differ.
+    """
+    for node in nodes if op not in MODULAR else ():
+        if node.type.kind == "scalar" and node.type.dtype == "int":
+            number = node.attr("value") if node.op is ops.CONST else None
+            if number is None or not _fits(number, small):
+                given = "a length" if number is None else number
+                raise TypeError(f"{given} beside {small}: cast to int32 first")
+
+
+def _fits(number: int, dtype: str) -> bool:
+    """Return whether a dtype of few bits has a number."""
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
+    return low <= number < low + 2**bits
+
+
+def _wider(names: list[str]) -> str:
+    """Return the dtype that holds the others (float16 with bfloat16 gives float32)."""
+    order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
+    widest = max(names, key=order.__getitem__)
+    return "float32" if {"float16", "bfloat16"} <= set(names) and order[widest] == 0 else widest
+
+
+def cast_node(node: Node, dtype: str) -> Node:
+    """Return the node cast to a dtype; `T` is the input's. A constant is made in that dtype."""
+    if node.op is ops.ARRAY and dtype != BOOL:
+        return array_node(node.operands[0], node.attr("value"), dtype)
+    return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))

@@ -1,0 +1,102 @@
+"""Calls: where a captured function uses one that has a gradient of its own.
+
+The inner function's ops stand in the outer graph; a `call` node around each of its outputs says by
+which backward a derivative passes. Once derivatives are taken, the nodes are dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.passes.outputs import marks
+from ...graph.passes.simplify import substitute
+from ..replay import replay
+from ..trace import Trace, Value
+from ..xp import all as xp
+
+_serials = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CustomCall:
+    """One call of a function inside a capture.
+
+    Attributes:
+        backward: `*cotangents, *names -> *gradients` of the inputs `wrt`.
+        names: what the operands of its nodes are, after the value.
+        outputs: the values of the function's outputs.
+    """
+
+    backward: Graph
+    cotangents: tuple[str, ...]
+    names: tuple[str, ...]
+    wrt: tuple[str, ...]
+    outputs: tuple[Node, ...]
+    serial: int = field(default_factory=lambda: next(_serials))
+
+    def __repr__(self) -> str:
+        return f"<call {self.serial} of {self.backward.name}>"
+
+
+def mark(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> list[Value]:
+    """Return the outputs of a call, through which derivatives pass by its own backward."""
+    nodes = [_call(called, position, inputs) for position in range(len(called.outputs))]
+    return [trace.named(trace.value(node)) for node in nodes]
+
+
+def _call(called: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
+    """Return the node of one output of a call."""
+    output = called.outputs[position]
+    attrs = {"function": called, "position": position}
+    return make_node(ops.CALL, (output, *inputs), attrs, output.type)
+
+
+def drop_calls(graph: Graph) -> Graph:
+    """Return the graph without its `call` nodes."""
+    while calls := [node for node in graph.nodes if node.op is ops.CALL]:
+        graph = substitute(graph, {node: node.operands[0] for node in calls})
+    return graph
+
+
+class Calls:
+    """The calls of one graph while its derivative is taken: the cotangents of all outputs are
+    pulled at once.
+    """
+
+    def __init__(self, trace: Trace, order: Sequence[Node]) -> None:
+        self.trace = trace
+        self.nodes: dict[CustomCall, list[Node]] = {}
+        for node in order:
+            if node.op is ops.CALL:
+                self.nodes.setdefault(node.attr("function"), []).append(node)
+
+    def pull(self, node: Node, cotangents: Mapping[Node, Any]) -> list[Value | None]:
+        """Return each operand's share; at the last of a call's nodes to be met, none before."""
+        called: CustomCall = node.attr("function")
+        nodes = self.nodes[called]
+        shares: list[Value | None] = [None] * len(node.operands)
+        if node is not nodes[0]:
+            return shares
+        given: dict[str, Any] = {
+            name: xp.zeros_like(self.trace.value(output))
+            for name, output in zip(called.cotangents, called.outputs, strict=True)
+        }
+        known = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
+        if not known:
+            return shares
+        given.update({called.cotangents[position]: value for position, value in known.items()})
+        given.update(
+            zip(called.names, (self.trace.value(o) for o in node.operands[1:]), strict=True)
+        )
+        outputs = {
+            position: self.trace.value(_call(called, position, node.operands[1:]))
+            for _, position in marks(called.backward)
+        }
+        gradients = replay(self.trace, called.backward, given, outputs)
+        by_name = dict(zip(called.wrt, gradients, strict=True))
+        return [None, *(by_name.get(name) for name in called.names)]

@@ -1,0 +1,128 @@
+"""Reverse mode over a graph, from the VJP of each op.
+
+From here come the true derivative of a forward without a rule and the oracle of the tests. The
+result is a graph like any other: it can be lowered, shown and differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import UnsupportedOp
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node, walk
+from ...graph.ir.types import FLOAT8, UNKNOWN, is_float
+from ..trace import Trace, Value
+from ..xp import all as xp
+from .calls import Calls
+
+
+def pullback(forward: Graph, wrt: str = "tin") -> Graph:
+    """Return the graph `(grad_out, *inputs) -> grad` of the cotangent of input `wrt`.
+
+    Args:
+        forward: a graph with one output.
+        wrt: the name of a float input.
+    """
+    return pullbacks(forward, (wrt,), ("grad_out",))
+
+
+def pullbacks(forward: Graph, wrt: Sequence[str], cotangents: Sequence[str | None]) -> Graph:
+    """Return the graph `(*cotangents, *inputs) -> *gradients` of the true derivative.
+
+    Args:
+        wrt: the names of float inputs.
+        cotangents: a name for each output's cotangent; None for an output without one.
+    """
+    trace = Trace(f"d({forward.name})")
+    given = {
+        name: trace.input(name, output.type)
+        for name, output in zip(cotangents, forward.outputs, strict=True)
+        if name is not None
+    }
+    targets = []
+    for name in wrt:
+        target = forward.input(name)
+        if target is None:
+            raise ValueError(f"graph {forward.name!r} has no input {name!r}")
+        targets.append(target)
+    pairs = zip(cotangents, forward.outputs, strict=True)
+    seeds = [(output, given[name]) for name, output in pairs if name is not None]
+    gradients = accumulate_all(trace, seeds, targets)
+    results = [
+        xp.zeros_like(trace.value(target)) if gradient is None else gradient
+        for target, gradient in zip(targets, gradients, strict=True)
+    ]
+    inputs = (*(value.node for value in given.values()), *forward.inputs)
+    return Graph(trace.name, inputs, tuple(result.node for result in results), forward.locations)
+
+
+def accumulate(trace: Trace, output: Node, target: Node, grad_out: Value) -> Value | None:
+    """Return the cotangent of `target`, or None where `output` does not depend on it."""
+    return accumulate_all(trace, [(output, grad_out)], [target])[0]
+
+
+def accumulate_all(
+    trace: Trace, seeds: Sequence[tuple[Node, Value]], targets: Sequence[Node]
+) -> list[Value | None]:
+    """Return the cotangent of each target, or None where no output depends on it.
+
+    Args:
+        seeds: outputs with their cotangents.
+        targets: the nodes whose cotangents are asked for.
+    """
+    cotangents: dict[Node, Any] = {}
+    for output, cotangent in seeds:
+        known = cotangents.get(output)
+        cotangents[output] = cotangent if known is None else known + cotangent
+    order = walk(output for output, _ in seeds)
+    active = _depend_on(order, targets)
+    calls = Calls(trace, order)
+    for node in reversed(order):
+        if node not in active or node.op is ops.INPUT:
+            continue
+        if node.op is ops.CALL:
+            shares = calls.pull(node, cotangents)
+        elif node not in cotangents:
+            continue
+        elif node.op.vjp is None:
+            raise UnsupportedOp(f"{node.op.name} has no derivative")
+        else:
+            operands = [trace.value(operand) for operand in node.operands]
+            shares = node.op.vjp(
+                xp, cotangents[node], trace.value(node), *operands, **dict(node.attrs)
+            )
+        for operand, share in zip(node.operands, shares, strict=True):
+            if share is None or operand not in active or not is_float(operand.type):
+                continue
+            if operand.type.dtype in FLOAT8:
+                raise trace.error(
+                    f"takes a derivative through {operand.type.dtype}, in which cotangents would "
+                    "be rounded. Stop the gradient there, or give one of your own"
+                )
+            share = _match(trace, share, operand)
+            known = cotangents.get(operand)
+            cotangents[operand] = share if known is None else known + share
+    return [cotangents.get(target) for target in targets]
+
+
+def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
+    """Return what depends on the targets by more than their shapes."""
+    active = set(targets)
+    for node in order:
+        shapes = node.op.shape_only
+        if any(o in active for i, o in enumerate(node.operands) if i not in shapes):
+            active.add(node)
+    return active
+
+
+def _match(trace: Trace, share: Any, operand: Node) -> Any:
+    """Undo the broadcasting of an operand."""
+    if not isinstance(share, Value) or share.node.type.kind == "scalar":
+        return xp.full_like(trace.value(operand), share)
+    same_shape = share.node.type.shape == operand.type.shape != UNKNOWN
+    if same_shape or operand.type.kind == "scalar":
+        return share
+    type_ = ops.SUM_TO.result(share.node.type, operand.type)
+    return trace.value(make_node(ops.SUM_TO, (share.node, operand), {}, type_))

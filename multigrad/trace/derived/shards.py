@@ -1,0 +1,399 @@
+"""A graph of a whole array rewritten for a part of it: each shard runs the result on its own part.
+
+The placement of every value is followed from the inputs: over which mesh axes or groups each of its
+axes is split. A reduction over a split axis becomes the shard's own and a collective, a draw takes
+its part of the counter, and what needs no other shard stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...errors import UnsupportedOp
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.op import Op
+from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
+from ...graph.ops.results import PER_ELEMENT
+from ...graph.support.shards import Names, Shards
+from ..parts import Part, broadcast, kept_axes, places_of, rebuilt, reduced, whole
+from ..trace import NeedsConcrete, Trace, Value, apply
+from ..xp import all as xp
+
+Tensor = Any
+MOST_RANK = 8
+
+
+def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph:
+    """Return the graph that each shard runs on its part of `grad_out` and `tin`.
+
+    Raises:
+        NeedsConcrete: the rank must be known.
+        UnsupportedOp: an op has no meaning on a part of its input.
+    """
+    if shards.alone:
+        return _alone(graph)
+    if not shards.split or all(_is_per_element(node) for node in graph.nodes):
+        return graph
+    split = {i: names for i, names in enumerate(shards.split) if names is not None}
+    rank = facts["ndim"] if "ndim" in facts else len(facts["shape"]) if "shape" in facts else None
+    if rank is None:
+        return _of_any_rank(graph, shards, split, facts)
+    if max(split) >= rank:
+        raise UnsupportedOp(
+            f"rule {graph.name!r} is used {shards}, which splits axis {max(split)}, on an array of "
+            f"{rank} axes. Name the axes that it has, or use over=None for it"
+        )
+    return Parting(graph, shards, Part(rank, split), facts).run()
+
+
+def _of_any_rank(
+    graph: Graph, shards: Shards, split: Mapping[int, Names], facts: Mapping[str, Any]
+) -> Graph:
+    """Return the graph for arrays of any rank, where it is one.
+
+    Raises:
+        NeedsConcrete: it is not.
+    """
+    found: list[Graph] = []
+    for rank in range(1, MOST_RANK + 1):
+        if max(split) >= rank:  # which arrays may lack
+            raise NeedsConcrete("ndim", noted=False)
+        try:
+            found.append(Parting(graph, shards, Part(rank, split), facts).run())
+        except UnsupportedOp:
+            raise NeedsConcrete("ndim", noted=False) from None
+        if found[-1].outputs != found[0].outputs:
+            raise NeedsConcrete("ndim", noted=False)
+    return found[0]
+
+
+def _is_per_element(node: Node) -> bool:
+    return not node.operands or (node.op.result in PER_ELEMENT and node.op is not ops.ARRAY)
+
+
+def _alone(graph: Graph) -> Graph:
+    """Return the graph on the shard in hand alone."""
+    if all(_is_per_element(node) for node in graph.nodes):
+        return graph
+    trace = Trace(graph.name)
+    done: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
+            done[node] = xp.to_shard(trace.value(node)).node
+        else:
+            done[node] = rebuilt(node, done)
+    like = graph.inputs[0]
+    outputs = [xp.from_shard(trace.value(done[n]), trace.value(like)).node for n in graph.outputs]
+    return Graph(graph.name, graph.inputs, tuple(outputs), places_of(graph, done))
+
+
+class Parting:
+    """One graph being rewritten."""
+
+    def __init__(self, graph: Graph, shards: Shards, given: Part, facts: Mapping[str, Any]) -> None:
+        self.graph = graph
+        self.shards = shards
+        self.given = given
+        self.trace = Trace(graph.name, facts)
+        self.parts: dict[Node, Part] = {}
+        self.done: dict[Node, Node] = {}
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            self.done[node], self.parts[node] = self._rewrite(node)
+        outputs = tuple(self.done[node] for node in self.graph.outputs)
+        places = places_of(self.graph, self.done)
+        return Graph(self.graph.name, self.graph.inputs, outputs, places)
+
+    def value(self, node: Node) -> Value:
+        """Return what stands for a node now."""
+        return self.trace.value(self.done[node])
+
+    def _rewrite(self, node: Node) -> tuple[Node, Part]:
+        if not node.operands:
+            return node, self._of_leaf(node)
+        own = [self.parts[operand] for operand in node.operands]
+        if node.op in HANDLERS:
+            return HANDLERS[node.op](self, node, own)
+        if not any(part.split for part in own):
+            return rebuilt(node, self.done), whole(node, own)
+        if node.op.random:
+            return self._draw(node, own)
+        if node.op.result in PER_ELEMENT:
+            return rebuilt(node, self.done), self.joined(node, own)
+        axis = dict(node.attrs).get("axis", "")
+        if axis != "" and len(own) == 1 and own[0].over(axis) is None:
+            return rebuilt(node, self.done), self._along(node, own[0])
+        raise self.error(node)
+
+    def error(self, node: Node, why: str = "") -> UnsupportedOp:
+        """Return the error for a node that cannot run on parts."""
+        where = self.graph.locations.get(node)
+        at = f" ({where})" if where else ""
+        why = why or f"{node.op.name} needs the whole array"
+        return UnsupportedOp(
+            f"rule {self.graph.name!r}{at} has no meaning {self.shards}: {why}. Use over='shard', "
+            "where each shard may be taken as an array of its own, or gather the array first"
+        )
+
+    def _of_leaf(self, node: Node) -> Part:
+        if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
+            return self.given
+        return Part(0 if node.type.shape == SCALAR_SHAPE else None)
+
+    def joined(self, node: Node, own: list[Part]) -> Part:
+        """Return how the result of an op on single elements is split."""
+        pairs = zip(node.operands, own, strict=True)
+        parts = [part for operand, part in pairs if operand.type.kind == "tensor"]
+        if any(part.rank is None for part in parts):
+            raise self.error(node, f"{node.op.name} meets a value whose shape is not known")
+        part = broadcast(parts)
+        assert part.rank is not None
+        for each in parts:
+            lead = part.rank - (each.rank or 0)
+            for i in range(each.rank or 0):
+                names = part.split.get(i + lead)
+                if names is not None and i not in each.ones and each.split.get(i) != names:
+                    raise self.error(node, f"{node.op.name} meets values that are split otherwise")
+        return part
+
+    def _along(self, node: Node, part: Part) -> Part:
+        """Return how the result of an op along other axes than the split ones is split."""
+        if node.op is ops.EXPAND_DIMS or not isinstance(dict(node.attrs).get("keepdims"), bool):
+            return part
+        return reduced(part, node)
+
+    def _draw(self, node: Node, own: list[Part]) -> tuple[Node, Part]:
+        key, like, *others = node.operands
+        part = own[1]
+        if any(other.split for other in own[2:]) and part != self.joined(node, own[1:]):
+            raise self.error(node, f"{node.op.name} meets values that are split otherwise")
+        split = tuple(part.split.get(i) for i in range(max(part.split) + 1))
+        if self.done[key].op is ops.PLACE_KEY:
+            raise self.error(node, f"{node.op.name} takes a key that has its place already")
+        placed = apply(ops.PLACE_KEY, self.value(key), self.value(like), split=split).node
+        operands = (placed, *(self.done[each] for each in (like, *others)))
+        attrs = dict(node.attrs)
+        type_ = node.op.result(*(each.type for each in operands), **attrs)
+        return make_node(node.op, operands, attrs, type_), part
+
+
+Handler = Callable[[Parting, Node, list[Part]], tuple[Node, Part]]
+Reduction = Callable[[Tensor, Tensor, Any, dict[str, Any], Part], Tensor]
+
+
+# --- reductions --------------------------------------------------------------------------------
+
+
+def _names(names: Names) -> Names | None:
+    return names or None
+
+
+def _count(x: Tensor, part: Part, axis: Any, of_all: bool) -> Any:
+    """Return how many elements each result of a reduction combines, of the shard or of all."""
+    total: Any = 1
+    for i in part.axes(axis):
+        if of_all and i in part.split:
+            total = total * apply(ops.ALL_DIM, x, axis=i, names=_names(part.split[i]))
+        else:
+            total = total * apply(ops.DIM, x, axis=i)
+    return total
+
+
+def _sum(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    return apply(ops.ALL_SUM, apply(ops.SUM, x, **attrs), x, names=names)
+
+
+def _mean(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    """The shards' means, each by its share of the elements, so that no sum overflows."""
+    split = tuple(i for i in part.axes(attrs["axis"]) if i in part.split)
+    share = _count(x, part, split, of_all=False) / _count(x, part, split, of_all=True)
+    return apply(ops.ALL_SUM, apply(ops.MEAN, x, **attrs) * share, x, names=names)
+
+
+def _max(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    return apply(ops.ALL_MAX, apply(ops.MAX, x, **attrs), x, names=names)
+
+
+def _min(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    return -apply(ops.ALL_MAX, -apply(ops.MIN, x, **attrs), x, names=names)
+
+
+def _norm(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    own, order = apply(ops.NORM, x, **attrs), attrs["ord"]
+    if order == math.inf:
+        return apply(ops.ALL_MAX, own, x, names=names)
+    return apply(ops.ALL_NORM, own, x, names=names, ord=order)
+
+
+def _var(x: Tensor, names: Any, part: Part, correction: Any, **attrs: Any) -> Tensor:
+    centered = x - _mean(x, names, part, axis=attrs["axis"], keepdims=True)
+    square = _mean(centered * centered, names, part, **attrs)
+    if correction == 0:
+        return square
+    number = _count(x, part, attrs["axis"], of_all=True)
+    return square * (number / xp.maximum(number - correction, 0))
+
+
+def _std(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    return xp.sqrt(_var(x, names, part, **attrs))
+
+
+def _count_nonzero(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    return apply(ops.ALL_SUM, apply(ops.COUNT_NONZERO, x, **attrs), x, names=names)
+
+
+def _any(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    number = xp.where(apply(ops.ANY, x, **attrs), 1.0, 0.0)
+    return apply(ops.ALL_MAX, number, x, names=names) > 0.5
+
+
+def _all(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    number = xp.where(apply(ops.ALL, x, **attrs), 0.0, 1.0)
+    return apply(ops.ALL_MAX, number, x, names=names) < 0.5
+
+
+def _logsumexp(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    own = apply(ops.LOGSUMEXP, x, **attrs)
+    largest = apply(ops.ALL_MAX, own, x, names=names)
+    shift = xp.where(xp.isfinite(largest), largest, 0.0)
+    return xp.log(apply(ops.ALL_SUM, xp.exp(own - shift), x, names=names)) + shift
+
+
+REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
+    ops.SUM: _sum, ops.MEAN: _mean, ops.MAX: _max, ops.MIN: _min, ops.NORM: _norm, ops.VAR: _var,
+    ops.STD: _std, ops.COUNT_NONZERO: _count_nonzero, ops.ANY: _any, ops.ALL: _all,
+    ops.LOGSUMEXP: _logsumexp,
+}  # fmt: skip
+
+
+def _reduce(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    (part,) = own
+    if not part.split:
+        return rebuilt(node, run.done), whole(node, own)
+    names, attrs = part.over(node.attr("axis")), dict(node.attrs)
+    if names is None:
+        return rebuilt(node, run.done), reduced(part, node)
+    if node.type.dtype not in (BOOL, "T") and node.type.dtype.startswith(("int", "uint")):
+        raise run.error(node, f"{node.op.name} of integers is not taken over shards")
+    x = run.value(node.operands[0])
+    made = REDUCTIONS[node.op](x, _names(names), part, **attrs)
+    return made.node, reduced(part, node)
+
+
+def _softmax(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    (part,) = own
+    names = part.over(node.attr("axis")) if part.split else None
+    if names is None:
+        return rebuilt(node, run.done), part
+    x = run.value(node.operands[0])
+    shifted = x - _logsumexp(x, _names(names), part, axis=node.attr("axis"), keepdims=True)
+    return (xp.exp(shifted) if node.op is ops.SOFTMAX else shifted).node, part
+
+
+def _dim(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    (part,) = own
+    if not part.split:
+        return rebuilt(node, run.done), Part(0)
+    axis = None if node.op is ops.SIZE else node.attr("axis")
+    return _count(run.value(node.operands[0]), part, axis, of_all=True).node, Part(0)
+
+
+def _like(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    """What takes the shape of another: `broadcast_to`, and `sum_to`, which undoes it."""
+    x, like = own
+    if not x.split and not like.split:
+        return rebuilt(node, run.done), like
+    if x.rank is None or like.rank is None:
+        raise run.error(node)
+    small, large = (x, like) if node.op is ops.BROADCAST_TO else (like, x)
+    lead = (large.rank or 0) - (small.rank or 0)
+    for i in range(small.rank or 0):
+        if i not in small.ones and small.split.get(i) != large.split.get(i + lead):
+            raise run.error(node, f"{node.op.name} meets values that are split otherwise")
+    made = run.trace.value(rebuilt(node, run.done))
+    gone = tuple(i for i in x.split if i - lead not in like.split)
+    names = x.over(gone) if node.op is ops.SUM_TO and gone else None
+    if names is not None:
+        made = apply(ops.ALL_SUM, made, run.value(node.operands[0]), names=_names(names))
+    return made.node, like
+
+
+def _moved(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    """Axes in another order."""
+    (part,) = own
+    made, attrs = rebuilt(node, run.done), dict(node.attrs)
+    if part.rank is None:
+        return made, part
+    order = list(range(part.rank))
+    if node.op is ops.PERMUTE_DIMS:
+        order = order[::-1] if attrs["axes"] is None else list(part.axes(attrs["axes"]))
+    elif node.op is ops.SWAPAXES:
+        a, b = part.axes((attrs["axis1"], attrs["axis2"]))
+        order[a], order[b] = b, a
+    else:
+        sources, targets = part.axes(attrs["source"]), part.axes(attrs["destination"])
+        order = [i for i in order if i not in sources]
+        for target, source in sorted(zip(targets, sources, strict=True)):
+            order.insert(target, source)
+    return made, kept_axes(part, order)
+
+
+def _reshape(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    """Flattened, where each shard's elements stay together."""
+    (part,) = own
+    made = rebuilt(node, run.done)
+    if not part.split:
+        return made, Part(len(node.attr("shape")))
+    if node.attr("shape") != (-1,) or set(part.split) != {0}:
+        raise run.error(node)
+    return made, Part(1, part.split)
+
+
+def _expand(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    (part,) = own
+    made = rebuilt(node, run.done)
+    if part.rank is None:
+        return made, part
+    at = node.attr("axis") % (part.rank + 1)
+    split = {i + (i >= at): names for i, names in part.split.items()}
+    ones = frozenset({at, *(i + (i >= at) for i in part.ones)})
+    return made, Part(part.rank + 1, split, ones)
+
+
+def _squeeze(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    (part,) = own
+    made, axis = rebuilt(node, run.done), node.attr("axis")
+    if part.rank is None or (axis is None and not part.split):
+        return made, Part(None)
+    if axis is None or part.over(axis) is not None:
+        raise run.error(node)
+    gone = part.axes(axis)
+    return made, kept_axes(part, [i for i in range(part.rank) if i not in gone])
+
+
+def _constant(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    """An array, the same on every shard."""
+    return rebuilt(node, run.done), whole(node, own)
+
+
+def _exchanged(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    """What the rule itself exchanges."""
+    return rebuilt(node, run.done), own[0]
+
+
+HANDLERS: dict[Op, Handler] = {
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys((ops.SOFTMAX, ops.LOG_SOFTMAX), _softmax),
+    **dict.fromkeys((ops.DIM, ops.SIZE), _dim),
+    **dict.fromkeys((ops.SUM_TO, ops.BROADCAST_TO), _like),
+    **dict.fromkeys((ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS), _moved),
+    **dict.fromkeys((ops.ALL_SUM, ops.ALL_MAX, ops.ALL_NORM), _exchanged),
+    ops.ARRAY: _constant,
+    ops.RESHAPE: _reshape,
+    ops.EXPAND_DIMS: _expand,
+    ops.SQUEEZE: _squeeze,
+}

@@ -1,0 +1,159 @@
+"""Where the random keys of calls come from: a key that counts its calls, or a generator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...backend.contract import Backend
+from ...backend.tensors.values import key_for, key_pair
+from ...errors import RuleValueError
+from ...graph.random import REPLAYED, key_from_int
+from ...graph.support.threads import make_lock
+
+_serials = itertools.count()
+_counting = make_lock()
+
+
+class Counter:
+    """Counts calls that draw, at forward; safe between threads.
+
+    Examples:
+        >>> from multigrad.context import Counter
+        >>> Counter().count
+        0
+
+    Attributes:
+        start: the number of the first call: 0, or a tensor where it is known at run time only.
+        number: calls so far, besides those in branches that have not been joined.
+        serial: tells counters apart, also from those that are gone.
+        home: the branch in which it was made, and so counts by itself.
+    """
+
+    __slots__ = ("home", "number", "serial", "start")
+
+    def __init__(self, start: Any = 0) -> None:
+        self.start = start
+        self.number = 0
+        self.serial = next(_serials)
+        self.home = BRANCH.get()
+
+    @property
+    def count(self) -> Any:
+        """The number of the next call."""
+        return self.start + self.number_in(BRANCH.get())
+
+    def number_in(self, branch: Branch | None) -> int:
+        """Return how many calls there were, as a branch sees it."""
+        if branch is None or branch is self.home:
+            return self.number
+        began = branch.began.get(self)
+        if began is None:
+            began = branch.began[self] = self.number_in(branch.outer)
+        return began + branch.numbers.get(self, 0)
+
+    def __next__(self) -> Any:
+        with _counting:
+            n = self.count
+            self.advance(1)
+        return n
+
+    def advance(self, number: int) -> None:
+        """Skip calls that compiled code, or all branches, have made."""
+        branch = BRANCH.get()
+        with _counting:
+            if branch is None or branch is self.home:
+                self.number += number
+            else:
+                branch.numbers[self] = branch.numbers.get(self, 0) + number
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """Where calls are counted apart: one of several that run the same code beside each other, each
+    of which counts on from where they parted.
+
+    Attributes:
+        outer: the branch that they parted in.
+        began: by counter, where they parted; one mapping for all of them.
+        numbers: by counter, the calls in this one.
+    """
+
+    outer: Branch | None
+    began: dict[Counter, int]
+    numbers: dict[Counter, int] = field(default_factory=dict)
+
+
+BRANCH: ContextVar[Branch | None] = ContextVar("multigrad_branch", default=None)
+
+
+def part(number: int) -> list[Branch]:
+    """Return branches of what runs here."""
+    began: dict[Counter, int] = {}
+    return [Branch(BRANCH.get(), began) for _ in range(number)]
+
+
+def join(branches: Sequence[Branch]) -> dict[Counter, int]:
+    """Count on here from where the branch stands that has counted most; return how far that is."""
+    counters = {counter for branch in branches for counter in branch.numbers}
+    most = {
+        counter: max(branch.numbers.get(counter, 0) for branch in branches) for counter in counters
+    }
+    for counter, number in most.items():
+        counter.advance(number)
+    return most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Where the keys of calls come from.
+
+    Attributes:
+        key: two uint32, or a backend's own key object; call n draws from `fold_in(key, n)`.
+        counter: a Counter, where there is a key.
+        generator: gives each call its key, where there is none; None: the framework's own.
+    """
+
+    key: Any = None
+    counter: Any = None
+    generator: Callable[[], Any] | None = None
+
+    def next_key(self, backend: Backend) -> Any:
+        """Return the key of one call; in a region that runs again, that of its first run."""
+        if backend.compiler.on_draw is None or REPLAYED.get() is not None:  # a proof's are its own
+            return self._draw(backend)
+        return backend.compiler.on_draw(lambda: self._draw(backend))
+
+    def _draw(self, backend: Backend) -> Any:
+        if self.counter is not None:
+            return backend.draws.fold_in(key_for(backend, self.key), next(self.counter))
+        replayed = REPLAYED.get()  # in a proof, what was drawn for the capture
+        if replayed is not None:
+            return next(replayed)
+        return backend.draws.draw_key() if self.generator is None else self.generator()
+
+
+FREE = Draws()
+
+
+def keyed(key: Any) -> Draws:
+    """Return reproducible draws, the same on every framework: an int as for `jax.random.key`, a jax
+    key, two uint32.
+    """
+    return Draws(normalize_key(key), Counter())
+
+
+def normalize_key(key: Any) -> Any:
+    """Return two Python ints for an int or two uint32; a backend's own key object is left to it.
+
+    Examples:
+        >>> from multigrad.context import normalize_key
+        >>> normalize_key(7)
+        (0, 7)
+    """
+    if isinstance(key, bool):
+        raise RuleValueError(f"key must be an int, a jax key or two uint32, got {key!r}")
+    return key_from_int(key) if isinstance(key, int) else key_pair(key)

@@ -1,0 +1,155 @@
+"""Keys for what users hand to us: by what it is, never by an `==`, a hash or a text of the user's
+own.
+
+Numbers, words and tuples of them are equal where nothing tells them apart, so not 1 and True, nor
+0.0 and -0.0. Any other object is equal to itself alone; what it holds is part of the key too, as
+far as it is cheap to look at.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import entry_points
+
+EXACT = (bool, int, str, bytes, type(None), type(Ellipsis), type(NotImplemented), np.dtype)
+MOST_HELD = 256  # of what an object holds, and what that holds
+FIXED = (type, enum.Enum, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+_MISSING: Any = object()
+
+
+class Same:
+    """A key that is equal for the same object only, and keeps it alive only where Python knows no
+    other way.
+    """
+
+    __slots__ = ("__weakref__", "_find", "_hash")
+
+    def __init__(self, item: Any, gone: Callable[[Any], None] | None = None) -> None:
+        self._hash = id(item)
+        try:
+            self._find: Callable[[], Any] = weakref.ref(item, gone)
+        except TypeError:
+            self._find = lambda: item
+
+    def item(self) -> Any:
+        """Return the object, None where it is gone."""
+        return self._find()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Same):
+            return False
+        # Python has one weak reference to an object, also when it is gone.
+        if self._find is other._find:
+            return True
+        item = self.item()
+        return item is not None and item is other.item()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def owners_of(function: Any) -> tuple[Any, ...]:
+    """Return the objects that make a callable what it is: a bound method is made anew each time it
+    is read.
+    """
+    if isinstance(function, types.MethodType):
+        return (function.__self__, *owners_of(function.__func__))
+    return (function,)
+
+
+def function_key(function: Any) -> tuple[Same, ...]:
+    """Return a callable as a key."""
+    return tuple(map(Same, owners_of(function)))
+
+
+def value_key(value: Any) -> Any:
+    """Return a value as a key."""
+    return _key(value, [])
+
+
+def items_key(values: Mapping[str, Any]) -> Any:
+    """Return named values as a key, in any order."""
+    return tuple((name, value_key(values[name])) for name in sorted(values))
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a word, None or a tuple of them: it never changes."""
+    kind = type(value)
+    return kind in (float, complex, *EXACT) or (kind is tuple and all(map(is_plain, value)))
+
+
+def _key(value: Any, seen: list[Any]) -> Any:
+    kind = type(value)
+    if kind in EXACT or isinstance(value, np.dtype):
+        return (kind, value)
+    if kind in (float, complex):
+        return (kind, repr(value))  # tells 0.0 from -0.0, and makes NaN equal to itself
+    if isinstance(value, np.generic):
+        return (kind, str(value.dtype), value.tobytes())
+    if kind in (range, slice):
+        return (kind, _keys((value.start, value.stop, value.step), seen))
+    if isinstance(value, tuple) and kind.__eq__ is tuple.__eq__:
+        return (kind, _keys(value, seen))
+    if kind is types.MethodType:
+        return (kind, function_key(value))
+    if _is_value_of_library(kind):
+        return (kind, value)
+    return (Same(value), _contents(value, seen))
+
+
+def _keys(values: Iterable[Any], seen: list[Any]) -> tuple[Any, ...]:
+    return tuple(_key(each, seen) for each in values)
+
+
+def _is_value_of_library(kind: type) -> bool:
+    """Return whether a framework's own class says what is equal: a device, a dtype, a shape."""
+    own = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
+    return own and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib")
+
+
+def _contents(value: Any, seen: list[Any]) -> Any:
+    """Return what an object holds as a key, so that one that has changed is another; () where that
+    is too much.
+    """
+    if isinstance(value, FIXED) or any(value is each for each in seen):
+        return ()
+    if type(value) in (list, set, frozenset):
+        rows = [("", each) for each in value]
+    elif type(value) is dict:
+        rows = [*value.items()]
+    else:
+        rows = attributes_of(value)
+    if len(seen) + len(rows) > MOST_HELD:
+        return ()
+    seen.append(value)
+    return tuple((_key(name, seen), _key(held, seen)) for name, held in rows)
+
+
+def attributes_of(value: Any) -> list[tuple[Any, Any]]:
+    """Return an object's own attributes, without running code of its class."""
+    try:
+        rows = [*object.__getattribute__(value, "__dict__").items()]
+    except AttributeError:
+        rows = []
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            member = kind.__dict__.get(name)
+            if isinstance(member, types.MemberDescriptorType):
+                held = _read(member, value)
+                rows += [] if held is _MISSING else [(name, held)]
+    return rows
+
+
+def _read(member: types.MemberDescriptorType, value: Any) -> Any:
+    try:
+        return member.__get__(value)
+    except AttributeError:
+        return _MISSING

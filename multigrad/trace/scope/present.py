@@ -1,0 +1,236 @@
+"""What stands now for a number that moves: a number in eager code, and in code that is traced a
+tensor that follows it, as far as the compiler has one.
+
+This is the one place where a schedule becomes a number. Eager code, `xg.jit` and the compilers of
+the frameworks ask here, at each application. Where none can follow, the compiler is told that what
+it traces depends on the number, and a capture notes it as a fact.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ...backend.contract import Backend
+from ...backend.tensors.events import is_tracing, tell_depend
+from ...errors import RuleValueError, TraceError
+from ...graph.support.ranges import as_number
+from .moving import Moving, NumberRead, alive
+from .reads import Telling, is_collecting, look_up
+from .regions import standing
+from .rules import ActiveRules, RuleInForce
+
+_serials = itertools.count(1)
+MOST_HELD = 8  # traces of one function, where each is for the numbers that it holds
+
+
+class NumberNow(Telling):
+    """The fact that tells what stands for a number that moves."""
+
+    moving: Moving
+
+    @classmethod
+    def of(cls, moving: Moving) -> NumberNow:
+        """Return the fact about one."""
+        fact = cls(f"moving number {moving.serial}")
+        fact.moving = moving
+        return fact
+
+    def meaning(self) -> float:
+        """Return the number; what is being traced is traced for it."""
+        number = standing(self.moving)
+        revealed = _REVEALED.get()
+        if revealed is not None:
+            revealed.held.append(self.moving)
+        tell_depend(NumberRead(self.moving, number))
+        return number
+
+
+class Revealed:
+    """The numbers that move in a trace of `xg.jit`: those that are its arguments, those that it has
+    met besides, and those that a graph within it holds as they are.
+    """
+
+    def __init__(self, arguments: Mapping[Moving, Any]) -> None:
+        self.arguments = arguments
+        self.met: list[Moving] = []
+        self.held: list[Moving] = []
+
+    def reveal(self, moving: Moving) -> Any:
+        """Return the trace's argument; where it has none, the number, which is right once."""
+        if moving in self.arguments:
+            return self.arguments[moving]
+        self.met.append(moving)
+        return moving.value
+
+
+_REVEALED: contextvars.ContextVar[Revealed | None] = contextvars.ContextVar(
+    "multigrad_revealed", default=None
+)
+
+
+@contextmanager
+def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> Iterator[Revealed]:
+    """Let the trace within read these values for numbers that move."""
+    revealed = Revealed(dict(zip(moving, values, strict=True)))
+    reset = _REVEALED.set(revealed)
+    try:
+        yield revealed
+    finally:
+        _REVEALED.reset(reset)
+
+
+class Met:
+    """The numbers that move which a function compiled by `xg.jit` reads by itself: they are
+    arguments of it from its second call on, but for those that a captured graph holds.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[weakref.ref[Moving], ...] = ()
+        self._held: tuple[weakref.ref[Moving], ...] = ()
+
+    def now(self) -> tuple[Moving, ...]:
+        """Return those that are alive, in a fixed order."""
+        if not self._known:
+            return ()
+        return tuple(alive(self._known))
+
+    def add(self, met: Iterable[Moving], held: Iterable[Moving]) -> None:
+        """Add what a trace has met, and what it holds."""
+        self._known = _add(self._known, met)
+        self._held = _add(self._held, held)
+
+    def word(self) -> str:
+        """Return what stands now for the numbers that traces hold: each is good for one word."""
+        if not self._held:
+            return ""
+        return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
+
+
+def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
+    found = {each.serial: each for each in (*alive(known), *more)}
+    return tuple(weakref.ref(found[serial]) for serial in sorted(found))
+
+
+def read(moving: Moving, backend: Backend | None = None) -> Any:
+    """Return what stands for a number that moves.
+
+    Args:
+        backend: the one whose tensors the number acts on; None: all are told.
+    """
+    if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
+        return look_up(NumberNow.of(moving))
+    revealed = _REVEALED.get()
+    if revealed is not None:
+        return revealed.reveal(moving)
+    if backend is None:
+        number = standing(moving)
+        tell_depend(NumberRead(moving, number))
+        return number
+    compiler = backend.compiler
+    tensor = None if compiler.follow is None else compiler.follow(moving)
+    if tensor is not None:
+        return tensor
+    number = standing(moving)
+    # In a region that runs again, that of its first run.
+    if compiler.on_draw is not None and not compiler.notes_regions:
+        number = compiler.on_draw(lambda: number)
+    if compiler.on_depend is not None:
+        compiler.on_depend(NumberRead(moving, number))
+    return number
+
+
+def now(value: Any, backend: Backend | None = None) -> Any:
+    """Return what stands for a value that may move; all else as it is."""
+    return read(value, backend) if isinstance(value, Moving) else value
+
+
+def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInForce:
+    """Return a rule in force with what stands now for its numbers that move; the same object as
+    long as the numbers are.
+    """
+    if not in_force.moves:
+        return in_force
+    values = tuple(
+        [read(each, backend) if isinstance(each, Moving) else each for each in in_force.values]
+    )
+    known = in_force.present
+    if known is not None and all(map(_is_same, known.values, values)):
+        return known
+    bound_rule = in_force.bound_rule
+    try:
+        if not bound_rule.specialization.has_in_range(values):  # the step has looked
+            check_ranges(in_force, values)
+    except RuleValueError as error:
+        moving = (value for value in in_force.values if isinstance(value, Moving))
+        raise RuleValueError(f"{error} ({', '.join(each.where() for each in moving)})") from None
+    moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
+    fixed = all(type(value) is float for value in moved)
+    word = ",".join(map(repr, moved)) if fixed else f"<traced {next(_serials)}>"
+    token = f"{bound_rule.token}[{word}]"
+    applied = in_force.with_numbers(
+        type(bound_rule)(bound_rule.specialization, values, token), values
+    )
+    if fixed:
+        in_force.present = applied
+    return applied
+
+
+def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:
+    """Check what stands, or is to stand, for a rule's numbers; None, tensors: it is not known.
+
+    Raises:
+        RuleValueError: one is out of its range.
+    """
+    known = tuple([v if type(v) is float else as_number(v) for v in values])
+    in_force.specialization.check_numbers(known)
+
+
+def check_move(moving: Moving, number: float) -> None:
+    """Check a number to which one is to move against the ranges of those who have it.
+
+    Raises:
+        RuleValueError: it is out of one.
+    """
+    for in_force in moving.all_holding():
+        # Not beside others that move: they may be moved next.
+        check_ranges(in_force, [number if v is moving else v for v in in_force.values])
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) is float and a == b != 0.0)
+
+
+def all_at_present(active: ActiveRules, backend: Backend | None = None) -> ActiveRules:
+    """Return active rules with what stands now for their numbers that move; the same object as long
+    as the numbers are. Their token stays that of the `use`.
+    """
+    acts, pars = active.activations, active.params
+    if not ((acts is not None and acts.moves) or (pars is not None and pars.moves)):
+        return active
+    first = None if acts is None else at_present(acts, backend)
+    second = first
+    if pars is not acts:
+        second = None if pars is None else at_present(pars, backend)
+    known = active.present
+    if known is None or known.activations is not first or known.params is not second:
+        known = active.present = replace(active, activations=first, params=second, present=None)
+    return known
+
+
+def refuse_step(moving: Moving) -> None:
+    """Refuse to move a number where code is traced or captured, which would do so once.
+
+    Raises:
+        TraceError: it is.
+    """
+    if is_tracing() or _REVEALED.get() is not None or is_collecting():
+        raise TraceError(
+            f"{moving.where()} is stepped while code is traced, where it would step once, for the "
+            "trace, and not at each call. Call step() outside of the compiled function, after it"
+        )

@@ -1,0 +1,455 @@
+"""Recording: symbolic values whose operators build nodes, and the `xp` functions over them.
+
+Every coercion (a bool that becomes a float, a Python number that becomes a weak scalar) happens in
+`apply` and nowhere else. The functions of the dialect `xg.xp` (`xp/all.py`) and the framework
+dialects all end here.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from ..backend.finding.discovery import backend_of
+from ..backend.tensors.compute import compute
+from ..errors import TraceError
+from ..graph import ops
+from ..graph.ir.graph import Location, Node, make_node
+from ..graph.ir.op import Op
+from ..graph.ir.questions import note
+from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
+from ..graph.ir.wording import WORDS
+from ..graph.passes.facts import Shapes
+from ..graph.passes.scalars import constant, on_numbers
+from .answers import Answers
+from .assertions import Assumption
+from .coercion import NeedsConcrete, cast_node, coerce, small_dtype
+from .constants import lift_array
+from .integers import ON_INTEGERS, on_bools
+from .promotion import Promotion, is_exact, promotion_of
+
+__all__ = [
+    "NeedsConcrete",
+    "Trace",
+    "Value",
+    "apply",
+    "are_bools",
+    "cast",
+    "cast_node",
+    "constant",
+    "dtype_name",
+    "native_dtype",
+    "pow",
+]
+
+
+class Trace:
+    """One capture in progress: the facts fixed so far, where nodes were written, the draws made.
+
+    `kind` says what is captured, for messages; `namespace` is that of the Array API; `lifted` are
+    the framework tensors that became constants.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        facts: Mapping[str, Any] | None = None,
+        value_class: type[Value] | None = None,
+        kind: str = "rule",
+        namespace: Any = None,
+    ) -> None:
+        self.kind = kind
+        self.words = WORDS[kind]
+        self.namespace = namespace
+        self.lifted: list[Any] = []
+        self.scattered: set[Node] = set()  # constants that do not lie in memory in order
+        self.sources: dict[int, Any] = {}  # by id: the facts about tensors from outside
+        self.name = name
+        self.facts = dict(facts or {})
+        self.shapes = Shapes(self.facts)
+        self.value_class = value_class or Value
+        self.locations: dict[Node, Location] = {}
+        self.codes: set[CodeType] = set()
+        self.numbers: set[float] = set()  # floats that the user's functions refer to
+        self.witness: Any = None  # looks for what the capture does beside the graph
+        self.by_identity = False  # they compare dtypes by `is`
+        self.draws = 0
+        self.key: Node | None = None
+        self.dialect = ""
+        self.types_of = "code"  # whose dtypes operators have (`readings.whose_types`)
+        self.readings: tuple[str, ...] = ()  # the libraries that the code now running may mean
+        self.latest: tuple[str, ...] = ()  # the same of the function that ran last
+        self.latest_types = "code"
+        self.routes: dict[str, str] = {}  # dialect: how its calls reached us
+        self.in_backward = False
+        self.looks_into = True  # whether objects that it calls are looked at anew at each call
+        self.is_dense = True  # what a tensor says that is asked how it lies in memory
+        self.asks_for_memory = False  # it was asked
+        self.gives_dtype = False  # a symbol was given where a library's own dtype is expected
+        self.assumed: list[Assumption] = []  # what the code asserts of values
+        self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
+        self.is_once = False  # what was captured of its backward is no derivative's to be taken
+        self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
+        self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
+        self.defined: Location | None = None  # where the user's function begins
+        # Whether the code now running is where no gradient passes (`torch.no_grad`).
+        self.is_paused: Callable[[], bool] | None = None
+        # Gives a node another name; where code takes gradients, each tensor has its own.
+        self.rename: Callable[[Node], Node] | None = None
+        self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
+        # With respect to which the code takes gradients.
+        self.leaves: list[weakref.ref[Value]] = []
+        # What the library says of the calls of a function; None: all floats are the input's.
+        self.types: Any = None
+        self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such
+        self._like: Node | None = None
+
+    def value(self, node: Node) -> Value:
+        """Wrap a node as a symbolic value of this trace."""
+        value = self.value_class(self, node)
+        if self.witness is not None:
+            self.witness.made.append(weakref.ref(value))
+        return value
+
+    def named(self, value: Value) -> Value:
+        """Return what code has computed, as a tensor of its own and without a gradient where the
+        code says so.
+        """
+        type_ = value.node.type
+        if type_.kind != "tensor" or not is_float(type_):
+            return value
+        if self.is_paused is not None and self.is_paused():
+            value = self._seen_by(value, make_node(ops.STOP_GRADIENT, (value.node,), {}, type_))
+        return value if self.rename is None else self._seen_by(value, self.rename(value.node))
+
+    @contextmanager
+    def plainly(self) -> Iterator[None]:
+        """Record what is no tensor of the user's."""
+        kept = self.is_paused, self.rename
+        self.is_paused = self.rename = None
+        try:
+            yield
+        finally:
+            self.is_paused, self.rename = kept
+
+    def _seen_by(self, value: Value, node: Node) -> Value:
+        """Return what stands for a value, a view where that is one."""
+        result = self.value(node)
+        if value.base is not None:
+            mark_view(result, value, True)
+        return result
+
+    def input(self, name: str, type_: Type) -> Value:
+        """Return a new input."""
+        node = make_node(ops.INPUT, (), {"name": name}, type_)
+        if self._like is None and type_.kind == "tensor":
+            self._like = node
+        return self.value(node)
+
+    def like(self) -> Node:
+        """Return the tensor input that says on which device a constant lies."""
+        if self._like is None:
+            raise self.error("uses a constant array without a tensor among its inputs")
+        return self._like
+
+    def next_key(self) -> Value:
+        """Return the key of the next draw: the application's own first, then fold_in(key, j)."""
+        if self.key is None:
+            self.key = make_node(ops.INPUT, (), {"name": "key"}, KEY)
+        j, self.draws = self.draws, self.draws + 1
+        own = self.value(self.key)
+        return own if j == 0 else apply(ops.FOLD_IN, own, n=j)
+
+    def location(self) -> Location | None:
+        """Return the innermost line of the user's code now running."""
+        frame = sys._getframe(1)
+        # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
+        own = set(map(id, self.codes))
+        while frame is not None:
+            if id(frame.f_code) in own:
+                import linecache
+
+                file, line = frame.f_code.co_filename, frame.f_lineno
+                return Location(file, line, linecache.getline(file, line).strip())
+            frame = frame.f_back
+        return None
+
+    def error(self, problem: str, where: Location | None = None) -> TraceError:
+        """Return a TraceError that names the rule and the line, that of its function where no other
+        is known.
+        """
+        where = where or self.location() or self.defined
+        at = f" ({where})" if where else ""
+        place = (where.file, where.line) if where else None
+        return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
+
+
+def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tuple[Any, Any]:
+    """Return the methods of an operator of Python's: of the value at its left, at its right.
+
+    Args:
+        logic: what it means where no operand is an integer.
+    """
+
+    def record(a: Any, b: Any) -> Any:
+        return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
+
+    def at_left(value: Value, other: Any) -> Any:
+        return confirmed(value.trace, function, (value, other), record)
+
+    def at_right(value: Value, other: Any) -> Any:
+        return confirmed(value.trace, function, (other, value), record)
+
+    return at_left, at_right
+
+
+def confirmed(
+    trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], record: Callable[..., Any]
+) -> Any:
+    """Return what an operator records, in the type that the library gives it."""
+    if trace.types is None:
+        return record(*args)
+    try:
+        return trace.types.confirmed(function, args, {}, record)
+    except TypeError as error:
+        raise trace.error(f"computes {function.__name__} where {error}") from error
+
+
+class Value(Answers):
+    """A symbolic value: a node of the graph under construction. It holds no numbers."""
+
+    __slots__ = (
+        "__weakref__", "base", "is_certain", "made", "node", "notes", "trace", "twin", "views",
+    )  # fmt: skip
+    is_number = False  # that it stands for a Python number, though it is a tensor here
+    __hash__ = Answers.__hash__
+
+    def __init__(self, trace: Trace, node: Node) -> None:
+        self.trace = trace
+        self.node = node
+        self.made = node  # by which its memory was made; an update gives it another node
+        self.base: Value | None = None  # what this is a view of
+        self.twin: weakref.ref[Value] | None = None  # what this is a copy of, or the same memory
+        self.is_certain = True  # that it is a view: a library may have made a copy
+        self.views: list[weakref.ref[Value]] = []
+        self.notes: dict[str, Any] | None = None  # attributes that the user's code has set
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if not digits:
+            return apply(ops.ROUND, self)
+        return round(float(self), digits)
+
+    def __floor__(self) -> Any:
+        return self._rounded(ops.FLOOR)
+
+    def __ceil__(self) -> Any:
+        return self._rounded(ops.CEIL)
+
+    def __trunc__(self) -> Any:
+        return self._rounded(ops.TRUNC)
+
+    def _rounded(self, op: Op) -> Any:
+        """Round a number; of a tensor, Python makes one."""
+        if self.node.type.kind == "scalar":
+            return apply(op, self)
+        return self._concrete("rounds a tensor to a Python number", "Use xp.floor(...)")
+
+    __add__, __radd__ = infix(operator.add, ops.ADD)
+    __sub__, __rsub__ = infix(operator.sub, ops.SUB)
+    __mul__, __rmul__ = infix(operator.mul, ops.MUL)
+    __truediv__, __rtruediv__ = infix(operator.truediv, ops.DIV)
+    __floordiv__, __rfloordiv__ = infix(operator.floordiv, ops.FLOOR_DIVIDE)
+    __mod__, __rmod__ = infix(operator.mod, ops.REMAINDER)
+    __matmul__, __rmatmul__ = infix(operator.matmul, ops.MATMUL)
+    __lshift__, __rlshift__ = infix(operator.lshift, ops.BITWISE_LEFT_SHIFT)
+    __rshift__, __rrshift__ = infix(operator.rshift, ops.BITWISE_RIGHT_SHIFT)
+    __and__, __rand__ = infix(operator.and_, ops.BITWISE_AND, ops.AND)
+    __or__, __ror__ = infix(operator.or_, ops.BITWISE_OR, ops.OR)
+    __xor__, __rxor__ = infix(operator.xor, ops.BITWISE_XOR, ops.XOR)
+    __lt__, __gt__ = infix(operator.lt, ops.LT)[0], infix(operator.gt, ops.GT)[0]
+    __le__, __ge__ = infix(operator.le, ops.LE)[0], infix(operator.ge, ops.GE)[0]
+    __eq__, __ne__ = infix(operator.eq, ops.EQ)[0], infix(operator.ne, ops.NE)[0]
+
+    def __pow__(self, other: Any) -> Any:
+        return confirmed(self.trace, operator.pow, (self, other), pow)
+
+    def __rpow__(self, other: Any) -> Any:
+        return confirmed(self.trace, operator.pow, (other, self), pow)
+
+    def __neg__(self) -> Any:
+        return confirmed(self.trace, operator.neg, (self,), partial(apply, ops.NEG))
+
+    def __pos__(self) -> Any:
+        return copy_of(self)
+
+    def __abs__(self) -> Any:
+        return apply(ops.ABS, self)
+
+    def __invert__(self) -> Any:
+        if self.node.type.kind == "scalar" and self.node.type.dtype == BOOL:
+            raise self.trace.error(
+                "inverts a test of a number by ~, which gives -1 or -2 in Python. Write "
+                "xp.logical_not(...)"
+            )
+        return apply(ops.NOT if are_bools(self) else ops.BITWISE_INVERT, self)
+
+
+def are_bools(*operands: Any) -> bool:
+    """Return whether `&`, `|`, `^` and `~` of these are logic: none of them is an integer."""
+    types = (x.node.type if isinstance(x, Value) else x for x in operands)
+    return not any(type(x) is int or "int" in str(getattr(x, "dtype", "")) for x in types)
+
+
+# Exponents with an op of their own.
+EXACT_POWERS = {row.power: row for row in ops.CALLABLE_OPS if row.power is not None}
+
+
+def pow(a: Any, b: Any) -> Any:
+    """a to the power b; squares and square roots take their own ops, which are exact."""
+    if isinstance(b, int | float) and not isinstance(b, bool):
+        whole = isinstance(a, Value) and a.node.type.dtype in (BOOL, *WHOLE)
+        if whole and isinstance(a, Value) and is_exact(a.trace):
+            return _power_of_integer(a, b)
+        if b == 2 and isinstance(a, Value) and a.node.type.dtype in WHOLE:
+            return a * a
+        if b in EXACT_POWERS:
+            return apply(EXACT_POWERS[b], a)
+        if b in (1, 3):
+            return copy_of(a) if b == 1 else a * a * a
+    return apply(ops.POW, a, b)
+
+
+def _power_of_integer(a: Value, b: float) -> Any:
+    """a to a power: among integers as long as the exponent is one."""
+    if type(b) is int and b == 0:
+        own = a.node.type.dtype
+        return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if own == BOOL else own)
+    if not (type(b) is int and 0 < b <= 64):
+        return apply(ops.POW, a, b)
+    power, rest = a, b - 1
+    square = a
+    while rest:
+        power = power * square if rest & 1 else power
+        rest >>= 1
+        square = square * square if rest else square
+    return copy_of(power) if b == 1 else power
+
+
+# --- from arguments to a node --------------------------------------------------------------------
+
+
+def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
+    """Record `op`, or compute it at once where no operand is symbolic."""
+    symbols = [operand for operand in operands if isinstance(operand, Value)]
+    if not symbols:
+        # The `xp` functions also work on arrays and tensors.
+        return compute(op, operands, attrs)
+    trace = symbols[0].trace
+    if trace.overriding is not None:
+        changed = trace.overriding.record(trace, op, operands, partial(apply, op, **attrs))
+        if changed is not None:
+            return changed
+    nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
+    try:
+        op, is_bool = on_bools(op, nodes)
+        library = None if trace.types is None else promotion_of(trace, operands)
+        if library is not None and op in ON_INTEGERS and library.is_whole():
+            return ON_INTEGERS[op](apply, *(in_integers(trace, library, n) for n in nodes))
+        told = library is not None and library.target(op)
+        small = library.small(op, nodes) if library and told else small_dtype(op, nodes)
+        nodes = coerce(op, nodes, trace.facts, library)
+        type_ = op.result(*[node.type for node in nodes], **attrs)
+    except TypeError as error:
+        raise trace.error(f"uses {op.name} wrongly: {error}") from error
+    if type_.kind == "scalar" and nodes and all(n.op is ops.CONST for n in nodes):
+        number = on_numbers(op, tuple(n.attr("value") for n in nodes), attrs)
+        return trace.value(constant(number))
+    node = make_node(op, nodes, attrs, type_)
+    if node not in trace.locations and (where := trace.location()):
+        trace.locations[node] = where
+    value = trace.value(node)
+    if is_bool:
+        return apply(ops.NE, value, 0)
+    if small and type_.dtype == INT32:
+        return apply(ops.CAST, value, dtype=small)
+    if op.view and isinstance(operands[0], Value):
+        mark_view(value, operands[0], op.view == "always")
+    return trace.named(value) if trace.is_paused or trace.rename else value
+
+
+def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:
+    """Return an operand in the integers in which a library computes; a number as it is."""
+    if node.op is ops.CONST:
+        return node.attr("value")
+    dtype = library.whole()
+    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
+    return trace.value(cast_node(node, dtype) if is_other else node)
+
+
+def mark_view(value: Value, base: Value, is_certain: bool) -> None:
+    """Say that a value shares its memory with another, or may do so."""
+    value.base = base
+    value.is_certain = is_certain
+    base.views.append(weakref.ref(value))
+
+
+def copy_of(x: Any) -> Any:
+    """Return the same value under a new name: an update of one does not reach the other."""
+    return x.trace.named(x.trace.value(x.node)) if isinstance(x, Value) else x
+
+
+def lift(trace: Trace, operand: Any) -> Node:
+    """Return the node of an operand: a value's own, or a constant."""
+    if isinstance(operand, Value):
+        return operand.node
+    if isinstance(operand, bool | int | float):
+        return constant(operand)
+    return lift_array(trace, operand)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """x in another dtype: bool, an integer or a float one, or that of a symbolic value.
+
+    A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
+    `mask.float()` does not tie a rule to float32.
+    """
+    if isinstance(x, bool | int | float):
+        return x
+    if not isinstance(x, Value):
+        return apply(ops.CAST, x, dtype=native_dtype(x, dtype))
+    name = dtype_name(dtype)
+    own = x.node.type
+    if own.kind == "scalar":
+        return x
+    fixed = x.trace.facts.get("dtype")
+    if name in FLOATS and (name == fixed or (own.dtype == BOOL and not is_exact(x.trace))):
+        name = T
+    if name == own.dtype:
+        return x
+    if name == BOOL:
+        return apply(ops.NE, x, 0)
+    if name not in (T, *DTYPES):
+        advice = "Cast to one of these"
+        if name.startswith(("complex", "cfloat", "cdouble")):
+            advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"
+        raise x.trace.error(
+            f"casts to {name}: rules compute in bool, int8, uint8, int16, int32, int64 and float "
+            f"dtypes. {advice}"
+        )
+    result = apply(ops.CAST, x, dtype=name)
+    # Perhaps its own, which makes no copy.
+    if fixed is None and T in (name, own.dtype) and own.dtype in (T, *FLOATS):
+        mark_view(result, x, False)
+    return result
+
+
+def native_dtype(x: Any, dtype: Any) -> Any:
+    """Return the dtype object of x's own library for a dtype given in any form."""
+    name = dtype_name(dtype)
+    return x.dtype if name == T else backend_of(x).tensors.dtype(name)

@@ -1,0 +1,1 @@
+"""The functions of `xg.xp` over symbolic values."""

@@ -1,0 +1,294 @@
+"""The dialect `xg.xp`, whole arrays: functions that are more than one op; see `all.py`."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import backend_of
+from ...backend.tensors.values import key_for, key_pair
+from ...errors import RuleError
+from ...graph import ops
+from ...graph.ir.types import BOOL, T
+from ...graph.passes.scalars import constant
+from ...graph.random import REPLAYED, key_from_int
+from ..axes import Axis, axes_of, known_shape, one_axis
+from ..trace import Value, apply, lift
+from .ops import cumprod, cumsum, mean, sum, var
+
+Tensor = Any
+
+__all__ = [
+    "bernoulli_like", "broadcast_to", "cumulative_prod", "cumulative_sum", "dim", "einsum",
+    "exponential_like", "gumbel_like", "norm", "outer", "quantile", "rademacher_like",
+    "rand_like", "randn_like", "size", "standardize", "tensordot", "top_k_mask", "vecdot",
+]  # fmt: skip
+
+
+def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
+
+    Examples:
+        >>> float(xp.norm(np.array([3.0, 4.0])))
+        5.0
+        >>> xp.norm(np.array([[3.0, -4.0], [1.0, 0.0]]), axis=1, ord=1)
+        array([7., 1.])
+    """
+    if not (isinstance(ord, int | float) and ord > 0):
+        raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
+    order = int(ord) if ord in (1, 2) else float(ord)
+    return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
+
+
+def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
+    """x shifted to mean 0 and scaled to variance 1; `epsilon` is added to the variance.
+
+    Examples:
+        >>> np.round(xp.standardize(np.array([1.0, 2.0, 3.0])), 3)
+        array([-1.225,  0.   ,  1.225])
+    """
+    centered = x - mean(x, axis, keepdims=True)
+    return centered * apply(ops.RSQRT, var(x, axis, keepdims=True) + epsilon)
+
+
+def broadcast_to(x: Tensor, like: Any) -> Tensor:
+    """x repeated to the shape of `like`: a tensor, or a tuple of ints.
+
+    Examples:
+        >>> xp.broadcast_to(np.array([1.0, 2.0]), (2, 2))
+        array([[1., 2.],
+               [1., 2.]])
+    """
+    if isinstance(x, Value) and x.node.type.kind == "scalar":
+        if isinstance(like, tuple | list):
+            if not like:
+                return x
+            like = broadcast_to(x.trace.value(lift(x.trace, np.zeros(1))), like)
+        return apply(ops.FULL_LIKE, like, x, dtype=T)
+    if isinstance(like, tuple | list):
+        return apply(ops.BROADCAST_TO_SHAPE, x, shape=tuple(map(index, like)))
+    return apply(ops.BROADCAST_TO, x, like)
+
+
+def dim(x: Tensor, axis: int) -> Any:
+    """The length of one axis, known at run time.
+
+    Examples:
+        >>> int(xp.dim(np.zeros((2, 3)), 1))
+        3
+    """
+    known = known_shape(x)
+    return apply(ops.DIM, x, axis=axis) if known is None else x.trace.value(constant(known[axis]))
+
+
+def size(x: Tensor) -> Any:
+    """The number of elements, known at run time.
+
+    Examples:
+        >>> int(xp.size(np.zeros((2, 3))))
+        6
+    """
+    known = known_shape(x)
+    return apply(ops.SIZE, x) if known is None else x.trace.value(constant(math.prod(known)))
+
+
+def rand_like(x: Tensor, key: Any = None) -> Tensor:
+    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> @xg.register("dropped")
+        ... def dropped(ctx, grad_out, tin, p=0.5):
+        ...     return xp.where(xp.rand_like(grad_out) < p, 0.0, grad_out)
+        >>> drawn = dropped(None, np.ones(100), None, key=7)
+        >>> bool((dropped(None, np.ones(100), None, key=7) == drawn).all())
+        True
+    """
+    return apply(ops.UNIFORM_LIKE, _draw_key("rand_like", x, key), x)
+
+
+def randn_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> xp.randn_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
+    return apply(ops.NORMAL_LIKE, _draw_key("randn_like", x, key), x)
+
+
+def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
+    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype.
+
+    Examples:
+        >>> xp.bernoulli_like(np.zeros(2), np.array([0.0, 1.0]), key=np.array([0, 7], np.uint32))
+        array([0., 1.])
+    """
+    return apply(ops.BERNOULLI_LIKE, _draw_key("bernoulli_like", x, key), x, p)
+
+
+def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
+    """1 or -1, equally likely, of x's shape and dtype.
+
+    Examples:
+        >>> xp.abs(xp.rademacher_like(np.zeros(3), key=np.array([0, 7], np.uint32)))
+        array([1., 1., 1.])
+    """
+    return apply(ops.RADEMACHER_LIKE, _draw_key("rademacher_like", x, key), x)
+
+
+def exponential_like(x: Tensor, key: Any = None) -> Tensor:
+    """Exponential with mean 1, of x's shape and dtype.
+
+    Examples:
+        >>> bool((xp.exponential_like(np.zeros(3), key=np.array([0, 7], np.uint32)) >= 0).all())
+        True
+    """
+    return apply(ops.EXPONENTIAL_LIKE, _draw_key("exponential_like", x, key), x)
+
+
+def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard Gumbel, of x's shape and dtype.
+
+    Examples:
+        >>> xp.gumbel_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
+    return apply(ops.GUMBEL_LIKE, _draw_key("gumbel_like", x, key), x)
+
+
+def _draw_key(name: str, x: Tensor, key: Any) -> Any:
+    """Return the key of a draw: of a rule or a Function the next one, of a bare tensor its own.
+
+    Raises:
+        RuleError: a bare tensor has no key.
+        TraceError: the key is a constant of what is captured.
+    """
+    if isinstance(key, Value):
+        return key
+    if isinstance(x, Value):
+        if key is None:
+            return x.trace.next_key()
+        raise x.trace.error(
+            f"draws by xp.{name} with a fixed key, so that each call would draw the same. Leave "
+            "key= out and give the key to the call: xg.use(rule, key=...), function.keyed(...)"
+        )
+    if key is None:
+        replayed = REPLAYED.get()
+        if replayed is None:
+            raise RuleError(
+                f"xp.{name} of a tensor needs a key: give key=..., an int, a jax key or two "
+                "uint32. In a rule and in a Function each draw takes the next key by itself"
+            )
+        return next(replayed)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return key_from_int(key)
+    return key_for(backend_of(x), key_pair(key))
+
+
+# --- products ----------------------------------------------------------------------------------
+
+
+def einsum(subscripts: str, *arrays: Tensor) -> Tensor:
+    """A sum of products over named axes: `einsum("ij,jk->ik", a, b)`; letters once in a term.
+
+    Examples:
+        >>> xp.einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, -1.0]))
+        array([-1., -1.])
+    """
+    return apply(ops.EINSUM, *arrays, subscripts=_with_result(subscripts.replace(" ", "")))
+
+
+def _with_result(subscripts: str) -> str:
+    """Name the result where it is left out: the letters that stand once, in order."""
+    if "->" in subscripts:
+        return subscripts
+    letters = subscripts.replace(",", "").replace("...", "")
+    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return f"{subscripts}->{'...' if '...' in subscripts else ''}{once}"
+
+
+def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
+    """The sum of products along an axis.
+
+    Examples:
+        >>> float(xp.vecdot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
+        11.0
+    """
+    products = apply(ops.MUL, a, b)
+    total = sum(products, axis=axis)
+    of_bools = isinstance(products, Value) and products.node.type.dtype == BOOL
+    return apply(ops.NE, total, 0) if of_bools else total
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """Every product of an element of one vector and one of another.
+
+    Examples:
+        >>> xp.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+        array([[3., 4.],
+               [6., 8.]])
+    """
+    return einsum("i,j->ij", a, b)
+
+
+def tensordot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
+    """The product summed over the last `axes` axes of a and first of b; asks for ranks.
+
+    Examples:
+        >>> xp.tensordot(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]), axes=1)
+        array([[11.]])
+    """
+    if not isinstance(axes, int):
+        raise TypeError("tensordot takes a number of axes; write xp.einsum for others")
+    names = "abcdefghijklmnopqrstuvwxyz"
+    left, right = names[: a.ndim], names[a.ndim - axes : a.ndim - axes + b.ndim]
+    return einsum(f"{left},{right}->{left[: a.ndim - axes]}{right[axes:]}", a, b)
+
+
+# --- along an axis -----------------------------------------------------------------------------
+def cumulative_sum(x: Tensor, axis: int = -1) -> Tensor:
+    """The Array API's name of `cumsum`.
+
+    Examples:
+        >>> xp.cumulative_sum(np.array([1.0, 2.0, 3.0]))
+        array([1., 3., 6.])
+    """
+    return cumsum(x, axis)
+
+
+def cumulative_prod(x: Tensor, axis: int = -1) -> Tensor:
+    """The Array API's name of `cumprod`.
+
+    Examples:
+        >>> xp.cumulative_prod(np.array([1.0, 2.0, 3.0]))
+        array([1., 2., 6.])
+    """
+    return cumprod(x, axis)
+
+
+def top_k_mask(x: Tensor, k: int, axis: int = -1) -> Tensor:
+    """True at the k largest along an axis, ties to the lower index; at all if there are fewer.
+
+    Examples:
+        >>> xp.top_k_mask(np.array([3.0, 1.0, 2.0]), 2)
+        array([ True, False,  True])
+    """
+    count = index(k)
+    if count < 0:
+        raise TypeError(f"top_k_mask marks k elements, at least 0, not {count}")
+    return apply(ops.TOP_K_MASK, x, axis=one_axis(x, axis), k=count)
+
+
+def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The q-quantile, 0 <= q <= 1, linear between neighbors.
+
+    Examples:
+        >>> float(xp.quantile(np.array([1.0, 2.0, 4.0]), 0.75))
+        3.0
+    """
+    if not (isinstance(q, int | float) and 0 <= q <= 1):
+        raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
+    return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))

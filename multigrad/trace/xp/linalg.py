@@ -1,0 +1,127 @@
+"""The dialect `xg.xp`, linear algebra: the functions that are more than one op; see `all.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .arrays import dim
+from .ops import expand_dims, logabsdet, matmul, signdet, squeeze
+from .shapes import getitem, matrix_transpose, triu
+from .transposes import (
+    lu_pivots,
+    packed_eigh,
+    packed_lu,
+    packed_svd,
+    part,
+    qr_columns,
+    solve_matrices,
+    triangular_solve,
+)
+
+Tensor = Any
+
+__all__ = ["eigh", "lu", "qr", "slogdet", "solve", "solve_triangular", "svd"]
+
+
+def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The signs of determinants, and the logarithms of their absolute values.
+
+    Examples:
+        >>> sign, log = xp.slogdet(np.array([[0.0, 2.0], [1.0, 0.0]]))
+        >>> float(sign), round(float(log), 4)
+        (-1.0, 0.6931)
+    """
+    return signdet(x), logabsdet(x)
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    """The x of a x = b: of one vector, or of matrices in the last two axes.
+
+    Examples:
+        >>> xp.solve(np.array([[2.0, 0.0], [0.0, 4.0]]), np.array([2.0, 2.0]))
+        array([1. , 0.5])
+    """
+    if b.ndim == 1:
+        return squeeze(solve_matrices(a, expand_dims(b, -1)), -1)
+    return solve_matrices(a, b)
+
+
+def solve_triangular(
+    a: Tensor,
+    b: Tensor,
+    *,
+    lower: bool = False,
+    transposed: bool = False,
+    unit_diagonal: bool = False,
+) -> Tensor:
+    """The x of a x = b (`transposed`: of the transpose of a), of a one triangle being read.
+
+    Examples:
+        >>> a, b = np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[2.0], [3.0]])
+        >>> xp.solve_triangular(a, b, lower=True)
+        array([[1.],
+               [2.]])
+    """
+    is_vector = b.ndim == 1
+    columns = expand_dims(b, -1) if is_vector else b
+    result = triangular_solve(
+        a, columns, lower=bool(lower), transposed=bool(transposed), unit=bool(unit_diagonal)
+    )
+    return squeeze(result, -1) if is_vector else result
+
+
+def lu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors of matrices in other rows, l below the diagonal and u from it on, and pivots: the
+    row with which each was exchanged in turn, from 0.
+
+    Examples:
+        >>> factors, pivots = xp.lu(np.array([[0.0, 2.0], [1.0, 0.0]]))
+        >>> pivots
+        array([1, 1])
+    """
+    return packed_lu(x), lu_pivots(x)
+
+
+def svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """u, the singular values in descending order, and v transposed, of as many vectors as there are
+    values; the signs of vectors are the backend's.
+
+    Examples:
+        >>> u, values, v = xp.svd(np.array([[3.0, 0.0], [0.0, 4.0]]))
+        >>> values
+        array([4., 3.])
+    """
+    packed = packed_svd(x)
+    first = getitem(x, (..., slice(0, 1)))
+    turned = getitem(x, (..., slice(0, 1), slice(None)))
+    u = part(packed, first, 1, axis=-2)
+    v = part(packed, matrix_transpose(turned), dim(x, -2) + 1, axis=-2)
+    return u, getitem(packed, (..., 0, slice(None))), matrix_transpose(v)
+
+
+def eigh(x: Tensor, *, lower: bool = True) -> tuple[Tensor, Tensor]:
+    """Eigenvalues in ascending order, and vectors in columns, of symmetric matrices, of which one
+    triangle is read; the signs of vectors are the backend's.
+
+    Examples:
+        >>> values, vectors = xp.eigh(np.array([[2.0, 1.0], [1.0, 2.0]]))
+        >>> np.round(values, 4)
+        array([1., 3.])
+    """
+    packed = packed_eigh(x, lower=bool(lower))
+    return getitem(packed, (..., 0, slice(None))), getitem(
+        packed, (..., slice(1, None), slice(None))
+    )
+
+
+def qr(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal columns q, and the upper triangle r, of which x is the product; the signs of
+    columns are the backend's.
+
+    Examples:
+        >>> q, r = xp.qr(np.array([[3.0], [4.0]]))
+        >>> np.round(np.abs(r), 4)
+        array([[5.]])
+    """
+    q = qr_columns(x)
+    return q, triu(matmul(matrix_transpose(q), x))

@@ -1,0 +1,12 @@
+"""The dialect `xg.xp`: the functions that record one op each; see `all.py`.
+
+They are made from the rows of the op table. `python tools/write_sources.py` writes `ops.pyi`, which
+says to type checkers what is here.
+"""
+
+from __future__ import annotations
+
+from ...graph.ops import CALLABLE_OPS
+from .made import define
+
+define(globals(), (row for row in CALLABLE_OPS if not row.composed and not row.in_vjps))

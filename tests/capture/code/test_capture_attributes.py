@@ -1,0 +1,128 @@
+"""The table of attributes: each that a library's tensor has is decided on, and a symbol answers by
+it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.capture.code.table import find_dialect, load_dialects
+from multigrad.capture.symbols.classes import get_attribute
+from multigrad.capture.values.attributes import FORMS, find_row
+from multigrad.capture.values.tracer import V
+from multigrad.graph.ir.types import INPUT
+from multigrad.trace.trace import NeedsConcrete, Trace
+
+LIBRARIES = [
+    pytest.param(name, marks=[pytest.mark.needs(name)] if name != "numpy" else [])
+    for name in ("numpy", "torch", "jax", "tensorflow")
+]
+X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0]], np.float32)
+G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
+
+
+def symbol_of(library: str) -> tuple[Any, V]:
+    """Return a library's dialect and a symbol in a function that is written in it, with this test
+    as the user's.
+    """
+    load_backend(library)
+    load_dialects()
+    trace = Trace("asked", {}, V, kind="function")
+    trace.dialect = library
+    trace.codes |= {answer_of.__code__, get_attribute.__code__}
+    return find_dialect(library), trace.input("x", INPUT)  # type: ignore[return-value]
+
+
+def answer_of(symbol: V, name: str) -> str:
+    """Return how a symbol answers when it is asked for an attribute."""
+    try:
+        get_attribute(symbol, name)
+    except xg.TraceError:
+        return "refused"
+    except NeedsConcrete as need:
+        fact = need.facts[0]
+        if not fact.startswith("attribute."):
+            return "fact"
+        symbol.trace.facts[fact] = False  # the caller has set no such attribute
+        return answer_of(symbol, name)
+    except AttributeError:
+        return "absent"
+    return "answered"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_attribute_of_a_library_s_tensor_has_a_row(library: str) -> None:
+    dialect, _ = symbol_of(library)
+    without = [name for name in dir(dialect.tensor) if find_row(name, dialect, V) is None]
+    assert not without, f"{library} has attributes without a row in the table: {without}"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_symbol_answers_what_its_row_says(library: str) -> None:
+    dialect, symbol = symbol_of(library)
+    wrong = []
+    for name in dir(dialect.tensor):
+        row, given = find_row(name, dialect, V), answer_of(symbol, name)
+        assert row is not None
+        # Python's own protocols are there to be called, and refuse then.
+        expected = {
+            "modelled": {"answered", "fact"},
+            "fact": {"answered", "fact"},
+            "refused": {"answered", "refused"} if name.startswith("__") else {"refused"},
+        }
+        if given not in expected[row.kind]:
+            wrong.append((name, row.kind, given))
+    assert not wrong
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_name_of_another_library_is_no_attribute(library: str) -> None:
+    dialect, symbol = symbol_of(library)
+    for name in ("clamp", "at", "masked_fill", "astype", "get_shape", "tofile", "unsqueeze_"):
+        if not hasattr(dialect.tensor, name):
+            assert answer_of(symbol, name) == "absent" or library == "numpy"
+
+
+@pytest.mark.parametrize("name", ["no_such_name", "nor_this_", "__nor_that__"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_name_of_no_library_is_an_attribute_error_as_in_python(library: str, name: str) -> None:
+    _, symbol = symbol_of(library)
+    assert answer_of(symbol, name) in ("absent", "refused" if library == "numpy" else "absent")
+
+
+def test_every_form_is_decided_on_for_numbers_and_tensors() -> None:
+    for form, number, tensor, reason in FORMS:
+        assert {number, tensor} <= {"modelled", "fact", "refused"}
+        assert reason or "refused" not in (number, tensor), form
+
+
+@pytest.mark.needs("jax")
+def test_a_torch_method_in_a_rule_in_jax_fails_as_in_python() -> None:
+    import jax.numpy as jnp
+
+    def clamped(ctx: Any, g: Any, x: Any) -> Any:
+        return jnp.multiply(g, x.clamp(0.0, 1.0))
+
+    rule = xg.register("under test", override=True, native=False)(clamped)
+    with pytest.raises(xg.TraceError, match="clamp"):
+        rule(None, jnp.asarray(G), jnp.asarray(X))
+    xg.unregister("under test")
+
+
+@pytest.mark.needs("torch")
+def test_a_torch_method_beside_numpy_s_constants_is_torch_s() -> None:
+    import torch
+
+    def clamped(ctx: Any, g: Any, x: Any) -> Any:
+        return g * x.clamp(-np.pi / 2, np.pi / 2)
+
+    rule = xg.register("under test", override=True, native=False)(clamped)
+    given = rule(None, torch.from_numpy(G), torch.from_numpy(X))
+    expected = clamped(None, torch.from_numpy(G), torch.from_numpy(X))
+    np.testing.assert_allclose(given.numpy(), expected.numpy(), rtol=1e-6)
+    xg.unregister("under test")

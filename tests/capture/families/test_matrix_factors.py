@@ -1,0 +1,266 @@
+"""Factors of matrices on every backend: NumPy's numbers and gradients, batched, empty, of more rows
+or columns, of equal and of zero values; and how jax's solves keep their derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+xp: Any = xg.xp
+Tensor = Any
+
+SHAPES = ((2, 4, 3), (3, 4), (2, 2), (2, 0, 3))
+
+
+def of_svd(x: Tensor) -> tuple[Tensor, ...]:
+    """What does not depend on the signs of vectors."""
+    u, s, vh = xp.svd(x)
+    return s, u * u, vh * vh, (u * xp.expand_dims(xp.sin(s), -2)) @ vh
+
+
+def of_eigh(x: Tensor) -> tuple[Tensor, ...]:
+    square, other = x @ xp.matrix_transpose(x), x @ xp.exp(xp.matrix_transpose(x))
+    other = other + xp.matrix_transpose(other)
+    return xp.eigh(square)[0], xp.square(xp.eigh(other, lower=False)[1])
+
+
+def of_qr(x: Tensor) -> tuple[Tensor, ...]:
+    q, r = xp.qr(x)
+    return q * q, r * r, q @ xp.sin(xp.matrix_transpose(q))
+
+
+def of_lu(x: Tensor) -> tuple[Tensor, ...]:
+    factors, pivots = xp.lu(x)
+    return factors, factors * xp.sum(xp.cast(pivots, "float64"))
+
+
+FUNCTIONS = {"svd": of_svd, "eigh": of_eigh, "qr": of_qr, "lu": of_lu}
+
+
+def results_of(backend: Any, function: Any, given: Any) -> list[Any]:
+    """Return the values and the gradient, with known weights."""
+    with backend.precision(given.dtype):
+        values, pullback = xg.vjp(xg.function(function, native=False), backend.array(given))
+        values = values if isinstance(values, tuple) else (values,)
+        arrays = [np.asarray(backend.numpy(each)) for each in values]
+        weights = [np.cos(np.arange(a.size, dtype=a.dtype)).reshape(a.shape) for a in arrays]
+        weights = [backend.array(w) for w in weights]
+        gradient = pullback(tuple(weights) if len(weights) > 1 else weights[0])
+        gradient = gradient[0] if isinstance(gradient, tuple) else gradient
+        return [*arrays, np.asarray(backend.numpy(gradient))]
+
+
+def numpys(function: Any, given: Any) -> list[Any]:
+    from multigrad.testing.under_test import BackendUnderTest
+
+    return results_of(BackendUnderTest("numpy"), function, given)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_backend_gives_the_numbers_and_gradients_of_numpy(backend: Any, name: str) -> None:
+    function = FUNCTIONS[name]
+    for shape in SHAPES:
+        given = np.random.default_rng(5).normal(size=shape)
+        wanted = numpys(function, given)
+        if backend.name == "numpy":
+            check_by_differences(function, given, wanted)
+            continue
+        for own, right in zip(results_of(backend, function, given), wanted, strict=True):
+            np.testing.assert_allclose(own, right, 1e-8, 1e-8, err_msg=f"{name} of {shape}")
+
+
+def check_by_differences(function: Any, given: Any, found: list[Any]) -> None:
+    *values, gradient = found
+    way, step = np.random.default_rng(1).normal(size=given.shape), 1e-6
+    ends = []
+    for sign in (1, -1):
+        moved = xg.function(function)(given + sign * step * way)
+        pairs = zip(moved, values, strict=True)
+        ends.append(sum(np.sum(m * np.cos(np.arange(v.size)).reshape(v.shape)) for m, v in pairs))
+    slope = (ends[0] - ends[1]) / (2 * step)
+    np.testing.assert_allclose(np.sum(gradient * way), slope, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bits_are_computed_in_float32_and_rounded_once(backend: Any, dtype: str) -> None:
+    given = np.random.default_rng(5).normal(size=(4, 3)).astype(getattr(ml_dtypes, dtype, dtype))
+    eps = float(ml_dtypes.finfo(given.dtype).eps)
+
+    def values(x: Tensor) -> tuple[Tensor, ...]:
+        return xp.svd(x)[1], xp.lu(x)[0], xp.abs(xp.qr(x)[0]), xp.eigh(x[:3])[0]
+
+    with backend.precision(given.dtype):
+        found = xg.function(values, native=False)(backend.array(given))
+        for own, right in zip(found, values(given.astype(np.float32)), strict=True):
+            wide = backend.numpy(own).astype(np.float32)
+            np.testing.assert_allclose(wide, right, 0.51 * eps, eps * 1e-2)
+
+
+def test_values_of_equal_and_zero_ones_have_a_gradient(backend: Any) -> None:
+    def norm(x: Tensor) -> Tensor:
+        return xp.sum(xp.svd(x)[1]) + xp.sum(xp.eigh(x[:2])[0] * 2)
+
+    given = np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    *_, gradient = results_of(backend, norm, given)
+    np.testing.assert_allclose(gradient, [[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]], atol=1e-12)
+    *_, gradient = results_of(backend, lambda x: xp.svd(x)[1][:1], np.array([[3.0, 0], [0, 0]]))
+    np.testing.assert_allclose(gradient, [[1.0, 0.0], [0.0, 0.0]], atol=1e-12)
+
+
+def test_pivots_say_how_rows_were_exchanged(backend: Any) -> None:
+    from multigrad.trace.xp import transposes
+
+    given = np.array([[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], [[1, 0], [0, 0], [0, 0]]], np.float32)
+
+    def places(x: Tensor) -> tuple[Tensor, Tensor]:
+        pivots = xp.lu(x)[1]
+        return pivots, transposes.lu_permutation(pivots, x)
+
+    with backend.precision(np.float32):
+        found = xg.function(places, native=False)(backend.array(given))
+        pivots, order = (np.asarray(backend.numpy(each)) for each in found)
+    assert pivots.tolist() == [[2, 2], [0, 1]]
+    assert order.tolist() == [[2, 0, 1], [0, 1, 2]]
+
+
+def errors_of(backend: Any) -> tuple[type[Exception], ...]:
+    if backend.name != "tensorflow":
+        return np.linalg.LinAlgError, RuntimeError, ValueError
+    import tensorflow as tf
+
+    return (tf.errors.OpError,)
+
+
+def test_a_matrix_that_is_not_finite_raises_or_has_no_values(backend: Any) -> None:
+    broken = np.full((2, 2), np.nan, np.float32)
+    for function in (lambda x: xp.svd(x)[1], lambda x: xp.eigh(x)[0], lambda x: xp.qr(x)[0]):
+        with backend.precision(np.float32):
+            try:
+                found = backend.numpy(xg.function(function, native=False)(backend.array(broken)))
+            except errors_of(backend) as error:
+                assert backend.name != "jax", error
+            else:
+                assert np.isnan(found).any()
+
+
+def test_a_full_form_is_refused_where_it_is_not_unique() -> None:
+    tall = np.ones((3, 2))
+    for function in (np.linalg.svd, lambda x: np.linalg.qr(x, mode="complete")):
+        with pytest.raises(xg.TraceError, match="beyond"):
+            xg.function(lambda x, f=function: f(x)[0], native=False, dialect="numpy")(tall)
+
+
+@pytest.mark.needs("torch")
+def test_torchs_checker_finds_the_second_derivatives_right() -> None:
+    import torch
+
+    x = torch.tensor(np.random.default_rng(5).normal(size=(4, 3)), requires_grad=True)
+    for function in (of_svd, of_qr, of_lu, lambda x: of_eigh(x[:3])):
+        run = xg.function(function, native=False)
+        assert torch.autograd.gradcheck(run, (x,))
+        assert torch.autograd.gradgradcheck(run, (x,))
+
+
+# --- jax ------------------------------------------------------------------------------------------
+def everything(x: Tensor) -> Tensor:
+    tall = x[..., :2]
+    parts = (*of_svd(tall), *of_qr(tall), *of_lu(tall)[:1], *of_eigh(tall[..., :2, :]))
+    return sum(xp.sum(part) for part in parts)
+
+
+@pytest.mark.needs("jax")
+def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled() -> None:
+    import jax
+    from jax.test_util import check_grads
+
+    with jax.enable_x64(True):
+        x = jax.numpy.asarray(np.random.default_rng(5).normal(size=(3, 3)))
+        run = jax.jit(xg.function(everything, native=False))
+        check_grads(run, (x,), order=2, modes=["rev"])
+
+
+def mapped(a: Tensor, b: Tensor) -> Tensor:
+    import jax
+
+    return jax.vmap(jax.numpy.linalg.solve)(a, b)
+
+
+def factored_before(a: Tensor, b: Tensor) -> Tensor:
+    """A user's own solve by factors through which no gradient passes."""
+    import jax
+    from jax.scipy.linalg import lu_factor, lu_solve
+
+    def one(a: Tensor, b: Tensor) -> Tensor:
+        factors = lu_factor(jax.lax.stop_gradient(a))
+        ways = (lambda _, b, trans=trans: lu_solve(factors, b, trans=trans) for trans in (0, 1))
+        return jax.lax.custom_linear_solve(lambda x: a @ x, b, *ways)
+
+    return jax.vmap(one)(a, b[..., 0])
+
+
+def nearly_solved(a: Tensor, b: Tensor) -> Tensor:
+    """What does not solve its equation."""
+    import jax
+
+    def halved(matvec: Any, b: Tensor) -> Tensor:
+        return b / jax.lax.stop_gradient(a[..., 0, 0])[:, None]
+
+    return jax.lax.custom_linear_solve(
+        lambda x: jax.numpy.einsum("nij,nj->ni", a, x), b[..., 0], halved, halved
+    )
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("function", [mapped, factored_before])
+def test_a_solve_of_jax_keeps_its_derivatives(function: Callable[..., Tensor]) -> None:
+    import jax
+
+    draw = np.random.default_rng(3)
+    a, b = draw.normal(size=(2, 3, 3)) + 3 * np.eye(3), draw.normal(size=(2, 3, 1))
+    converted = xg.function(function, native=False, dialect="jax")
+
+    def slope(run: Any) -> Any:
+        def first(a: Tensor) -> Tensor:
+            return jax.numpy.sum(jax.numpy.sin(run(a, jax.numpy.asarray(b))))
+
+        second = jax.grad(lambda a: jax.numpy.sum(jax.numpy.cos(jax.grad(first)(a))))
+        return jax.grad(first)(jax.numpy.asarray(a)), second(jax.numpy.asarray(a))
+
+    with jax.enable_x64(True):
+        for own, right in zip(slope(converted), slope(function), strict=True):
+            assert np.abs(right).max() > 0.01
+            np.testing.assert_allclose(own, right, 1e-9, 1e-9)
+
+
+@pytest.mark.needs("jax")
+def test_what_does_not_solve_its_equation_is_not_converted() -> None:
+    a, b = np.eye(3)[None] + 0.1, np.ones((1, 3, 1))
+    converted = xg.function(nearly_solved, native=False, dialect="jax")
+    with pytest.raises(xg.MultigradError, match="another function"):
+        xg.vjp(converted, a, b)[1](np.ones((1, 3)))
+
+
+@pytest.mark.needs("jax")
+def test_a_pseudo_inverse_of_equal_and_lost_rank_has_jaxs_gradient() -> None:
+    import jax
+
+    def inverses(x: Tensor) -> Tensor:
+        return jax.vmap(jax.numpy.linalg.pinv)(x)
+
+    given = np.stack([2 * np.eye(3)[:, :2], np.ones((3, 2))])
+    with jax.enable_x64(True):
+        value, pull = jax.vjp(inverses, given)
+        weights = np.cos(np.arange(value.size)).reshape(value.shape)
+        (wanted,) = pull(jax.numpy.asarray(weights))
+    found, pullback = xg.vjp(xg.function(inverses, native=False, dialect="jax"), given)
+    np.testing.assert_allclose(found, value, 1e-9, 1e-9)
+    gradient = pullback(weights)
+    gradient = gradient[0] if isinstance(gradient, tuple) else gradient
+    np.testing.assert_allclose(gradient, wanted, 1e-9, 1e-9)

@@ -1,0 +1,161 @@
+"""Of functions of a library, the derivative at a kink is the library's own: where operands are
+equal, at zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from ...harness.own_library import assert_as_in
+
+A = np.array([[0.0, 0.0, 1.0, 2.0, -3.0, 0.0, 0.5]], np.float32)
+B = np.array([[0.0, 1.0, 0.0, 2.0, -0.5, -2.0, 1.5]], np.float32)
+IN_TENSORFLOW = """
+    maximum minimum math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy math.xlog1py
+    math.squared_difference
+"""
+OF_ONE = "nn.selu nn.elu nn.relu nn.relu6 abs math.reciprocal_no_nan"
+
+
+def find(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("name", IN_TENSORFLOW.split())
+def test_of_equal_operands_in_tensorflow(name: str) -> None:
+    import tensorflow as tf
+
+    assert_as_in("tensorflow", lambda x, y: find(tf, name)(x, y), A, B)
+    if "imum" in name:
+        assert_as_in("tensorflow", lambda x: find(tf, name)(x, 0.0), A)
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("name", OF_ONE.split())
+def test_at_zero_in_tensorflow(name: str) -> None:
+    import tensorflow as tf
+
+    assert_as_in("tensorflow", lambda x: find(tf, name)(x), A)
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_tensor_of_zeros_is_clipped_in_tensorflow() -> None:
+    import tensorflow as tf
+
+    assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x * 0, 1.0, axes=1) + x, A)
+    assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x, -1.0) + x, A)
+
+
+C = np.array([[0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5]], np.float32)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+def test_of_equal_operands_in_jax(name: str) -> None:
+    import jax.numpy as jnp
+
+    assert_as_in("jax", lambda x, y: getattr(jnp, name)(x, y), A, B)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize(
+    "name",
+    ["lax.abs", "nn.relu", "nn.relu6", "nn.leaky_relu", "nn.hard_tanh", "nn.sparse_sigmoid"],
+)
+def test_at_a_kink_in_jax(name: str) -> None:
+    import jax
+
+    assert_as_in("jax", lambda x: find(jax, name)(x), C)
+    assert_as_in("jax", lambda x: jax.vmap(find(jax, name))(x), C)  # read by its jaxpr
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("limits", [(-1.0, 1.0), (None, 0.0), (0.0, None)])
+def test_at_a_limit_in_jax(limits: tuple[float | None, float | None]) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    assert_as_in("jax", lambda x: jnp.clip(x, *limits), C)
+    assert_as_in("jax", lambda x: abs(jnp.tanh(x)).clip(*limits), C)
+    assert_as_in("jax", lambda x: jax.lax.clamp(-1.0, x, 1.0), C)
+
+
+@pytest.mark.needs("jax")
+def test_limits_that_have_crossed_in_jax() -> None:
+    import jax
+
+    low, high = np.linspace(-1, 1, C.size), np.linspace(1, -1, C.size)
+    limits = [each.reshape(C.shape).astype(C.dtype) for each in (low, high)]
+    assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), C, *limits)
+    assert_as_in("jax", lambda x: jax.lax.clamp(1.0, x, -1.0), C)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+def test_of_equal_operands_in_torch(name: str) -> None:
+    import torch
+
+    assert_as_in("torch", lambda x, y: getattr(torch, name)(x, y), A, B)
+
+
+@pytest.mark.needs("torch")
+def test_a_derivative_on_an_edge_disproves_nothing() -> None:
+    import torch
+
+    def angle(x: Any, y: Any) -> Any:
+        return torch.atan2(x, y)
+
+    _, pull = xg.vjp(xg.function(angle, native=False), A, B)
+    np.testing.assert_allclose(pull(np.ones_like(A))[0][0, 1:3], [1.0, 0.0], atol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_a_derivative_beside_the_edges_disproves() -> None:
+    import torch
+
+    from multigrad.errors import DisprovedError
+    from multigrad.graph import ops
+
+    def wrong(xp: Any, ct: Any, y: Any, x: Any) -> tuple[Any, ...]:
+        return (xp.where(x > 100, 2.0, 1.0) * ct * xp.cos(x),)
+
+    def sine(x: Any) -> Any:
+        return torch.sin(x)
+
+    right = ops.SIN.vjp
+    object.__setattr__(ops.SIN, "vjp", wrong)  # an op is frozen
+    try:
+        with pytest.raises(DisprovedError, match=r"the gradient of x"):
+            xg.function(sine, native=False)(100 + np.arange(4, dtype=np.float32))
+    finally:
+        object.__setattr__(ops.SIN, "vjp", right)
+
+
+@pytest.mark.needs("torch")
+def test_a_derivative_far_out_that_torch_can_hold_disproves() -> None:
+    import torch
+
+    from multigrad.errors import DisprovedError
+    from multigrad.graph import ops
+
+    def wrong(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> tuple[Any, ...]:
+        return ct * (a / y) * xp.where(abs(a) > 1e15, 2.0, 1.0), ct * (b / y)
+
+    def length(x: Any, y: Any) -> Any:
+        return torch.hypot(x, y)
+
+    right = ops.HYPOT.vjp
+    object.__setattr__(ops.HYPOT, "vjp", wrong)  # an op is frozen
+    try:
+        with pytest.raises(DisprovedError, match=r"the gradient of x"):
+            xg.function(length, native=False)(np.ones(4, np.float32), np.ones(4, np.float32))
+    finally:
+        object.__setattr__(ops.HYPOT, "vjp", right)

@@ -1,0 +1,374 @@
+"""A captured function has the types that its library gives: of reductions, constants, integers,
+tensors without axes, and of what is computed wider inside.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.errors import NotProvenWarning, TraceError
+
+Tensor = Any
+
+
+def captured(function: Any, dialect: str) -> Any:
+    """Return a function as a graph, whose gradient nobody asks for."""
+    return xg.function(
+        function, lambda g, *given: [None] * len(given), native=False, dialect=dialect
+    )
+
+
+def test_a_reduction_computes_in_the_dtype_that_it_names() -> None:
+    large = np.full(3, 60000.0, np.float16)
+    total = captured(lambda x: np.sum(x, dtype=np.float32), "numpy")
+    assert total(large) == np.float32(180000.0)
+    digits = captured(lambda x: np.cumsum(x, dtype=np.float64), "numpy")
+    tenths = np.full(7, 0.1, np.float32)
+    np.testing.assert_array_equal(digits(tenths), np.cumsum(tenths, dtype=np.float64))
+
+
+def test_what_code_makes_from_numbers_has_the_librarys_dtype() -> None:
+    x = np.array([0.5, 2.0], np.float32)
+    assert captured(lambda x: np.where(x > 1, 1.0, 0.0), "numpy")(x).dtype == np.float64
+    assert captured(lambda x: np.where(x > 1, 1, 0), "numpy")(x).dtype == np.int64
+    assert captured(lambda x: x + np.zeros(2), "numpy")(x).dtype == np.float64
+
+
+def test_in_a_rule_it_has_that_of_the_input() -> None:
+    @xg.register("halved_inside_for_types", dialect="numpy", override=True)
+    def halved(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * np.where(np.abs(tin) < 1, 0.5, 1.0)
+
+    ones = np.ones(2, np.float32)
+    assert xg.get("halved_inside_for_types")(None, ones, ones).dtype == np.float32
+    xg.unregister("halved_inside_for_types")
+
+
+def test_integers_stay_integers_far_above_what_floats_hold() -> None:
+    far = np.array([2**53 + 1, -7, 5])
+    for function in (
+        np.sign, np.square, np.floor, lambda x: np.fmod(x, 2), lambda x: x @ x, np.sort,
+        lambda x: np.prod(x % 10), lambda x: np.outer(x % 10, x % 10), lambda x: x**3 - 1,
+    ):  # fmt: skip
+        result = captured(function, "numpy")(far)
+        np.testing.assert_array_equal(result, function(far))
+        assert result.dtype == function(far).dtype
+
+
+def test_a_dtype_that_graphs_lack_is_refused_with_the_line() -> None:
+    with pytest.raises(TraceError, match=r"test_library_types\.py:\d+\).*it gives uint64"):
+        captured(lambda x: np.sum(x), "numpy")(np.array([1, 2], np.uint8))
+
+
+def test_one_graph_serves_single_and_double_precision() -> None:
+    function = captured(lambda x: np.tanh(x) * 2.5 + np.sum(x), "numpy")
+    for dtype in (np.float32, np.float64):
+        assert function(np.ones(3, dtype)).dtype == dtype
+    assert "T[" in xg.show(function)
+
+
+@pytest.mark.needs("torch")
+def test_a_tensor_without_axes_gives_way_to_one_with_axes() -> None:
+    import torch
+
+    step = torch.tensor(0.25)  # as a learnable step is beside what autocast makes
+    function = captured(lambda x, s: torch.round(x / s) * s, "torch")
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        x = torch.tensor([0.3, -0.7], dtype=dtype)
+        result = function(x, step)
+        assert result.dtype == dtype == (torch.round(x / step) * step).dtype
+        torch.testing.assert_close(result, torch.round(x / step) * step, rtol=0, atol=0)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("constant", [2.0, [2.0]])
+def test_a_rank_that_decides_beside_a_constant_is_looked_at(constant: Any) -> None:
+    import torch
+
+    def doubled(x: Tensor) -> Tensor:
+        return x * torch.tensor(constant, dtype=torch.float64)
+
+    found = captured(doubled, "torch")
+    for shape in ((3,), (2, 3), (), (5,)):
+        x = torch.ones(shape)
+        assert found(x).dtype == doubled(x).dtype
+
+
+@pytest.mark.needs("torch")
+def test_two_values_of_the_inputs_shape_ask_for_no_rank() -> None:
+    import torch
+
+    found = captured(lambda x: x * x.to(torch.float64), "torch")
+    for shape in ((), (3,), (2, 3)):
+        assert found(torch.ones(shape)).dtype == torch.float64
+    assert len(found.variants) == 1
+
+
+@pytest.mark.needs("torch")
+def test_float_in_a_class_is_float32() -> None:
+    import torch
+
+    class Spike(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return (x > 0).float()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return grad * (x.abs() < 1).float()
+
+    spike = xg.from_autograd_function(Spike)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        x = torch.tensor([0.5, -2.0], dtype=dtype, requires_grad=True)
+        result = spike(x)
+        result.sum().backward()
+        assert (result.dtype, x.grad.dtype) == (torch.float32, dtype)
+    assert spike(np.array([0.5, -2.0])).dtype == np.float32
+
+
+@pytest.mark.needs("torch")
+def test_a_constant_in_the_inputs_dtype_keeps_all_digits() -> None:
+    import torch
+
+    class TimesPi(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * torch.tensor(math.pi, dtype=x.dtype)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * torch.as_tensor(math.pi, dtype=grad.dtype)
+
+    function = xg.from_autograd_function(TimesPi)
+    outputs, pull = xg.vjp(function, np.ones(1))
+    assert outputs[0] == pull(np.ones(1))[0][0] == math.pi
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_what_torch_rounds_once_is_rounded_once(name: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    x = (torch.arange(16).reshape(4, 4) / 7.0 - 1.0).to(getattr(torch, name)) * 300
+    for function in (
+        lambda x: F.softplus(x, beta=100),
+        lambda x: torch.addcmul(x, x, x, value=0.001),
+        lambda x: torch.addmm(x, x, x, alpha=0.001),
+        lambda x: F.rms_norm(x, (4,)),
+        lambda x: torch.round(x, decimals=2),
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+        lambda x: torch.softmax(x, -1, torch.float32),
+    ):
+        expected = function(x)
+        result = captured(function, "torch")(x)
+        assert result.dtype == expected.dtype
+        eps = torch.finfo(expected.dtype).eps
+        torch.testing.assert_close(result, expected, rtol=2 * eps, atol=0)
+
+
+@pytest.mark.needs("torch")
+def test_operands_are_repeated_before_lengths_are_taken() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    x = torch.tensor([[1.5], [0.75]])
+    y = torch.tensor([[2.0, 0.5, 1.0]])
+    function = captured(lambda x, y: torch.cosine_similarity(x, y), "torch")
+    torch.testing.assert_close(function(x, y), torch.cosine_similarity(x, y))
+    loss = captured(lambda x, y: F.multilabel_soft_margin_loss(x, y), "torch")
+    torch.testing.assert_close(loss(x, y), F.multilabel_soft_margin_loss(x, y))
+
+
+@pytest.mark.needs("jax")
+def test_weak_types_of_jax_give_way() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.asarray([0.5, 2.0], jnp.float16)
+    for function in (
+        lambda x: x * jnp.where(x > 1, 1.0, 0.5),
+        lambda x: x * jnp.asarray(2.5),
+        lambda x: x * jnp.float32(2.5),
+        lambda x: x + jnp.full((2,), 1.5),
+        lambda x: jnp.dot(x, x, preferred_element_type=jnp.float32),
+    ):
+        result = captured(function, "jax")(x)
+        assert result.dtype == function(x).dtype
+        np.testing.assert_allclose(result, function(x), rtol=1e-3)
+    with jax.enable_x64(True):
+        wide = captured(lambda x: jnp.where(x > 1, 1, 0), "jax")(jnp.asarray([0.5, 2.0]))
+        assert wide.dtype == jnp.int64
+
+
+@pytest.mark.needs("jax")
+def test_a_capture_follows_jax_to_64_bits_and_back() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    functions = [
+        lambda x: x * 1.0,
+        lambda x: jnp.broadcast_arrays(x, 2)[1],
+        lambda x: jnp.zeros(3) + x.sum(),
+    ]
+    pairs = [(function, captured(function, "jax")) for function in functions]
+    for is_wide in (False, True, False):
+        with jax.enable_x64(is_wide):
+            x = jnp.arange(3, dtype=jnp.int32)
+            for function, graph in pairs:
+                assert graph(x).dtype == function(x).dtype
+
+
+@pytest.mark.needs("torch")
+def test_a_capture_follows_the_default_dtype_of_torch() -> None:
+    import torch
+
+    functions = [lambda x: x.long() / 2, lambda x: torch.zeros(3) * x.long()]
+    pairs = [(function, captured(function, "torch")) for function in functions]
+    plain = captured(lambda x: (x > 1).float() * x, "torch")
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float32)
+            for function, graph in pairs:
+                assert graph(x).dtype == function(x).dtype == dtype
+            assert plain(x).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not {"torch"} & set(map(str, plain.facts))  # calls that cannot differ look nothing up
+
+
+@pytest.mark.needs("torch")
+def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied() -> None:
+    import torch
+
+    x, y = torch.tensor([2**24 + 1, 7], dtype=torch.int32), torch.tensor([100, 120]).char()
+    z = torch.tensor([3, 5], dtype=torch.int8)
+    for function in (
+        lambda x, y, z: torch.addcmul(x, y, z),
+        lambda x, y, z: x.addr(y, z),
+        lambda x, y, z: x.half().addcmul(y, z),
+        lambda x, y, z: y.new_tensor(1.5) + y,
+        lambda x, y, z: torch.ldexp(x * 1e-8, y),
+    ):
+        graph, expected = captured(function, "torch"), function(x, y, z)
+        assert graph(x, y, z).dtype == expected.dtype
+        np.testing.assert_array_equal(graph(x, y, z), expected)
+
+
+@pytest.mark.needs("torch")
+def test_a_mask_beside_a_number_that_is_given_stays_one() -> None:
+    import torch
+
+    filled = captured(lambda x, c: x.masked_fill(x < 1.0, 1 / (2 * c)), "torch")
+    x = torch.tensor([0.5, 2.0])
+    np.testing.assert_array_equal(filled(x, 4.0), [0.125, 2.0])
+
+
+@pytest.mark.needs("jax")
+def test_attention_of_jax_accumulates_in_float32() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.full((1, 2, 1, 4), 60.0, jnp.float16)
+    attention = captured(lambda x: jax.nn.dot_product_attention(x, x, x), "jax")
+    np.testing.assert_allclose(attention(x), jax.nn.dot_product_attention(x, x, x), rtol=1e-3)
+
+
+@pytest.mark.needs("tensorflow")
+def test_cross_entropy_of_tensorflow_in_16_bits_is_computed_in_float32() -> None:
+    import tensorflow as tf
+
+    logits = tf.constant([300.5, 2000.0, 0.25], tf.float16)
+    labels = tf.constant([1e9, 1e9, 0.0])  # infinite in float16
+    loss = captured(tf.nn.softmax_cross_entropy_with_logits, "tensorflow")(labels, logits)
+    assert loss.dtype == tf.float16
+    assert np.isposinf(loss)
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_constant_of_tensorflow_keeps_all_digits() -> None:
+    import tensorflow as tf
+
+    x = tf.constant([1.0], tf.float64)
+    for function in (
+        lambda x: x * tf.sqrt(tf.constant(2.0, x.dtype)),
+        lambda x: x * tf.exp(tf.constant(1.0, x.dtype)),
+        lambda x: x * tf.constant(math.pi, x.dtype),
+    ):
+        result = captured(function, "tensorflow")(x)
+        np.testing.assert_allclose(result, function(x), rtol=4e-16)
+
+
+def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -> None:
+    from multigrad.capture.types import library_types
+
+    monkeypatch.setattr(library_types, "ATTEMPTS", ())
+    monkeypatch.setattr(library_types, "MOST_ELEMENTS", 0)
+    monkeypatch.setattr(library_types, "_answers", {})
+    function = captured(lambda x: np.isnan(x), "numpy")
+    monkeypatch.setenv("MULTIGRAD_PROVE", "all")
+    with pytest.warns(NotProvenWarning, match="no library says what dtype these give: .*isnan"):
+        function(np.ones(2, np.float32))
+    assert "types not confirmed: numpy's isnan" in xg.show(function)
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        captured(lambda x: np.isnan(x), "numpy")(np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("library", "dtype"),
+    [
+        ("numpy", "int64"),
+        pytest.param("torch", "int64", marks=pytest.mark.needs("torch")),
+        pytest.param("tensorflow", "int32", marks=pytest.mark.needs("tensorflow")),
+    ],
+)
+def test_a_length_that_is_returned_is_an_integer(library: str, dtype: str) -> None:
+    def with_length(x: Tensor) -> Any:
+        if library == "tensorflow":
+            import tensorflow as tf
+
+            return x * 2.0, tf.size(x) * 3
+        return x * 2.0, x.shape[0] * 3
+
+    _, length = captured(with_length, library)(np.ones(4, np.float32))
+    assert (length, length.dtype) == (12, dtype)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int64", "float32"])
+def test_labels_of_a_loss_are_subtracted_in_their_own_dtype(dtype: str) -> None:
+    import torch
+
+    def loss(x: Tensor) -> Tensor:
+        labels = torch.tensor([3, 1, 2, 5], dtype=getattr(torch, dtype))
+        return torch.nn.functional.multilabel_soft_margin_loss(x, labels)
+
+    x = torch.tensor([1.5, -0.75, 2.25, 0.5])
+    assert torch.allclose(captured(loss, "torch")(x), loss(x))
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_draws_have_the_dtype_that_is_asked_for(dtype: str) -> None:
+    import torch
+
+    asked, x = getattr(torch, dtype), torch.ones(4)
+    for noisy in (
+        lambda x: x * torch.rand_like(x, dtype=asked),
+        lambda x: x * torch.randn_like(x, dtype=asked),
+        lambda x: x * torch.rand(4, dtype=asked),
+        lambda x: x * torch.randn(4, dtype=asked),
+    ):
+        found = captured(noisy, "torch").keyed(0)(x)
+        assert found.dtype == noisy(x).dtype and (found != 0).any()

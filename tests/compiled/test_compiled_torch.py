@@ -1,0 +1,388 @@
+"""torch.compile never keeps a rule that is no longer in force: it follows, or it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from ..harness.models.surrogates import triangle, window
+
+pytestmark = pytest.mark.needs("torch")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
+
+
+def gradient(f: Callable[[Tensor], Tensor], x: Array = X) -> Array:
+    """Return the gradient of `f(x).sum()`."""
+    import torch
+
+    primal = torch.tensor(x, requires_grad=True)
+    (grad,) = torch.autograd.grad(f(primal).sum(), primal)
+    return grad.numpy()
+
+
+def compiled(f: Callable[..., Any], fullgraph: bool = True) -> tuple[Callable[..., Any], Any]:
+    """Return the compiled function and what counts its graphs (`frame_count`)."""
+    import torch
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("aot_eager")
+    return torch.compile(f, backend=graphs, fullgraph=fullgraph), graphs
+
+
+@pytest.fixture
+def step() -> xg.activation:
+    import torch  # noqa: F401
+
+    return xg.activation("Heaviside")
+
+
+@pytest.fixture
+def half() -> Any:
+    """Register a rule that halves; it is gone after the test."""
+
+    @xg.register("half of it")
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return 0.5 * grad_out
+
+    yield rule
+    if "half of it" in xg.rules():
+        xg.unregister("half of it")
+
+
+def test_activation_compiles_in_a_process_that_has_not_called_it_before() -> None:
+    script = """
+        import torch
+        import multigrad as xg
+
+        act = xg.activation("ReLU")
+        x = torch.tensor([-1.0, 2.0], requires_grad=True)
+        torch.compile(act, backend="aot_eager", fullgraph=True)(x).sum().backward()
+        assert x.grad.tolist() == [0.0, 1.0]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_changed_rule_is_followed_and_an_earlier_one_is_a_cache_hit(step: Any) -> None:
+    f, graphs = compiled(step)
+    nothing = np.zeros_like(X)
+    np.testing.assert_array_equal(gradient(f), nothing)
+    for rule, expected, count in [
+        ("triangular", triangle(X), 2),
+        ("rectangular", window(X), 3),
+        ("triangular", triangle(X), 3),
+    ]:
+        with xg.use(rule):
+            np.testing.assert_allclose(gradient(f), expected, rtol=1e-6)
+        assert graphs.frame_count == count
+        np.testing.assert_array_equal(gradient(f), nothing)
+        assert graphs.frame_count == count
+
+
+def test_changed_params_are_followed_and_equal_numbers_are_a_cache_hit(step: Any) -> None:
+    import torch
+
+    f, graphs = compiled(step)
+    widths = [0.5, 2.0, 2, torch.tensor(2.0), np.float32(0.5), 1e6, 0.5]
+    for width, count in zip(widths, [1, 2, 2, 3, 3, 4, 4], strict=True):
+        with xg.use("triangular", {"width": width}):
+            np.testing.assert_allclose(gradient(f), triangle(X, float(width)), rtol=1e-6)
+        assert graphs.frame_count == count
+
+
+def test_tensor_param_changed_in_place_is_not_kept_for_its_old_value(step: Any) -> None:
+    import torch
+
+    f, _ = compiled(step)
+    width = torch.tensor(1.5)
+    with xg.use("triangular", {"width": width}):
+        gradient(f)
+    width.fill_(0.25)
+    for now in (1.5, 0.25):
+        with xg.use("triangular", {"width": torch.tensor(now)}):
+            np.testing.assert_allclose(gradient(f), triangle(X, now), rtol=1e-6)
+
+
+def test_infinite_param_is_followed(step: Any) -> None:
+    f, _ = compiled(step)
+    with xg.use("rectangular", {"a": -float("inf"), "b": 1.0}):
+        np.testing.assert_array_equal(gradient(f), window(X, -np.inf, 1.0))
+
+
+def test_nested_use_and_changed_scope_are_followed(step: Any) -> None:
+    f, _ = compiled(step)
+    with xg.use("triangular", scope="activations"):
+        with xg.use("scale", {"s": 3.0}, scope="params"):
+            np.testing.assert_allclose(gradient(f), triangle(X), rtol=1e-6)
+        with xg.use("scale", {"s": 3.0}, scope=("params", "activations")):
+            np.testing.assert_array_equal(gradient(f), np.full_like(X, 3.0))
+        np.testing.assert_allclose(gradient(f), triangle(X), rtol=1e-6)
+
+
+def test_redefined_rule_is_followed_by_use_and_by_a_layer(half: Any) -> None:
+    own = xg.activation("Linear", rule="half of it")
+    plain = xg.activation("Linear")
+    f, _ = compiled(lambda x: own(x) + plain(x))
+    with xg.use("half of it"):
+        np.testing.assert_array_equal(gradient(f), np.full_like(X, 1.0))
+
+    @xg.register("half of it", override=True)
+    def third(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return 0.25 * grad_out
+
+    with xg.use("half of it"):
+        np.testing.assert_array_equal(gradient(f), np.full_like(X, 0.5))
+    np.testing.assert_array_equal(gradient(f), np.full_like(X, 1.25))
+
+
+def test_unregistered_rule_of_a_layer_is_an_error_and_not_kept(half: Any) -> None:
+    own = xg.activation("Linear", rule="half of it")
+    f, _ = compiled(own, fullgraph=False)
+    np.testing.assert_array_equal(gradient(f), np.full_like(X, 0.5))
+    xg.unregister("half of it")
+    with pytest.raises(xg.RuleError, match="half of it"):
+        gradient(f)
+
+
+def test_rule_assigned_to_one_of_several_modules_is_followed() -> None:
+    from torch import nn
+
+    layers = [xg.Activation("Heaviside", rule="triangular"), xg.Activation("Linear")]
+    model = nn.Sequential(*layers, xg.Activation("ReLU", rule="scale", params={"s": 2.0}))
+    f, graphs = compiled(model)
+    forward = (X > 0).astype(np.float32)
+    np.testing.assert_allclose(gradient(f), triangle(X) * 2.0, rtol=1e-6)
+    model[0].rule = "rectangular"
+    np.testing.assert_allclose(gradient(f), window(X) * 2.0, rtol=1e-6)
+    model[2].params = {"s": 5.0}
+    np.testing.assert_allclose(gradient(f), window(X) * 5.0, rtol=1e-6)
+    assert graphs.frame_count == 3
+    with xg.use("gradient_reversal"):  # reaches the one layer that has no rule of its own
+        np.testing.assert_allclose(gradient(f), window(X) * -5.0, rtol=1e-6)
+    model[2].rule = None
+    np.testing.assert_allclose(gradient(f), window(X) * forward, rtol=1e-6)
+
+
+def test_many_modules_of_one_model_do_not_take_each_others_rules() -> None:
+    from torch import nn
+
+    factors = [2.0, 3.0, 5.0, 7.0]
+    f, graphs = compiled(
+        nn.Sequential(*(xg.Activation("Linear", "scale", {"s": s}) for s in factors))
+    )
+    np.testing.assert_allclose(gradient(f), np.full_like(X, 210.0), rtol=1e-6)
+    assert graphs.frame_count == 1
+
+
+def test_changed_key_is_followed_and_an_equal_one_is_a_cache_hit() -> None:
+    act = xg.activation("Linear")
+    f, graphs = compiled(act)
+    drawn = {}
+    for key, count in [(1, 1), (2, 2), (1, 2)]:
+        with xg.use("full_jam", key=key):
+            drawn[key, count] = gradient(f)
+        with xg.use("full_jam", key=key):
+            np.testing.assert_array_equal(drawn[key, count], gradient(act))
+        assert graphs.frame_count == count
+    assert not np.array_equal(drawn[1, 1], drawn[2, 2])
+
+
+def test_layers_of_one_model_draw_their_own_numbers() -> None:
+    from torch import nn
+
+    model = nn.Sequential(*(xg.Activation("Linear") for _ in range(3)))
+    f, _ = compiled(model)
+    with xg.use("full_jam", key=3):
+        got = gradient(f)
+    with xg.use("full_jam", key=3):
+        np.testing.assert_allclose(got, gradient(model), rtol=1e-6)
+
+
+def test_without_a_key_compiled_code_draws_anew_and_repeats_under_a_seed() -> None:
+    import torch
+
+    f, _ = compiled(xg.activation("Linear"))
+    with xg.use("full_jam"):
+        torch.manual_seed(5)
+        first, second = gradient(f), gradient(f)
+        torch.manual_seed(5)
+        again = gradient(f)
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("decorate", [False, True])
+def test_use_inside_of_the_compiled_function_acts(step: Any, decorate: bool) -> None:
+    def inside(x: Tensor) -> Tensor:
+        with xg.use("triangular", {"width": 2.0}):
+            y = step(x)
+        return y + step(x)
+
+    f, _ = compiled(
+        xg.use("triangular", {"width": 2.0})(step) if decorate else inside, fullgraph=False
+    )
+    np.testing.assert_allclose(gradient(f), triangle(X, 2.0), rtol=1e-6)
+    with xg.use("scale", {"s": 3.0}):
+        expected = triangle(X, 2.0) + (0.0 if decorate else 3.0)
+        np.testing.assert_allclose(gradient(f), expected, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile has made")
+def test_more_rules_than_dynamo_keeps_graphs_for_stay_correct(step: Any) -> None:
+    f, graphs = compiled(step, fullgraph=False)
+    for repeat in range(2):
+        for s in range(12):
+            with xg.use("scale", {"s": float(s)}):
+                np.testing.assert_array_equal(gradient(f), np.full_like(X, s), str(repeat))
+    assert graphs.frame_count < 12
+
+
+def test_backward_after_the_with_and_on_another_thread_keeps_the_rule(step: Any) -> None:
+    import torch
+
+    f, _ = compiled(step)
+    x = torch.tensor(X, requires_grad=True)
+    with xg.use("triangular"):
+        y = f(x).sum()
+    thread = threading.Thread(target=y.backward)
+    with xg.use("rectangular"):
+        thread.start()
+        thread.join()
+    np.testing.assert_allclose(x.grad.numpy(), triangle(X), rtol=1e-6)
+
+
+def test_each_thread_follows_its_own_rule(step: Any) -> None:
+    f, _ = compiled(step)
+    found: dict[float, Array] = {}
+
+    def run(s: float) -> None:
+        with xg.use("scale", {"s": s}):
+            found[s] = gradient(f)
+
+    with xg.use("triangular"):
+        gradient(f)
+        threads = [threading.Thread(target=run, args=(s,)) for s in (2.0, 3.0, 4.0)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        np.testing.assert_allclose(gradient(f), triangle(X), rtol=1e-6)
+    for s in (2.0, 3.0, 4.0):
+        np.testing.assert_array_equal(found[s], np.full_like(X, s))
+
+
+def test_trace_of_an_interleaved_task_is_not_kept_for_another_rule(step: Any) -> None:
+    f, _ = compiled(step, fullgraph=False)
+    found: dict[str, Array] = {}
+    entered = asyncio.Event()
+
+    async def first() -> None:
+        with xg.use("triangular"):
+            entered.set()
+            await asyncio.sleep(0.01)  # the other task puts its rule in force meanwhile
+            found["triangular"] = gradient(f)
+
+    async def second() -> None:
+        await entered.wait()
+        with xg.use("rectangular"):
+            await asyncio.sleep(0.1)
+
+    async def both() -> None:
+        await asyncio.gather(first(), second())
+
+    asyncio.run(both())
+    np.testing.assert_allclose(found["triangular"], triangle(X), rtol=1e-6)
+    with xg.use("rectangular"):
+        np.testing.assert_array_equal(gradient(f), window(X))
+    np.testing.assert_array_equal(gradient(f), np.zeros_like(X))
+
+
+def test_rule_that_runs_as_it_is_follows_its_params() -> None:
+    @xg.register("as it is", native=True)
+    def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:
+        return grad_out * factor
+
+    try:
+        f, _ = compiled(xg.activation("Linear"))
+        for factor in (2.0, 3.0, 2.0):
+            with xg.use("as it is", {"factor": factor}):
+                np.testing.assert_array_equal(gradient(f), np.full_like(X, factor))
+    finally:
+        xg.unregister("as it is")
+
+
+def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
+    import torch
+
+    f, _ = compiled(xg.activation("Linear"))
+    x = torch.tensor(X, requires_grad=True)
+    with xg.use("triangular"):
+        (grad,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        torch.autograd.grad(grad.sum(), x)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_program_has_no_gradient_rather_than_the_forwards_own(strict: bool) -> None:
+    import torch
+
+    model = torch.nn.Sequential(xg.Activation("Tanh"))
+    x = torch.tensor(X)
+    with xg.use("triangular"):
+        exported = torch.export.export(model, (x,), strict=strict).module()
+    np.testing.assert_allclose(exported(x), np.tanh(X), rtol=1e-6)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient(exported)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_default_compiler_draws_and_masks_as_eager_code_does() -> None:
+    import torch
+
+    torch._dynamo.reset()
+    act = xg.activation("Heaviside")
+    f = torch.compile(act, fullgraph=True)
+    with xg.use("rectangular_jam", {"a": -1.0}, key=3):
+        got = gradient(f)
+    with xg.use("rectangular_jam", {"a": -1.0}, key=3):
+        np.testing.assert_array_equal(got, gradient(act))
+    g = xg.jit(act)
+    for key in (1, 2):
+        with xg.use("rectangular_jam", {"a": -float(key)}, key=key):
+            got = [gradient(g), gradient(g)]
+        with xg.use("rectangular_jam", {"a": -float(key)}, key=key):
+            np.testing.assert_array_equal(got, [gradient(act), gradient(act)])
+
+
+def test_options_of_xg_jit_are_handed_on() -> None:
+    import torch
+
+    seen = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append(len(inputs))
+        return graph.forward
+
+    def breaks(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return xg.activation("Linear")(x)
+
+    xg.jit(xg.Activation("Linear"), backend=backend)(torch.tensor(X))
+    assert len(seen) == 1
+    with pytest.raises(RuntimeError, match="graph_break"):
+        xg.jit(breaks, backend=backend, fullgraph=True)(torch.tensor(X))

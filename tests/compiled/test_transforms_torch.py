@@ -1,0 +1,288 @@
+"""torch's transforms see the rule: second order, torch.func, autocast, saved tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("torch")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
+
+
+def triangle(x: Array, width: float = 1.0) -> Array:
+    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
+
+
+def leaf(x: Array = X) -> Tensor:
+    import torch
+
+    return torch.tensor(x, requires_grad=True)
+
+
+def gradient(f: Callable[[Tensor], Tensor], x: Array = X) -> Array:
+    import torch
+
+    primal = leaf(x)
+    (grad,) = torch.autograd.grad(f(primal).sum(), primal)
+    return grad.numpy()
+
+
+@pytest.fixture
+def times_norm() -> Iterator[str]:
+    """Register `g * |x|`, whose second order needs how the norm depends on x."""
+
+    @xg.register("test norm")
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * tin.norm()
+
+    yield "test norm"
+    xg.unregister("test norm")
+
+
+def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str) -> None:
+    import torch
+
+    x = leaf(np.array([1.0, 2.0, 2.0]))
+    act = xg.activation("Linear")
+    with xg.use(times_norm):
+        (grad,) = torch.autograd.grad((act(x) ** 2).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(grad.sum(), x)
+    # grad = 2 x |x|. The outer backward passes the activation once more, in 2 act(x): there d act =
+    # |x| by the rule. So d/dx sum(2 act(x) |x|) = 2 |x| |x| + 2 sum(x) x / |x|.
+    norm, values = 3.0, np.array([1.0, 2.0, 2.0])
+    np.testing.assert_allclose(second, 2 * norm**2 + 2 * values.sum() * values / norm, rtol=1e-12)
+
+
+@pytest.mark.parametrize("forward", ["Tanh", "Softplus", "SiLU", "GELU", "Logistic"])
+def test_rules_are_differentiated_as_their_formula_says(forward: str) -> None:
+    import torch
+
+    def second(x: Tensor) -> Tensor:
+        (grad,) = torch.autograd.grad(act(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.sum(), x)[0]
+
+    act = xg.activation(forward)
+    x = leaf(np.array([-1.5, -0.3, 0.4, 1.1]))
+    with xg.use("arctan", {"alpha": 1.5}):
+        got = second(x).numpy()
+    step = 1e-6
+
+    def rule(x: Array) -> Array:
+        return 0.75 / (1.0 + (0.5 * np.pi * 1.5 * x) ** 2)
+
+    at = x.detach().numpy()
+    np.testing.assert_allclose(got, (rule(at + step) - rule(at - step)) / (2 * step), rtol=1e-7)
+
+
+def test_torchs_own_checker_finds_the_second_order_right() -> None:
+    import torch
+
+    act = xg.activation("Linear")
+    with xg.use("sigmoid_surrogate", {"alpha": 1.5}):
+        x = leaf(np.array([-1.2, 0.3, 2.0]))
+
+        def first_order(x: Tensor) -> Tensor:
+            return torch.autograd.grad(act(x).sum(), x, create_graph=True)[0]
+
+        assert torch.autograd.gradcheck(first_order, (x,))
+
+
+def test_grad_vmap_jacrev_and_their_compositions_apply_the_rule() -> None:
+    import torch
+    from torch.func import grad, jacrev, vmap
+
+    act = xg.activation("Heaviside")
+    x = torch.tensor(X)
+    with xg.use("triangular", {"width": 1.3}):
+        expected = triangle(X, 1.3)
+        np.testing.assert_allclose(grad(lambda x: act(x).sum())(x), expected, rtol=1e-6)
+        np.testing.assert_allclose(vmap(grad(act))(x), expected, rtol=1e-6)
+        np.testing.assert_allclose(jacrev(act)(x), np.diag(expected), rtol=1e-6)
+        np.testing.assert_allclose(gradient(vmap(act)), expected, rtol=1e-6)
+        curved = jacrev(jacrev(lambda x: (act(x) * x).sum()))(x)
+    np.testing.assert_array_equal(vmap(act)(x), X > 0)
+    # d/dx (act(x) + x w(x)), with w the triangle: w + w + x w', and w' = -sign(x) / 1.3 inside.
+    slope = np.where(np.abs(X) < 1.3, -np.sign(X) / 1.3, 0.0)
+    np.testing.assert_allclose(np.diag(curved), 2 * expected + X * slope, rtol=1e-5, atol=1e-6)
+
+
+def test_norm_under_vmap_is_that_of_each_example() -> None:
+    import torch
+    from torch.func import grad, vmap
+
+    act = xg.activation("Linear")
+    x = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    with xg.use("clip_norm"):
+        grads = vmap(grad(lambda x: 0.5 * (act(x) ** 2).sum()))(x)
+    np.testing.assert_allclose(grads, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-6)
+
+
+def test_key_under_vmap_draws_and_without_one_randomness_decides() -> None:
+    import torch
+    from torch.func import grad, vmap
+
+    act = xg.activation("Linear")
+    x = torch.tensor(X)
+    with xg.use("full_jam", key=3):
+        first = vmap(grad(act))(x)
+    with xg.use("full_jam", key=3):
+        np.testing.assert_array_equal(vmap(grad(act))(x), first)
+    with xg.use("full_jam"):
+        with pytest.raises(xg.RuleError, match="randomness='different'"):
+            vmap(grad(act))(x)
+        drawn = vmap(grad(act), randomness="different")(x)
+    assert len(set(drawn.tolist())) == len(X)
+
+
+def test_rule_that_runs_as_it_is_works_under_torch_func() -> None:
+    import torch
+    from torch.func import grad, vmap
+
+    @xg.register("test as it is", native=True)
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor, s: float = 2.0) -> Tensor:
+        return grad_out * s * tin
+
+    try:
+        for forward in ("Linear", "Heaviside"):
+            act = xg.activation(forward, rule)
+            np.testing.assert_array_equal(
+                grad(lambda x, act=act: act(x).sum())(torch.tensor(X)), 2 * X
+            )
+            np.testing.assert_array_equal(vmap(grad(act))(torch.tensor(X)), 2 * X)
+    finally:
+        xg.unregister("test as it is")
+
+
+@pytest.mark.parametrize("form", ["grad", "vmap", "vmap(grad)", "jacrev"])
+@pytest.mark.parametrize("rule", ["triangular", "full_jam", None])
+def test_compiling_around_a_transform_keeps_the_rule(form: str, rule: str | None) -> None:
+    import torch
+    from torch.func import grad, jacrev, vmap
+
+    torch._dynamo.reset()
+    act = xg.activation("SiLU")
+    transformed: dict[str, Callable[[Tensor], Tensor]] = {
+        "grad": grad(lambda x: act(x).sum()),
+        "vmap": lambda x: vmap(lambda x: act(x) * 2.0)(x),
+        "vmap(grad)": vmap(grad(act)),
+        "jacrev": jacrev(act),
+    }
+    f = transformed[form]
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+
+    def run(f: Callable[[Tensor], Tensor]) -> Array:
+        use = nullcontext() if rule is None else xg.use(rule, key=3 if rule == "full_jam" else None)
+        with use:
+            return gradient(f) if form == "vmap" else f(torch.tensor(X)).numpy()
+
+    np.testing.assert_allclose(run(compiled), run(f), rtol=1e-5, atol=1e-7)
+    if rule == "triangular":
+        expected = triangle(X) * (2.0 if form == "vmap" else 1.0)
+        got = np.diag(run(compiled)) if form == "jacrev" else run(compiled)
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["triangular", "full_jam"])
+def test_xg_jit_around_vmap_keeps_numbers_and_dtype(rule: str) -> None:
+    import torch
+    from torch.func import grad, vmap
+
+    torch._dynamo.reset()
+    act = xg.activation("Heaviside")
+    f = vmap(grad(act))
+    compiled = xg.jit(f, backend="aot_eager", fullgraph=True)
+    for width in (0.5, 1.5):
+        options = {"params": {"width": width}} if rule == "triangular" else {"key": int(2 * width)}
+        with xg.use(rule, **options):
+            got = compiled(torch.tensor(X))
+        with xg.use(rule, **options):
+            expected = f(torch.tensor(X))
+        assert got.dtype == torch.float32
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_forward_mode_is_refused_and_not_the_forwards_own() -> None:
+    import torch
+    from torch.func import jvp
+
+    act = xg.activation("Tanh")
+    x, v = torch.tensor(X), torch.ones(len(X))
+    with xg.use("triangular"):
+        with pytest.raises(RuntimeError, match="jvp"):
+            jvp(act, (x,), (v,))
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
+            act(torch.autograd.forward_ad.make_dual(x, v))
+
+
+@pytest.mark.parametrize("rule", ["triangular", "clip_norm", "centralize", "arctan", "noise"])
+def test_gradient_under_autocast_has_the_inputs_dtype(rule: str) -> None:
+    import torch
+
+    act = xg.activation("Softplus")
+    weight = torch.eye(9, requires_grad=True)
+    x = leaf()
+    with torch.autocast("cpu", torch.bfloat16), xg.use(rule, key=1):
+        hidden = torch.nn.functional.linear(x, weight)
+        hidden.retain_grad()
+        y = act(hidden)
+        loss = (y * 2.0).sum()
+        loss.backward()
+    assert hidden.dtype == hidden.grad.dtype == torch.bfloat16
+    assert x.grad.dtype == weight.grad.dtype == torch.float32
+    if rule == "triangular":
+        np.testing.assert_allclose(x.grad, 2.0 * triangle(X), atol=0.02)
+
+
+def test_saved_tensor_hooks_see_what_the_rule_keeps() -> None:
+    import torch
+
+    packed: list[tuple[int, ...]] = []
+
+    def pack(tensor: Tensor) -> Array:
+        packed.append(tuple(tensor.shape))
+        return tensor.numpy().copy()
+
+    act = xg.activation("Heaviside")
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, torch.from_numpy)
+    x = leaf()
+    with hooks, xg.use("triangular"):
+        y = act(x)
+    with hooks, xg.use("straight_through"):
+        z = act(x)
+    (grad,) = torch.autograd.grad(y.sum() + z.sum(), x)
+    np.testing.assert_allclose(grad, triangle(X) + 1.0, rtol=1e-6)
+    assert packed == [X.shape]  # straight_through keeps nothing
+    with torch.autograd.graph.save_on_cpu(), xg.use("triangular"):
+        np.testing.assert_allclose(gradient(act), triangle(X), rtol=1e-6)
+
+
+def test_functional_vjp_and_jvp_are_under_the_rule_given() -> None:
+    import torch
+
+    from multigrad.compat.functional import jvp, vjp
+
+    act = xg.activation("Tanh")
+    x, v = torch.tensor(X), torch.tensor(X[::-1].copy())
+    y, pullback = vjp(act, x, rule="triangular", params={"width": 1.5})
+    np.testing.assert_allclose(y.detach(), np.tanh(X), rtol=1e-6)
+    for _ in range(2):
+        np.testing.assert_allclose(pullback(v), triangle(X, 1.5) * v.numpy(), rtol=1e-6)
+    tangent = jvp(act, x, v, rule="triangular", params={"width": 1.5})
+    np.testing.assert_allclose(tangent, triangle(X, 1.5) * v.numpy(), rtol=1e-6)
+    assert not x.requires_grad
+    with xg.use("scale", {"s": 3.0}):
+        np.testing.assert_allclose(jvp(act, x, v), 3.0 * v, rtol=1e-6)
+    np.testing.assert_allclose(jvp(act, x, v), (1 - torch.tanh(x) ** 2) * v, rtol=1e-5)
+    np.testing.assert_array_equal(jvp(xg.activation("Heaviside"), x, v), 0 * X)
+    with pytest.raises(xg.errors.UnsupportedOp, match="'clip_norm' is not linear in grad_out"):
+        jvp(act, x, v, rule="clip_norm")

@@ -1,0 +1,94 @@
+"""MULTIGRAD_CHECK_RANKS: where ranks do not apply the same rules, each of them raises, and names
+the rank.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import multigrad as xg
+from multigrad.trace.scope.ranks import read_setting
+
+from ..harness.distributed.disagreement import (
+    BY_RANK,
+    DIFFERENT,
+    KILLED,
+    assert_names_the_killed,
+    assert_said,
+    seconds,
+)
+from ..harness.distributed.ranks import Ranks, names_in, ranks_of, run_ranks
+
+pytestmark = pytest.mark.needs("torch")
+CHECKS = Path(__file__).parents[1] / "ranks" / "agreement" / "agreement_torch.py"
+# What all ranks raise.
+EXPECTED = {
+    "ranks_that_agree": r"$",
+    "different_counts_where_rules_alone_are_compared": r"$",
+    "different_rules": DIFFERENT + r"rank 0: use triangular\(width=1.0\); Heaviside under "
+    r"triangular\(width=1.0\) \(at .*; rank 1: use rectangular\(a=-0.5, b=0.5\)",
+    "draws_for_parts_of_other_lengths": DIFFERENT + r"rank 0: draws for a part of shape \(2, 6\).*"
+    r"rank 1: draws for a part of shape \(1, 6\)",
+    "different_params": DIFFERENT + r"rank 0: use triangular\(width=1.0\);.*"
+    r"rank 1: use triangular\(width=2.0\)",
+    "different_params_under_fully_shard": DIFFERENT
+    + r"rank 0: use clip_norm\(.*max_norm=1.0\) for "
+    r"params.*rank 1: use clip_norm\(.*max_norm=2.0\) for params",
+    "different_keys": DIFFERENT + r"rank 0: .* with key 0.3 .*rank 1: .* with key 0.4",
+    "different_scopes": DIFFERENT + r"rank 0: .* for params.*rank 1: .* for activations",
+    "no_rule_on_one_rank": DIFFERENT + r"rank 0: .*use triangular.*"
+    r"rank 1: optimizer.step\(\); Heaviside under no rule",
+    "different_rules_of_a_layer": DIFFERENT + r"rank 0: Heaviside under triangular\(width=1.0\).*"
+    r"rank 1: Heaviside under rectangular",
+    "different_code_by_one_name": DIFFERENT + r"rank 0: use of_this_rank <code \w+>.*"
+    r"rank 1: use of_this_rank <code \w+>",
+    "different_counts": DIFFERENT + r"rank 0: Heaviside under triangular\(width=1.0\) \(at .*"
+    r"rank 1: Heaviside under triangular\(width=1.0\) 2 times",
+    "different_order": DIFFERENT + r"rank 0: .*; ReLU under .*; Sign under .*"
+    r"rank 1: .*; Sign under .*; ReLU under ",
+    "different_rules_for_gradients": DIFFERENT + r"rank 0: gradients under clip_norm.*"
+    r"rank 1: gradients under centralize",
+    "a_rank_that_comes_too_late": r"GradientError: rank 1 did not come to comparison \d+ .* within "
+    r"2 s.*applies no rule",
+}
+ranks = ranks_of(CHECKS, world=2, timeout=60, env=seconds, grace=None)
+
+
+def test_every_check_is_expected() -> None:
+    assert {*EXPECTED, *BY_RANK, KILLED} == set(names_in(CHECKS))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_ranks_that_do_not_do_the_same_all_raise_what_each_does(ranks: Ranks, name: str) -> None:
+    assert_said(ranks, name, [EXPECTED[name]] * 2)
+
+
+@pytest.mark.parametrize("name", BY_RANK)
+def test_a_rank_that_fails_or_does_not_come_is_named(ranks: Ranks, name: str) -> None:
+    assert_said(ranks, name, BY_RANK[name])
+
+
+@pytest.mark.parametrize("name", [KILLED])
+def test_a_killed_rank_is_an_error_that_names_it_within_the_time_out(
+    ranks: Ranks, name: str
+) -> None:
+    assert_names_the_killed(ranks)
+
+
+def test_without_the_check_a_rank_that_fails_says_which_and_the_others_wait_for_the_time_out() -> (
+    None
+):
+    path = CHECKS.with_name("failure_torch.py")
+    first, second = run_ranks(path, world=2, timeout=40).values(names_in(path)[0])
+    assert second[:2] == ["ValueError", "no gradient on this rank"]
+    assert second[2] == "[rank 1] of 2: rule 'failing' failed"
+    assert first[0] == "RuntimeError" and 2.0 < float(first[-1]) < 10.0
+
+
+@pytest.mark.parametrize("word", ["2", "yes"])
+def test_a_word_that_says_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setenv("MULTIGRAD_CHECK_RANKS", word)
+    with pytest.raises(xg.errors.RuleValueError, match=f"is 0, 1 or rules, got '{word}'"):
+        read_setting()

@@ -1,0 +1,242 @@
+"""Functions inside jax: its transforms, its tracers, its checker; captured, and run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import xp
+
+from ...harness.functions_jax import ROUTES, X, Y, arrays
+from ...written.unseen import Unseen
+
+pytestmark = pytest.mark.needs("jax")
+Tensor = Any
+
+COUNTS = np.array([1, 2, 3, 4, 5], np.int32)
+
+
+def mixed(native: bool | None) -> Any:
+    """Float, integer and bool arguments, two outputs, a gradient that is not the derivative."""
+
+    @xg.custom_gradient(native=native)
+    def weigh(x: Tensor, y: Tensor, counts: Tensor, chosen: Tensor) -> Any:
+        weights = xp.where(chosen, xp.astype(counts, x.dtype), 0.5)
+
+        def grad(upstream: Any) -> Any:
+            g, h = upstream
+            return 3 * g * y * weights, g * x * weights + 2 * h, None, None
+
+        return (x * y * weights, xp.tanh(y)), grad
+
+    return weigh
+
+
+def loss(f: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    counts, chosen = arrays(COUNTS, X > 0)
+
+    def total(x: Tensor, y: Tensor) -> Tensor:
+        a, b = f(x, y, counts, chosen)
+        return (a * a).sum() + b.sum()
+
+    return total
+
+
+def expected_gradients() -> tuple[Any, Any]:
+    x, y = X.astype(np.float64), Y.astype(np.float64)
+    weights = np.where(X > 0, COUNTS, 0.5)
+    g = 2 * x * y * weights
+    return 3 * g * y * weights, g * x * weights + 2
+
+
+@ROUTES
+@pytest.mark.parametrize(
+    "order",
+    ["grad", "jit of grad", "grad of jit", "grad of vmap", "grad of scan", "grad of checkpoint"],
+)
+def test_gradients_are_the_same_under_every_order_of_transforms(native: bool, order: str) -> None:
+    import jax
+
+    total = loss(mixed(native))
+    counts, chosen = arrays(COUNTS, X > 0)
+    f = mixed(native)
+
+    def each(x: Tensor, y: Tensor, n: Tensor, c: Tensor) -> Tensor:
+        a, b = f(x, y, n, c)
+        return a * a + b
+
+    def scanned(x: Tensor, y: Tensor) -> Tensor:
+        def step(carry: Tensor, row: Any) -> tuple[Tensor, None]:
+            return carry + each(*row), None
+
+        return jax.lax.scan(step, 0.0, (x, y, counts, chosen))[0]
+
+    def grad(function: Any) -> Any:
+        return jax.grad(function, argnums=(0, 1))
+
+    run = {
+        "grad": grad(total),
+        "jit of grad": jax.jit(grad(total)),
+        "grad of jit": grad(jax.jit(total)),
+        "grad of vmap": grad(lambda x, y: jax.vmap(each)(x, y, counts, chosen).sum()),
+        "grad of scan": grad(scanned),
+        "grad of checkpoint": grad(jax.checkpoint(total)),
+    }[order]
+    for given, expected in zip(run(*arrays(X, Y)), expected_gradients(), strict=True):
+        np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-6)
+
+
+@ROUTES
+def test_jaxs_own_checker_agrees_to_the_second_order(native: bool) -> None:
+    import jax
+    from jax.test_util import check_grads
+
+    @xg.custom_gradient(native=native)
+    def softened(x: Tensor, y: Tensor) -> Any:
+        e = xp.exp(x * y)
+        s = e / (1 + e)
+        return (xp.log(1 + e), x * y), lambda g: ((g[0] * s + g[1]) * y, (g[0] * s + g[1]) * x)
+
+    with jax.enable_x64(True):
+        x, y = arrays(X.astype(np.float64), Y.astype(np.float64))
+        check_grads(softened, (x, y), order=2, modes=["rev"])
+        check_grads(jax.jit(softened), (x, y), order=2, modes=["rev"])
+
+
+@ROUTES
+def test_the_second_derivative_is_that_of_the_own_backward(native: bool) -> None:
+    import jax
+
+    @xg.custom_gradient(native=native)
+    def tripled(x: Tensor) -> Any:
+        return x * x, lambda g: 3 * g * x
+
+    (x,) = arrays(X)
+    hessian = jax.jacrev(jax.grad(lambda x: (tripled(x) ** 2).sum()))
+    # d(y^2) = 2 y 3 x; its derivative: 2 (3 x) (3 x) + 2 y 3
+    np.testing.assert_allclose(np.diag(hessian(x)), 18 * X**2 + 6 * X**2, rtol=1e-6)
+    np.testing.assert_allclose(np.diag(jax.jit(hessian)(x)), 24 * X**2, rtol=1e-6)
+
+
+@ROUTES
+def test_a_gradient_of_none_is_zero_and_integers_have_none(native: bool) -> None:
+    import jax
+
+    @xg.custom_gradient(native=native)
+    def stop(x: Tensor, counts: Tensor) -> Any:
+        return x * 2, lambda g: (None, None)
+
+    x, counts = arrays(X, COUNTS)
+    np.testing.assert_array_equal(jax.grad(lambda x: stop(x, counts).sum())(x), np.zeros_like(X))
+    _, pullback = xg.vjp(stop, x, counts)
+    assert pullback(x)[1] is None
+
+
+@ROUTES
+def test_integer_outputs_come_back_and_carry_no_gradient(native: bool) -> None:
+    import jax
+
+    @xg.custom_gradient(native=native)
+    def scale(x: Tensor, counts: Tensor) -> Any:
+        return (x * 2, counts + 1, x > 0), lambda g: (g[0] * 5, None)
+
+    x, counts = arrays(X, COUNTS)
+    _, more, positive = scale(x, counts)
+    assert (more.dtype, positive.dtype) == (counts.dtype, bool)
+    np.testing.assert_array_equal(more, COUNTS + 1)
+
+    def total(x: Tensor) -> Tensor:
+        a, n, p = scale(x, counts)
+        return (a * n * p).sum()
+
+    for run in (jax.grad(total), jax.jit(jax.grad(total)), jax.grad(jax.jit(total))):
+        np.testing.assert_allclose(run(x), 5 * (COUNTS + 1) * (X > 0))
+
+
+@ROUTES
+@pytest.mark.parametrize("outer", ["eager", "jit"])
+def test_closed_over_tracers_raise_where_their_derivative_would_be_lost(
+    native: bool, outer: str
+) -> None:
+    import jax
+
+    def model(w: Tensor, x: Tensor) -> Tensor:
+        @xg.custom_gradient(native=native or None)
+        def scale(x: Tensor) -> Any:
+            return x * w, lambda g: 10 * g * w
+
+        return scale(x).sum()
+
+    run = jax.jit(model) if outer == "jit" else model
+    w, x = arrays(np.float32(2.0), X)
+    for gradients in (jax.grad(run, (0, 1)), jax.jit(jax.grad(run, (0, 1)))):
+        with pytest.raises(xg.GradientError, match="reads a value from around it"):
+            gradients(w, x)
+        by_x = jax.grad(run, 1)(w, x)
+        np.testing.assert_array_equal(by_x, np.full_like(X, 20.0))
+    np.testing.assert_allclose(jax.vmap(run, (0, None))(x, x), X * X.sum(), rtol=1e-6)
+
+
+def test_a_tracer_in_an_object_that_the_function_belongs_to_is_found() -> None:
+    import jax
+
+    class Layer:
+        def __init__(self, weight: Tensor) -> None:
+            self.state = {"weights": [weight]}
+
+        def call(self, x: Tensor) -> Any:
+            return x * self.state["weights"][0], lambda g: g * self.state["weights"][0]
+
+    def model(w: Tensor, x: Tensor) -> Tensor:
+        return xg.custom_gradient(Layer(w).call, native=True)(x).sum()
+
+    w, x = arrays(np.float32(3.0), X)
+    with pytest.raises(xg.GradientError, match="reads a value from around it"):
+        jax.grad(model, (0, 1))(w, x)
+    np.testing.assert_array_equal(jax.grad(model, 1)(w, x), np.full_like(X, 3.0))
+
+
+def test_as_it_is_the_function_sees_values_in_eager_code_and_runs_once_for_each_call() -> None:
+    import jax
+
+    calls = Unseen()
+
+    @xg.custom_gradient(native=True)
+    def by_sign(x: Tensor) -> Any:
+        calls.append("forward")
+        positive = float(np.asarray(x).sum()) > 0  # numbers, which no tracer has
+
+        def grad(g: Tensor) -> Tensor:
+            calls.append("backward")
+            return g * (2.0 if positive else -2.0)
+
+        return x * 1, grad
+
+    (x,) = arrays(X)
+    by_sign(x)
+    assert calls == ["forward"]
+    gradient = jax.grad(lambda x: by_sign(x).sum())
+    np.testing.assert_array_equal(gradient(x), np.full_like(X, 2.0))
+    np.testing.assert_array_equal(gradient(-x), np.full_like(X, -2.0))
+    assert calls == ["forward"] + ["forward", "backward"] * 2
+
+
+def test_as_it_is_the_function_is_traced_once_by_each_compilation() -> None:
+    import jax
+
+    calls = Unseen()
+
+    @xg.custom_gradient(native=True)
+    def double(x: Tensor) -> Any:
+        calls.append("forward")
+        return x * 2, lambda g: g * 2
+
+    (x,) = arrays(X)
+    run = jax.jit(jax.grad(lambda x: double(x).sum()))
+    run(x)
+    run(x + 1)
+    assert calls == ["forward"]

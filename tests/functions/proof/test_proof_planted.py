@@ -1,0 +1,138 @@
+"""A graph that is not what was written is never used: faults are planted in captures, and each must
+be found.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.errors import NativeRuleWarning, TraceError
+from multigrad.functions.recipes import record as functions
+from multigrad.rules.model import specialization
+
+from ...capture.types.test_every_dialect import DIALECTS, names_in, written_in
+from ...written.planted_dtypes import plant_dtype
+from ...written.planted_faults import plant
+from ...written.typed_functions import FORWARDS
+from ...written.typed_functions import WRITTEN_IN as TYPED_IN
+
+SEEDS = range(60)
+X = np.linspace(-1.7, 2.3, 12, dtype=np.float32).reshape(3, 4)
+G = np.linspace(0.5, 1.5, 12, dtype=np.float32).reshape(3, 4)
+# Python's max and min take no arrays but in a capture, so what is written in operators alone may
+# not run without one. Among the others is the dialect of keras.
+WRITTEN_IN = tuple(dialect for dialect in DIALECTS if dialect != "operators")
+
+# Nothing in them can be mistaken: they are their input, or its negative.
+SHOWING_NOTHING = {"straight_through", "gradient_reversal"}
+
+
+def choose(seed: int) -> tuple[str, str, str]:
+    """Return a dialect, a rule written in it, and whether it is captured as a rule or as a
+    Function.
+    """
+    dialect = WRITTEN_IN[seed % len(WRITTEN_IN)]
+    names = [n for n in names_in(dialect) if n not in SHOWING_NOTHING]
+    return dialect, random.Random(seed).choice(names), ("rule", "function")[seed // 7 % 2]
+
+
+def as_function(rule: Callable[..., Any]) -> Any:
+    """Return the identity with a rule as its backward, as if both stood in the rule's own file."""
+
+    def forward(x: Any) -> Any:
+        return x * 1.0
+
+    def backward(grad_out: Any, x: Any) -> Any:
+        return rule(None, grad_out, x)
+
+    own = [
+        types.FunctionType(f.__code__, rule.__globals__, f.__name__, None, f.__closure__)
+        for f in (forward, backward)
+    ]
+    return xg.function(*own)
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let every capture from now on be faulty."""
+
+    def start(seed: int) -> None:
+        monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+        capture, capture_function = specialization.capturing.capture, functions.capture_function
+
+        def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
+            return plant(capture(*args, **kwargs), seed)
+
+        def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
+            variant = capture_function(*args, **kwargs)
+            backward = plant(variant.graphs.backward, seed)
+            return replace(variant, graphs=replace(variant.graphs, backward=backward))
+
+        monkeypatch.setattr(specialization.capturing, "capture", capture_wrongly)
+        monkeypatch.setattr(functions, "capture_function", capture_function_wrongly)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.needs(*DIALECTS[choose(n)[0]])) for n in SEEDS]
+)
+def test_a_planted_fault_is_found_and_the_graph_is_not_used(
+    seed: int, planted: Callable[[int], None]
+) -> None:
+    dialect, name, kind = choose(seed)
+    rule = getattr(written_in(dialect), name)
+    planted(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NativeRuleWarning)
+        with pytest.raises((NativeRuleWarning, TraceError), match="is another function as a graph"):
+            if kind == "rule":
+                xg.compose(rule)(None, G, X)
+            else:
+                xg.vjp(as_function(rule), X)[1](G)
+
+
+def choose_typed(seed: int) -> tuple[str, str, str]:
+    """Return a library, a forward written in it, and the dtype of its input."""
+    library = tuple(TYPED_IN)[seed % len(TYPED_IN)]
+    dtypes = ("float64", "float32", "float16", "float64")
+    return library, FORWARDS[seed // len(TYPED_IN) % len(FORWARDS)], dtypes[seed // 20 % 4]
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.needs(choose_typed(n)[0])) for n in SEEDS]
+)
+def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, name, dtype = choose_typed(seed)
+    forward = TYPED_IN[library]()[name]
+    backend = load_backend(library)
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    capture = functions.capture_function
+
+    def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
+        variant = capture(*args, **kwargs)
+        faulty = plant_dtype(variant.graphs.forward, dtype, seed)
+        return replace(variant, graphs=replace(variant.graphs, forward=faulty))
+
+    mode = backend.tensors.precision
+    with nullcontext() if mode is None else mode(dtype):
+        x = backend.tensors.from_numpy(X.astype(dtype))
+        with warnings.catch_warnings():  # no false alarm
+            warnings.simplefilter("error", NativeRuleWarning)
+            xg.function(forward)(x)
+        monkeypatch.setattr(functions, "capture_function", capture_wrongly)
+        with pytest.warns(NativeRuleWarning, match="is another function as a graph"):
+            xg.function(forward)(x)

@@ -1,0 +1,174 @@
+"""A torch class that updates its argument in place has the same numbers elsewhere, where the
+caller's array stays as it was; a warning says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("torch")
+X = np.array([[0.3, -1.25, 0.6], [2.0, -0.0, -3.5]], np.float32)
+
+
+def make_classes() -> dict[str, Any]:
+    import torch
+
+    class MarksIt(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.mark_dirty(x)
+            x.mul_(2).clamp_(max=3)
+            ctx.save_for_backward(x)
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (y,) = ctx.saved_tensors
+            return grad * y
+
+    class DoesNotSay(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            x -= x.max(-1, keepdim=True)[0]
+            y = x.exp()
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            x, y = ctx.saved_tensors
+            return grad * y + x * x
+
+    class ByAMask(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            x[x < 0] = 0
+            return x * 3
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * 3
+
+    return {"marks it": MarksIt, "does not say": DoesNotSay, "by a mask": ByAMask}
+
+
+CASES = ("marks it", "does not say", "by a mask")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_are_torchs_and_the_argument_is_kept(backend: Any, case: str) -> None:
+    import torch
+
+    if backend.name == "torch":  # which runs it as it is, see below
+        return
+
+    used = make_classes()[case]
+    function = xg.from_autograd_function(used)
+    given = torch.tensor(X, requires_grad=True)
+    expected = used.apply(given * 1)
+    (slope,) = torch.autograd.grad((expected**2).sum(), given)
+    x = backend.array(X.copy())
+    with pytest.warns(UserWarning, match=r"'x' in place; captured for .*leaves the caller's"):
+        y, pull = xg.vjp(function, x)
+    np.testing.assert_allclose(backend.numpy(y), expected.detach().numpy(), rtol=1e-6)
+    (gradient,) = pull(2 * y)
+    np.testing.assert_allclose(backend.numpy(gradient), slope.numpy(), rtol=1e-5)
+    np.testing.assert_array_equal(backend.numpy(x), X)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_on_torch_it_runs_as_it_is(case: str) -> None:
+    import torch
+
+    used = make_classes()[case]
+    ours, theirs = torch.tensor(X), torch.tensor(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = xg.from_autograd_function(used)(ours)
+    assert torch.equal(y, used.apply(theirs))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_code_around_it_reads_the_update(backend: Any, case: str) -> None:
+    import torch
+
+    used = make_classes()[case]
+
+    def around(x: Any) -> Any:
+        u = x * 3
+        y = used.apply(u)
+        return y + u * u * x
+
+    given = torch.tensor(X, requires_grad=True)
+    expected = around(given)
+    (slope,) = torch.autograd.grad(expected.sum(), given)
+    y, pull = xg.vjp(xg.function(around, None, native=False), backend.array(X))
+    (gradient,) = pull(y * 0 + 1)
+    np.testing.assert_allclose(backend.numpy(y), expected.detach().numpy(), rtol=1e-6)
+    np.testing.assert_allclose(backend.numpy(gradient), slope.numpy(), rtol=1e-5)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("case", CASES)
+def test_second_derivatives_are_torchs(case: str) -> None:
+    import jax
+    import torch
+
+    used = make_classes()[case]
+    function = xg.from_autograd_function(used)
+
+    def find() -> Any:
+        first = jax.grad(lambda x: (function(x) ** 2).sum())
+        second = jax.grad(lambda x: (first(x) ** 2).sum())
+        with pytest.warns(UserWarning, match="in place"):
+            return second(jax.numpy.asarray(X))
+
+    if case == "does not say":  # and reads in backward what autodiff took for the argument
+        with pytest.raises(xg.GradientError, match="cannot be differentiated again"):
+            find()
+        return
+    given = torch.tensor(X, requires_grad=True)
+    (slope,) = torch.autograd.grad((used.apply(given * 1) ** 2).sum(), given, create_graph=True)
+    (expected,) = torch.autograd.grad((slope**2).sum(), given)
+    found = find()
+    np.testing.assert_allclose(np.asarray(found), expected.numpy(), rtol=1e-5)
+
+
+def test_one_tensor_given_twice_is_refused(backend: Any) -> None:
+    import torch
+
+    if backend.name == "torch":
+        return
+
+    class AddsInto(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, y: Any) -> Any:
+            return x.add_(1) * y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad, grad
+
+    function = xg.from_autograd_function(AddsInto)
+    x = backend.array(X)
+    with (
+        pytest.warns(UserWarning, match="'x' in place"),
+        pytest.raises(xg.TraceError, match=r"'AddsInto' updates its argument 'x' .* twice"),
+    ):
+        function(x, x)
+    np.testing.assert_allclose(backend.numpy(function(x, backend.array(X))), (X + 1) * X)
+
+
+def test_ones_own_code_is_told_to_copy(backend: Any) -> None:
+    def clamps(x: Any) -> Any:
+        return x.clamp_(0, 1)
+
+    with pytest.raises(xg.TraceError, match=r"updates its argument 'x' in place.*x\.clone\(\)"):
+        xg.function(clamps, None, native=False, dialect="torch")(backend.array(X))

@@ -1,0 +1,375 @@
+"""`xg.custom_gradient`: one signature and one result on every framework, also where
+`keras.ops.custom_gradient` fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from ..written.unseen import Unseen
+
+xp = xg.xp
+X = np.array([[0.5, -1.0, 2.0], [3.0, 0.0, -0.25]], np.float32)
+
+
+def pull(backend: Any, f: Any, *inputs: Any, cotangent: Any = None) -> tuple[Any, list[Any]]:
+    """Return outputs and gradients as arrays, with ones (or `cotangent`) as the cotangent of each
+    output.
+    """
+    import optree
+
+    given = [backend.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
+    given = optree.tree_map(
+        lambda x: backend.array(x) if isinstance(x, np.ndarray) else x,
+        tuple(given),
+        none_is_leaf=True,
+    )
+    outputs, pullback = xg.vjp(f, *given)
+    ones = optree.tree_map(
+        lambda y: backend.array(np.ones_like(backend.numpy(y))) if hasattr(y, "dtype") else None,
+        outputs,
+    )
+    gradients = pullback(ones if cotangent is None else backend.array(cotangent))
+    as_array = lambda t: backend.numpy(t) if hasattr(t, "dtype") else t
+    return (
+        optree.tree_map(as_array, outputs, none_is_leaf=True),
+        list(optree.tree_map(as_array, gradients, none_is_leaf=True)),
+    )
+
+
+@xg.custom_gradient
+def log1pexp(x: Any) -> Any:
+    e = xp.exp(x)
+
+    def grad(upstream: Any) -> Any:
+        return upstream * (1 - 1 / (1 + e))
+
+    return xp.log(1 + e), grad
+
+
+def test_the_gradient_of_log1pexp_is_one_at_a_hundred(backend: Any) -> None:
+    _, (gradient,) = pull(backend, log1pexp, np.array([0.0, 100.0], np.float32))
+    assert gradient.tolist() == [0.5, 1.0]
+
+
+def test_an_argument_without_axes_keeps_its_gradient(backend: Any) -> None:
+    y, (gradient,) = pull(backend, log1pexp, np.array(100.0, np.float32))
+    assert (y.shape, gradient.shape, gradient.item()) == ((), (), 1.0)
+
+
+def upstream_alone(x: Any, w: Any) -> Any:
+    def grad(upstream: Any) -> Any:
+        return upstream * w * 2.0, upstream * x * 3.0
+
+    return x * w, grad
+
+
+def upstream_by_name(x: Any, w: Any) -> Any:
+    def grad(*args: Any, upstream: Any) -> Any:
+        a, b = args
+        return upstream * b * 2.0, upstream * a * 3.0
+
+    return x * w, grad
+
+
+def upstream_in_either_place(x: Any, w: Any) -> Any:
+    def grad(*args: Any, upstream: Any = None) -> Any:
+        upstream = args[0] if upstream is None else upstream
+        return upstream * w * 2.0, upstream * x * 3.0
+
+    return x * w, grad
+
+
+def upstream_last(x: Any, w: Any) -> Any:
+    def grad(x: Any, w: Any, upstream: Any) -> Any:
+        return upstream * w * 2.0, upstream * x * 3.0
+
+    return x * w, grad
+
+
+def gradients_as_a_list(x: Any, w: Any) -> Any:
+    return x * w, lambda upstream: [upstream * w * 2.0, upstream * x * 3.0]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        upstream_alone,
+        upstream_by_name,
+        upstream_in_either_place,
+        upstream_last,
+        gradients_as_a_list,
+    ],
+)
+@pytest.mark.parametrize("native", [None, True])
+def test_each_form_of_the_gradient_function_gives_the_same(
+    backend: Any, form: Any, native: bool | None
+) -> None:
+    w = X + 1
+    y, gradients = pull(backend, xg.custom_gradient(form, native=native), X, w)
+    assert np.array_equal(y, X * w)
+    assert np.array_equal(gradients[0], w * 2)
+    assert np.array_equal(gradients[1], X * 3)
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_keyword_arguments_reach_the_function(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def scaled(x: Any, *, factor: float = 1.0, mode: str = "times") -> Any:
+        assert mode == "double"
+        return x * factor, lambda upstream: upstream * factor * 2.0
+
+    y, (gradient,) = pull(backend, lambda x: scaled(x, factor=3.0, mode="double"), X)
+    assert np.array_equal(y, X * 3)
+    assert np.array_equal(gradient, np.full_like(X, 6.0))
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_arguments_that_are_no_tensors_are_handed_on(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def chosen(x: Any, factor: float, mode: str, count: int, nothing: None, flag: bool) -> Any:
+        assert (mode, count, nothing, flag) == ("times", 3, None, True)
+        return x * factor * count, lambda upstream: (
+            upstream * factor,
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
+
+    y, gradients = pull(backend, chosen, X, 2.0, "times", 3, None, True)
+    assert np.array_equal(y, X * 6)
+    assert np.array_equal(gradients[0], np.full_like(X, 2.0))
+    assert gradients[1:] == [None] * 5
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_two_outputs_have_an_upstream_of_two(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def split(x: Any) -> Any:
+        def grad(upstream: Any) -> Any:
+            first, second = upstream
+            return first * 10.0 + second
+
+        return (x * 2.0, x + 1.0), grad
+
+    y, (gradient,) = pull(backend, split, X)
+    assert np.array_equal(y[0], X * 2)
+    assert np.array_equal(y[1], X + 1)
+    assert np.array_equal(gradient, np.full_like(X, 11.0))
+
+
+@pytest.mark.parametrize("native", [None, True])
+@pytest.mark.parametrize("flat", [True, False])
+def test_nested_arguments_and_outputs(backend: Any, native: bool | None, flat: bool) -> None:
+    @xg.custom_gradient(native=native)
+    def nested(batch: Any, scale: Any) -> Any:
+        def grad(upstream: Any) -> Any:
+            a, b = upstream["sum"] * 2.0, upstream["sum"] * 3.0
+            c = upstream["parts"][0]
+            return [a, b, c] if flat else ({"a": a, "rest": [b]}, c)
+
+        total = batch["a"] + batch["rest"][0]
+        return {"sum": total, "parts": (scale * 1.0, None)}, grad
+
+    batch = {"a": X, "rest": [X * 2]}
+    y, gradients = pull(backend, nested, batch, X + 5)
+    assert np.array_equal(y["sum"], X * 3)
+    assert y["parts"][1] is None
+    assert np.array_equal(gradients[0]["a"], np.full_like(X, 2.0))
+    assert np.array_equal(gradients[0]["rest"][0], np.full_like(X, 3.0))
+    assert np.array_equal(gradients[1], np.ones_like(X))
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_no_gradient_for_an_argument_is_zero(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def first_only(x: Any, w: Any) -> Any:
+        return x * w, lambda upstream: (upstream * w, None)
+
+    _, gradients = pull(backend, first_only, X, X + 1)
+    assert np.array_equal(gradients[0], X + 1)
+    assert np.array_equal(gradients[1], np.zeros_like(X))
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_integer_tensors_are_arguments_and_outputs(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def weighed(x: Any, count: Any) -> Any:
+        return (x * 2.0, count), lambda upstream: (upstream[0] * 5.0, None)
+
+    count = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
+    y, gradients = pull(backend, weighed, X, count)
+    assert np.array_equal(y[1], count)
+    assert y[1].dtype == np.int32
+    assert np.array_equal(gradients[0], np.full_like(X, 5.0))
+    assert gradients[1] is None
+
+
+class OwnError(Exception):
+    """Raised by the user's function."""
+
+
+@pytest.mark.parametrize("native", [None, True, False])
+def test_an_error_of_the_users_function_arrives_once_and_unchanged(
+    backend: Any, native: bool | None
+) -> None:
+    calls = Unseen()
+    error = OwnError("the user's own words")
+
+    @xg.custom_gradient(native=native)
+    def failing(x: Any) -> Any:
+        calls.append(1)
+        raise error
+
+    with pytest.raises(OwnError) as caught:
+        failing(backend.array(X))
+    assert caught.value is error
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("native", [None, True])
+@pytest.mark.parametrize("x", [X, X[0, :2], np.array(1.5, np.float32)])
+def test_a_function_that_returns_no_gradient_function_is_an_error(
+    backend: Any, native: bool | None, x: Any
+) -> None:
+    @xg.custom_gradient(native=native)
+    def outputs_alone(x: Any) -> Any:
+        return x * 2.0
+
+    with pytest.raises(
+        xg.GradientError, match=r"'outputs_alone' returned a .*expected \(outputs, grad\)"
+    ):
+        outputs_alone(backend.array(x))
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_too_few_gradients_name_the_arguments(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def one_for_two(x: Any, w: Any) -> Any:
+        return x * w, lambda upstream: (upstream,)
+
+    with pytest.raises(xg.GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
+        pull(backend, one_for_two, X, X)
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_a_gradient_of_another_shape_names_its_argument(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def shrunk(x: Any, w: Any) -> Any:
+        return x * w, lambda upstream: (upstream, xp.sum(upstream, axis=0))
+
+    with pytest.raises(xg.GradientError, match="argument 'w'"):
+        pull(backend, shrunk, X, X)
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_a_gradient_of_another_float_dtype_is_cast_to_its_arguments(
+    backend: Any, native: bool | None
+) -> None:
+    @xg.custom_gradient(native=native)
+    def narrowed(x: Any) -> Any:
+        return x * 1.0, lambda upstream: xp.astype(upstream, "float16") * 3.0
+
+    _, gradients = pull(backend, narrowed, X)
+    assert gradients[0].dtype == np.float32
+    assert np.array_equal(gradients[0], np.full_like(X, 3.0))
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_a_gradient_of_integers_names_its_argument(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def counted(x: Any) -> Any:
+        return x * 1.0, lambda upstream: xp.astype(upstream, "int32")
+
+    with pytest.raises(xg.GradientError, match=r"int32 .*argument 'x' of float32"):
+        pull(backend, counted, X)
+
+
+@pytest.mark.usefixtures("unproven")
+def test_numbers_among_the_arguments_do_not_capture_anew() -> None:
+    calls = Unseen()
+
+    @xg.custom_gradient(native=False)
+    def scaled(x: Any, factor: float) -> Any:
+        calls.append(1)
+        return x * factor, lambda upstream: (upstream * factor, None)
+
+    for factor in (1.0, 2.0, 3.0):
+        assert np.array_equal(scaled(X, factor), X * np.float32(factor))
+    assert len(calls) == 1
+
+
+def test_a_branch_on_a_number_is_captured_once_per_value() -> None:
+    @xg.custom_gradient(native=False)
+    def halved(x: Any, factor: float) -> Any:
+        y = x * 2.0 if factor > 1 else x
+        return y + 0.0, lambda upstream: (upstream, None)
+
+    assert np.array_equal(halved(X, 2.0), X * 2)
+    assert np.array_equal(halved(X, 0.5), X)
+    assert np.array_equal(halved(X, 3.0), X * 2)
+
+
+def test_tensors_of_two_frameworks_in_one_call_are_an_error(backend: Any) -> None:
+    if backend.name == "numpy":
+        pytest.skip("NumPy's own arrays are not of another framework")
+    with pytest.raises(xg.MultigradError, match="mixes tensors of"):
+        xg.custom_gradient(upstream_alone)(backend.array(X), X)
+
+
+def test_a_complex_tensor_names_its_argument() -> None:
+    with pytest.raises(xg.GradientError, match=r"complex64 tensor for argument 'x'.*real"):
+        log1pexp(X.astype(np.complex64))
+
+
+def test_a_value_that_changes_outside_is_read_at_each_call_where_asked_for() -> None:
+    state = {"factor": 2.0}
+
+    @xg.custom_gradient(native=True)
+    def scaled(x: Any) -> Any:
+        return x * state["factor"], lambda upstream: upstream
+
+    assert np.array_equal(scaled(X), X * 2)
+    state["factor"] = 3.0
+    assert np.array_equal(scaled(X), X * 3)
+
+
+def test_a_function_pickles_by_its_name_and_copies_as_itself() -> None:
+    assert pickle.loads(pickle.dumps(log1pexp)) is log1pexp
+    assert copy.deepcopy(log1pexp) is log1pexp
+
+
+def test_a_function_without_a_name_of_its_own_pickles_by_its_graphs() -> None:
+    function = xg.custom_gradient(lambda x: (x * 2.0, lambda upstream: upstream * 5.0))
+    function(X)
+    again = pickle.loads(pickle.dumps(function))
+    y, pullback = xg.vjp(again, X)
+    assert np.array_equal(y, X * 2)
+    assert np.array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 5.0))
+
+
+def test_a_missing_argument_is_named() -> None:
+    with pytest.raises(TypeError, match="'x'"):
+        log1pexp()
+
+
+@pytest.mark.parametrize("make", [xg.custom_gradient, xg.function])
+def test_a_class_is_no_function(make: Any) -> None:
+    class Doubled:
+        """What is meant is mostly an object of it."""
+
+        def __call__(self, x: Any) -> Any:
+            return x * 2.0
+
+    with pytest.raises(TypeError, match=r"class .Doubled.: .*xg\.convert"):
+        make(Doubled)
+    np.testing.assert_array_equal(xg.function(Doubled())(X), X * 2)

@@ -1,0 +1,370 @@
+"""A `torch.autograd.Function` class, unchanged, gives on every backend what it gives on torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from multigrad import GradientError, TraceError, vjp
+from multigrad.functions.importers import from_autograd_function
+
+pytestmark = pytest.mark.needs("torch")
+# No -0.0: frameworks differ in the sign of a zero that a clamp returns (docs/differences.md).
+EDGES = [0.0, 2.0, 0.5, -0.5, 1.5, 1e-30, -3.0, np.inf, -np.inf, np.nan]
+X = np.array([*EDGES, 0.25, -1.25], np.float32)
+G = np.array([1.0, -2.0, 0.5, -0.0, 3.0, -1.0, 2.0, -0.5, 1.5, 0.75, -4.0, 2.5], np.float32)
+MATRIX = np.linspace(-2.0, 2.0, 12, dtype=np.float32).reshape(3, 4)
+
+
+def find_class(name: str) -> Any:
+    from ..written import autograd_classes
+
+    return getattr(autograd_classes, name)
+
+
+def pull(backend: Any, f: Any, arrays: list[Any], cotangent: Any) -> tuple[list[Any], list[Any]]:
+    """Return outputs and gradients as arrays, other values as they are."""
+    given = [backend.array(x) if isinstance(x, np.ndarray) else x for x in arrays]
+    outputs, pullback = vjp(f, *given)
+    several = isinstance(outputs, tuple)
+    outputs = outputs if several else (outputs,)
+    first = backend.array(cotangent)
+    gradients = pullback((first, *[None] * (len(outputs) - 1)) if several else first)
+    return [as_array(backend, y) for y in outputs], [as_array(backend, g) for g in gradients]
+
+
+def as_array(backend: Any, value: Any) -> Any:
+    return backend.numpy(value) if hasattr(value, "dtype") else value
+
+
+def pull_in_torch(name: str, arrays: list[Any], cotangent: Any) -> tuple[list[Any], list[Any]]:
+    """Return the same of the class itself; zeros for a float tensor without a gradient."""
+    import torch
+
+    given = [torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in arrays]
+    floats = [x.requires_grad_() for x in given if torch.is_tensor(x) and x.is_floating_point()]
+    outputs = find_class(name).apply(*given)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    found = torch.autograd.grad(outputs[0], floats, torch.from_numpy(cotangent), allow_unused=True)
+    by_id = dict(zip(map(id, floats), found, strict=True))
+    gradients = []
+    for x in given:
+        gradient = by_id.get(id(x))
+        if gradient is None and id(x) in by_id:
+            gradient = torch.zeros_like(x)
+        gradients.append(None if gradient is None else gradient.numpy())
+    return [y.detach().numpy() if torch.is_tensor(y) else y for y in outputs], gradients
+
+
+def assert_same_bits(a: Any, b: Any) -> None:
+    if not isinstance(a, np.ndarray):
+        assert a == b
+        return
+    assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+    known = ~np.isnan(a)
+    np.testing.assert_array_equal(a[known], b[known])
+    if a.dtype.kind == "f":
+        np.testing.assert_array_equal(np.signbit(a[known]), np.signbit(b[known]))
+
+
+CALLS = {
+    "ClippedReLU": ([X, 1.0], G),
+    "ClippedReLU by an integer": ([X, 1], G),
+    "IncorrectClippedReLU": ([X, 1.0], G),
+    "ReplaceGrad": ([MATRIX, MATRIX[:1]], MATRIX),
+    "ReplaceGrad by a column": ([MATRIX, MATRIX[:, :1]], MATRIX),
+    "ReplaceGrad by a vector": ([MATRIX, MATRIX[0]], MATRIX),
+    "ClampWithGrad": ([X, -0.5, 0.5], G),
+    "ClampWithGrad by integers": ([X, -1, 1], G),
+    "ClampThatLetsGradientsBack": ([X, -0.5, 0.5], G),
+    "LinearLayer": ([MATRIX, MATRIX[::-1].copy(), MATRIX[0, :3]], MATRIX[:, :3].copy()),
+    "LinearLayer without a bias": ([MATRIX, MATRIX[::-1].copy()], MATRIX[:, :3].copy()),
+    "LinearLayer with None": ([MATRIX, MATRIX[::-1].copy(), None], MATRIX[:, :3].copy()),
+    "SortedScale": ([X, 2.0], G),
+    "SortedScale by a word": ([X, 4.0, "inverse"], G),
+    "TwoOutputs": ([MATRIX, MATRIX[:1]], MATRIX),
+    "AddBias": ([MATRIX, MATRIX[:, :1]], np.round(MATRIX)),
+    "AddBias of two dtypes": ([MATRIX, MATRIX[0].astype(np.float16)], np.round(MATRIX)),
+    "ClippedReLU in 16 bits": ([X.astype(np.float16), 1.0], G.astype(np.float16)),
+    "RoundStraightThrough": ([X], G),
+    "Quantize": ([X, 0.25], G),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_forward_and_gradients_are_bit_equal_to_the_class_on_torch(backend: Any, call: str) -> None:
+    name, (arrays, cotangent) = call.partition(" ")[0], CALLS[call]
+    outputs, gradients = pull(backend, from_autograd_function(find_class(name)), arrays, cotangent)
+    expected_outputs, expected = pull_in_torch(name, arrays, cotangent)
+    assert len(outputs) == len(expected_outputs)
+    exact = name != "LinearLayer"  # a product of matrices sums in any order
+    for ours, own in (
+        *zip(outputs, expected_outputs, strict=True),
+        *zip(gradients, expected, strict=True),
+    ):
+        if exact:
+            assert_same_bits(ours, own)
+        else:
+            assert (ours is None) == (own is None)
+            if own is not None:
+                np.testing.assert_allclose(ours, own, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["SavedOutput", "OnceOnly"])
+def test_a_class_with_rounding_in_it_agrees_with_itself_on_torch(backend: Any, name: str) -> None:
+    x = np.array([0.25, -1.5, 2.0, 0.0], np.float64)
+    g = np.array([1.0, -2.0, 0.5, 3.0], np.float64)
+    with backend.precision(np.float64):
+        outputs, gradients = pull(backend, from_autograd_function(find_class(name)), [x], g)
+    expected_outputs, expected = pull_in_torch(name, [x], g)
+    np.testing.assert_allclose(outputs[0], expected_outputs[0], rtol=1e-14)
+    np.testing.assert_allclose(gradients[0], expected[0], rtol=1e-14, atol=1e-16)
+
+
+def test_the_shown_tensor_may_hold_integers(backend: Any) -> None:
+    replaced = from_autograd_function(find_class("ReplaceGrad"))
+    shown = np.arange(6, dtype=np.int32).reshape(2, 3)
+    y = backend.numpy(replaced(backend.array(shown), backend.array(np.ones((1, 3), np.float32))))
+    assert y.dtype == np.int32
+    np.testing.assert_array_equal(y, shown)
+
+
+def test_a_default_of_forward_is_used(backend: Any) -> None:
+    square = from_autograd_function(find_class("NoisySquare")).keyed(0)
+    y = square(backend.array(np.array([3.0, -2.0], np.float32)))
+    np.testing.assert_array_equal(backend.numpy(y), [9.0, 4.0])
+
+
+def test_under_a_key_the_draws_are_the_same_everywhere(backend: Any) -> None:
+    jammed = from_autograd_function(find_class("JammedSquare"))
+    (gradient,) = pull(backend, jammed.keyed(7), [X[:3]], np.ones(3, np.float32))[1]
+    from ..conftest import BACKENDS
+
+    (drawn,) = pull(BACKENDS["numpy"], jammed.keyed(7), [X[:3]], np.ones(3, np.float32))[1]
+    assert_same_bits(gradient, drawn)
+    noisy = from_autograd_function(find_class("NoisySquare"))
+    ones = np.ones(1000, np.float32)
+    noise = [
+        pull(own, noisy.keyed(3), [ones, 1.0], ones)[1][0] - 2 * ones
+        for own in (backend, BACKENDS["numpy"])
+    ]
+    np.testing.assert_allclose(*noise, atol=4 * np.finfo(np.float32).eps * 8)
+
+
+@pytest.mark.backends("numpy", "torch", "tensorflow")  # jax draws nothing without a key
+def test_without_a_key_the_noise_has_its_mean_and_deviation(backend: Any) -> None:
+    noisy = from_autograd_function(find_class("NoisySquare"))
+    x = np.zeros(20_000, np.float32)
+    first, second = (pull(backend, noisy, [x, 0.5], x)[1][0] for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert abs(first.mean()) < 5 * 0.5 / np.sqrt(x.size)
+    assert abs(first.std() - 0.5) < 0.02
+
+
+def test_a_float_output_marked_as_not_differentiable_gives_no_gradient(backend: Any) -> None:
+    function = from_autograd_function(find_class("TwoOutputs"))
+    x, w = (backend.array(a) for a in (MATRIX, MATRIX[:1]))
+    outputs, pullback = vjp(function, x, w)
+    assert outputs[2] == 3
+    gradients = pullback((None, backend.array(np.array(1.0, np.float32)), None))
+    for gradient in gradients:
+        np.testing.assert_array_equal(backend.numpy(gradient), 0.0)
+
+
+def test_another_class_applied_inside_keeps_its_backward(backend: Any) -> None:
+    from multigrad import function
+
+    rounded = find_class("RoundStraightThrough")
+    squared = function(lambda x: rounded.apply(x * 3) ** 2)
+    x = np.array([0.4, -1.2], np.float32)
+    (gradient,) = pull(backend, squared, [x], np.ones(2, np.float32))[1]
+    np.testing.assert_array_equal(gradient, 6 * np.round(x * 3))
+
+
+@pytest.mark.backends("numpy", "jax", "tensorflow")
+def test_a_class_that_changes_its_argument_leaves_it_elsewhere(backend: Any) -> None:
+    doubled = from_autograd_function(find_class("Doubler"))
+    with pytest.warns(UserWarning, match="'Doubler' updates its argument 'x' in place"):
+        (y,), (gradient,) = pull(backend, doubled, [X], G)
+    np.testing.assert_array_equal(y, 2 * X)
+    np.testing.assert_array_equal(gradient, 2 * G)
+
+
+def test_a_class_that_changes_its_argument_may_do_so_on_torch() -> None:
+    import torch
+
+    x = torch.ones(3)
+    assert from_autograd_function(find_class("Doubler"))(x) is x
+    assert x.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.backends("jax", "tensorflow")
+def test_a_backward_that_changes_its_input_is_refused(backend: Any) -> None:
+    with pytest.raises(TraceError, match=r"ChangesItsInput.*in place in backward"):
+        pull(backend, from_autograd_function(find_class("ChangesItsInput")), [X], G)
+
+
+def test_keywords_bind_as_torch_binds_them(backend: Any) -> None:
+    scaled = from_autograd_function(find_class("SortedScale"))
+
+    def call(x: Any) -> Any:
+        return scaled(x, factor=4.0, mode="inverse")
+
+    outputs, gradients = pull(backend, call, [X], G)
+    expected_outputs, expected = pull_in_torch("SortedScale", [X, 4.0, "inverse"], G)
+    assert_same_bits(outputs[0], expected_outputs[0])
+    assert_same_bits(gradients[0], expected[0])
+
+
+def test_a_promise_to_differentiate_once_is_kept() -> None:
+    import torch
+
+    class ScaleByNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            norm = x.norm()
+            ctx.save_for_backward(norm)
+            return x * norm
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, grad_output: Any) -> Any:
+            return grad_output * ctx.saved_tensors[0]
+
+    scaled = from_autograd_function(ScaleByNorm)
+    x = torch.full((100,), 2.0, requires_grad=True)
+    kept: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        y = scaled(x).sum()
+    assert [t.numel() for t in kept] == [1]
+    (gradient,) = torch.autograd.grad(y, x, retain_graph=True)
+    assert gradient.tolist() == [20.0] * 100
+    with pytest.raises(GradientError, match=r"'ScaleByNorm' promises that nobody differentiates"):
+        torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_what_cannot_be_captured_is_the_class_itself_on_torch() -> None:
+    import torch
+
+    branches = from_autograd_function(find_class("BranchesOnValues"))
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = branches(x)
+    assert type(y.grad_fn).__name__ == "BranchesOnValuesBackward"
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2.0, 2.0]
+
+
+def test_too_few_gradients_name_the_class(backend: Any) -> None:
+    function = from_autograd_function(find_class("TooFewGradients"))
+    with pytest.raises(GradientError, match=r"TooFewGradients.backward returned 1 gradient for 2"):
+        pull(backend, function, [X, X], G)
+
+
+def test_a_gradient_that_no_sum_makes_fit_is_an_error(backend: Any) -> None:
+    function = from_autograd_function(find_class("ForgetsToSum"))
+    with pytest.raises(Exception, match=r"(?i)shape|size|type"):
+        pull(backend, function, [X, X[:5]], G)
+
+
+def test_a_saved_output_has_the_second_derivative_of_the_class() -> None:
+    import torch
+
+    function = from_autograd_function(find_class("SavedOutput"))
+    x = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(function, (x,))
+    assert torch.autograd.gradgradcheck(function, (x,))
+
+
+def test_torch_gradcheck_tells_the_incorrect_class_from_the_correct_one() -> None:
+    import torch
+
+    x = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)
+    right, wrong = (
+        from_autograd_function(find_class(name)) for name in ("ClippedReLU", "IncorrectClippedReLU")
+    )
+    with torch.no_grad():
+        assert right(x, 1.0).dtype == torch.float64
+    with pytest.raises(torch.autograd.gradcheck.__globals__["GradcheckError"]):
+        torch.autograd.gradcheck(lambda x: wrong(x, 1.0), (x,))
+
+
+def test_it_compiles_under_vmap_and_grad_like_a_function_of_our_own() -> None:
+    import torch
+
+    clamp = from_autograd_function(find_class("ClampWithGrad"))
+
+    def loss(x: Any) -> Any:
+        return (clamp(x, -0.5, 0.5) * 3).sum()
+
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    expected = torch.stack([torch.func.grad(loss)(row) for row in x])
+    batched = torch.func.vmap(torch.func.grad(loss))
+    compiled = torch.compile(batched, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(batched(x), expected, rtol=0, atol=0)
+    torch.testing.assert_close(compiled(x), expected, rtol=0, atol=0)
+
+
+def test_under_autocast_it_computes_in_the_dtype_of_its_argument() -> None:
+    import torch
+
+    clipped = from_autograd_function(find_class("ClippedReLU"))
+    x = torch.ones(2, 2, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = x @ x
+        ours, own = clipped(product, 1.0), find_class("ClippedReLU").apply(product, 1.0)
+    assert ours.dtype == own.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("given", [3, "ClippedReLU", dict])
+def test_what_is_no_such_class_is_an_error(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected a subclass of torch.autograd.Function"):
+        from_autograd_function(given)
+
+
+def test_a_class_without_a_backward_is_an_error() -> None:
+    import torch
+
+    class Forward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+    with pytest.raises(TypeError, match="class Forward has no backward"):
+        from_autograd_function(Forward)
+
+
+def test_its_apply_is_told_to_be_given_as_the_class() -> None:
+    with pytest.raises(TypeError, match="give the class itself: ClippedReLU"):
+        from_autograd_function(find_class("ClippedReLU").apply)
+
+
+def test_size_is_a_method_that_equals_no_number_in_torch() -> None:
+    import torch
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.sum() if x.size == 1 else x * x.size(0)  # of torch's, always the latter
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad
+
+    x = np.array([2.0], np.float32)
+    given = from_autograd_function(Summed)(x)
+    assert given.shape == Summed.apply(torch.tensor(x)).shape == (1,)
+
+
+def test_as_an_attribute_of_a_class_it_gets_no_object() -> None:
+    import torch
+
+    class Model(torch.nn.Module):
+        clip = from_autograd_function(find_class("ClippedReLU"))
+
+        def forward(self, x: Any) -> Any:
+            return self.clip(x, 1.0)
+
+    x = torch.tensor([-1.0, 0.5, 3.0])
+    torch.testing.assert_close(Model()(x), find_class("ClippedReLU").apply(x, 1.0))

@@ -1,0 +1,443 @@
+"""`jax.custom_vjp` and `jax.custom_jvp` functions, unchanged, on every framework; the oracle is
+jax's own run of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("jax")
+
+X = np.array([-2.5, -1.25, -0.5, 0.0, 0.5, 1.5, 3.25], np.float32)
+Y = np.array([1.5, -0.25, 2.0, 0.75, -1.0, 0.5, -3.0], np.float32)
+GRID = np.stack([X, Y, X * Y - 1])
+COUNTS = np.array([3, 0, -1, 2, 5, 7, 1], np.int32)
+POINT = {"x": X + 4, "y": Y}
+CASES: dict[str, tuple[Any, ...]] = {
+    "center": (X,),
+    "with_pullback": (X, Y),
+    "clip_gradient": (X, 0.5),
+    "lerp": (X, Y),
+    "log1pexp": (X,),
+    "multiply_perturbed": (X, Y),
+    "polar": (POINT,),
+    "power": (X, 3),
+    "quantize": (X,),
+    "reverse_gradient": (0.75, X),
+    "round_through": (X,),
+    "safe_norm": (X,),
+    "scale_and_shift": (GRID, Y, X),
+    "scaled_sine": (X, Y),
+    "softmax": (GRID,),
+    "spike": (X,),
+    "sum_of_rows": (GRID,),
+    "take_weighted": (X, COUNTS),
+}
+# Frameworks' exp, sin and sqrt differ in the last places, and sums in their order.
+ROUNDED = {
+    "log1pexp",
+    "polar",
+    "quantize",
+    "safe_norm",
+    "scaled_sine",
+    "softmax",
+    "center",
+    "power",
+}
+ROUNDED |= {"sum_of_rows"}
+
+
+def cases(backend: Any, name: str) -> tuple[Any, tuple[Any, ...]]:
+    """Return a function of functions_in_jax and its arguments on a framework."""
+    from ..written import functions_in_jax
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: convert(inner) for key, inner in value.items()}
+        return backend.array(value) if isinstance(value, np.ndarray) else value
+
+    return getattr(functions_in_jax, name), tuple(map(convert, CASES[name]))
+
+
+def leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
+    if isinstance(tree, tuple | list):
+        return [leaf for inner in tree for leaf in leaves(inner)]
+    return [] if tree is None else [tree]
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def run_on_jax(function: Any, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], Any]:
+    """Return the outputs and gradients of jax's own run, and the cotangent."""
+    import jax
+
+    flat, tree = jax.tree.flatten(args)
+    floats = [i for i, leaf in enumerate(flat) if is_float(leaf)]
+
+    def call(*given: Any) -> Any:
+        whole = list(flat)
+        for i, value in zip(floats, given, strict=True):
+            whole[i] = value
+        return function(*jax.tree.unflatten(tree, whole))
+
+    outputs, pullback = jax.vjp(call, *(flat[i] for i in floats))
+    cotangent = jax.tree.map(
+        lambda y: np.cos(np.arange(y.size) + 1).astype(np.float32).reshape(y.shape), outputs
+    )
+    gradients = pullback(jax.tree.map(jax.numpy.asarray, cotangent))
+    return leaves(outputs), list(gradients), cotangent
+
+
+def converted(backend: Any, tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: converted(backend, inner) for key, inner in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(converted(backend, inner) for inner in tree)
+    return backend.array(tree)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_an_unchanged_function_has_jaxs_outputs_and_gradients(backend: Any, name: str) -> None:
+    function, args = cases(backend, name)
+    outputs, gradients, cotangent = run_on_jax(function, CASES[name])
+    imported = xg.from_custom_vjp(function)
+    imported.native = False  # captured, or not at all
+    y, pullback = xg.vjp(imported, *args)
+    found = [g for g in leaves(pullback(converted(backend, cotangent))) if g is not None]
+    exact = backend.name == "jax" or name not in ROUNDED
+    for given, expected in zip([*leaves(y), *found], [*outputs, *gradients], strict=True):
+        given, expected = backend.numpy(given), np.asarray(expected)
+        assert given.dtype == expected.dtype
+        if exact:
+            np.testing.assert_array_equal(given, expected)
+        else:
+            np.testing.assert_allclose(given, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["clip_gradient", "scale_and_shift", "softmax", "spike", "log1pexp"]
+)
+def test_the_original_is_captured_once_for_all_float_dtypes_and_ranks(name: str) -> None:
+    function, args = cases(_numpy(), name)
+    imported = xg.from_custom_vjp(function)
+    imported(*args)
+    imported(*[a.astype(np.float64) if isinstance(a, np.ndarray) else a for a in args])
+    imported(*[a[None] if isinstance(a, np.ndarray) else a for a in args])
+    assert len(imported.variants) == 1
+
+
+def test_a_forward_that_keeps_the_pullback_of_jax_is_captured(backend: Any) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def smooth(x: Any) -> Any:
+        return jnp.tanh(x) * jnp.sum(x)
+
+    def forward(x: Any) -> Any:
+        return jax.vjp(smooth, x)  # which holds a jaxpr of one dtype
+
+    doubled = jax.custom_vjp(smooth)
+    doubled.defvjp(forward, lambda pull, g: (2 * pull(g)[0],))
+    imported = xg.from_custom_vjp(doubled)
+    imported.native = False
+    x = np.linspace(-1, 2, 6, dtype=np.float32)
+    y, pullback = xg.vjp(imported, backend.array(x))
+    expected, pull = jax.vjp(doubled, jnp.asarray(x))
+    np.testing.assert_allclose(backend.numpy(y), expected, rtol=1e-6)
+    found = backend.numpy(pullback(backend.array(np.ones_like(x)))[0])
+    np.testing.assert_allclose(found, pull(jnp.ones_like(expected))[0], rtol=1e-5)
+
+
+def test_a_jaxpr_of_many_steps_is_compared_for_two_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")
+
+    def chained(x: Any) -> Any:
+        for _ in range(300):
+            x = jnp.sin(x * 0.9)
+        return jnp.sum(x)
+
+    function = xg.function(lambda x: jax.grad(chained)(x) * 1.0)
+    function.native = False
+    x = np.linspace(-1, 2, 6, dtype=np.float32)
+    np.testing.assert_allclose(function(x), jax.grad(chained)(jnp.asarray(x)), rtol=1e-3)
+
+
+def _numpy() -> Any:
+    from ..conftest import NumpyBackend
+
+    return NumpyBackend()
+
+
+def test_keywords_are_resolved_to_positions_as_jax_does(backend: Any) -> None:
+    function, (x,) = cases(backend, "softmax")
+    imported = xg.from_custom_vjp(function)
+    y, pullback = xg.vjp(lambda x: imported(axis=0, x=x), x)
+    expected, gradients, cotangent = run_on_jax(lambda x: function(x, axis=0), (GRID,))
+    np.testing.assert_allclose(backend.numpy(y), expected[0], rtol=2e-6)
+    (gradient,) = pullback(backend.array(cotangent))
+    np.testing.assert_allclose(backend.numpy(gradient), gradients[0], rtol=1e-5, atol=1e-6)
+
+
+def test_unknown_keywords_are_a_type_error() -> None:
+    function, (x,) = cases(_numpy(), "softmax")
+    with pytest.raises(TypeError, match="axes"):
+        xg.from_custom_vjp(function)(_on_jax(x), axes=0)
+
+
+def _on_jax(x: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(x)
+
+
+def test_a_run_time_static_argument_does_not_capture_again() -> None:
+    function, (x, _) = cases(_numpy(), "clip_gradient")
+    imported = xg.from_custom_vjp(function)
+    for bound in (0.1, 0.2, 0.3):
+        _, pullback = xg.vjp(lambda x, bound=bound: imported(x, bound), x)
+        np.testing.assert_allclose(pullback(np.ones_like(x))[0], np.full_like(x, bound))
+    assert len(imported.variants) <= 1
+
+
+def test_an_imported_function_may_be_differentiated_twice_and_compiled_on_jax() -> None:
+    import jax
+
+    function, (x,) = cases(_numpy(), "safe_norm")
+    imported = xg.from_custom_vjp(function)
+
+    def loss(f: Any) -> Any:
+        return lambda x: f(x) ** 2
+
+    def twice(f: Any) -> Any:
+        return jax.jacrev(jax.grad(f))
+
+    x = _on_jax(x)
+    for transform in (jax.grad, twice, lambda f: jax.jit(twice(f))):
+        np.testing.assert_allclose(
+            transform(loss(imported))(x), transform(loss(function))(x), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_derivatives_of_a_captured_function_pass_by_the_rules_inside_of_it(backend: Any) -> None:
+    from ..written import functions_in_jax
+
+    def three_halves(x: Any) -> Any:
+        return functions_in_jax.round_through(x) * 1.5
+
+    x = backend.array(X)
+    y, pullback = xg.vjp(xg.function(three_halves), x)
+    np.testing.assert_array_equal(backend.numpy(y), np.round(X) * 1.5)
+    (gradient,) = pullback(backend.array(np.ones_like(X)))
+    np.testing.assert_array_equal(backend.numpy(gradient), np.full_like(X, 1.5))
+
+
+def test_a_rule_inside_of_vmap_keeps_its_own_gradient() -> None:
+    import jax
+
+    from ..written import functions_in_jax
+
+    def by_rows(x: Any) -> Any:
+        return jax.vmap(functions_in_jax.round_through)(x) * 1.5
+
+    _, pullback = xg.vjp(xg.function(by_rows, native=False), X)
+    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 1.5))
+    x = _on_jax(X)
+    gradient = jax.grad(lambda x: xg.function(by_rows)(x).sum())(x)
+    np.testing.assert_array_equal(gradient, np.full_like(X, 1.5))
+
+
+def test_two_custom_functions_may_use_each_other() -> None:
+    from ..written import functions_in_jax
+
+    imported = xg.from_custom_vjp(functions_in_jax.quantize)
+    y, pullback = xg.vjp(lambda x: imported(x) + functions_in_jax.round_through(x), X)
+    sigmoid = 1 / (1 + np.exp(-X))
+    np.testing.assert_array_equal(y, np.round(X * 4) / 4 + np.round(X))
+    expected = sigmoid * np.round(sigmoid + np.float32(0.25)) + 1
+    np.testing.assert_allclose(pullback(np.ones_like(X))[0], expected, rtol=1e-6)
+
+
+def test_a_function_that_cannot_be_captured_runs_as_it_is_on_jax_and_says_so_elsewhere() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def largest_first(x: Any) -> Any:
+        return x * 2
+
+    def forward(x: Any) -> Any:
+        return x * 2, (x if float(np.asarray(x).sum()) > 0 else -x)
+
+    largest_first.defvjp(forward, lambda kept, g: (g * kept,))
+    imported = xg.from_custom_vjp(largest_first)
+    gradient = jax.grad(lambda x: imported(x).sum())(jnp.asarray(-X - 4))
+    np.testing.assert_array_equal(gradient, X + 4)
+    strict = xg.from_custom_vjp(largest_first)
+    strict.native = False
+    with pytest.raises(
+        xg.TraceError, match=r"'largest_first'.*turns a tensor into a Python number"
+    ):
+        strict(X)
+
+
+def test_a_tangent_rule_that_is_not_linear_is_refused() -> None:
+    import jax
+
+    @jax.custom_jvp
+    def odd(x: Any) -> Any:
+        return x
+
+    odd.defjvp(lambda primals, tangents: (primals[0], tangents[0] * tangents[0]))
+    with pytest.raises(xg.GradientError, match=r"'odd'.*not linear"):
+        xg.vjp(xg.from_custom_vjp(odd), X)
+
+
+def test_an_argument_of_integers_has_no_tangent() -> None:
+    import jax
+
+    @jax.custom_jvp
+    def product(x: Any, n: Any) -> Any:
+        return x * n
+
+    product.defjvp(lambda p, t: (p[0] * p[1], t[0] * p[1] + t[1] * p[0]))
+    n = np.arange(X.size, dtype=np.int32).reshape(X.shape)
+    _, pullback = xg.vjp(xg.from_custom_vjp(product), X, n)
+    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], n)
+
+
+def test_the_wrong_number_of_cotangents_is_an_error_that_says_how_many() -> None:
+    import jax
+
+    @jax.custom_vjp
+    def product(x: Any, y: Any) -> Any:
+        return x * y
+
+    product.defvjp(lambda x, y: (x * y, (x, y)), lambda kept, g: (g,))
+    with pytest.raises(xg.GradientError, match="returned 1 for 2 arguments"):
+        xg.vjp(xg.from_custom_vjp(product), X, Y)
+    product.defvjp(lambda x, y: x * y, lambda kept, g: (g, g))
+    with pytest.raises(xg.GradientError, match="expected a pair of the outputs and the residuals"):
+        xg.vjp(xg.from_custom_vjp(product), X, Y)
+
+
+def test_what_is_no_custom_function_is_refused_with_the_way_out() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    for other in (jnp.sin, jax.jit(jnp.sin), lambda x: (x, lambda g: g), 3):
+        with pytest.raises(TypeError, match=r"xg\.custom_gradient"):
+            xg.from_custom_vjp(other)
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_a_function_without_rules_is_refused(kind: str) -> None:
+    import jax
+
+    @getattr(jax, kind)
+    def unfinished(x: Any) -> Any:
+        return x
+
+    with pytest.raises(TypeError, match=r"'unfinished' has no rule yet: call f\.def"):
+        xg.from_custom_vjp(unfinished)
+
+
+def of_two_forwards(scale: float, optimize_remat: bool = False) -> Any:
+    """Return tanh by another formula where it is differentiated, times `scale` where it is not."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return jnp.tanh(x) * scale
+
+    def fwd(x: Any) -> Any:
+        return (jnp.exp(x) - jnp.exp(-x)) / (jnp.exp(x) + jnp.exp(-x)), x
+
+    f.defvjp(fwd, lambda x, g: (g * (1 - jnp.tanh(x) ** 2),), optimize_remat=optimize_remat)
+    return f
+
+
+def test_a_rule_is_captured_whose_function_alone_cannot_be() -> None:
+    import jax
+    from jax.scipy.special import zeta
+
+    ours, x, q = xg.from_custom_vjp(zeta), np.full(3, 2.5, np.float32), np.ones(3, np.float32)
+    np.testing.assert_allclose(ours(x, q), zeta(x, q), rtol=1e-6)
+    _, pull = xg.vjp(ours, x, q)
+    expected = jax.vjp(zeta, x, q)[1](np.ones(3, np.float32))
+    for found, wanted in zip(pull(np.ones(3, np.float32)), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimize_remat", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1.01])
+def test_a_rule_that_computes_another_value_than_its_function_is_as_it_is_on_jax(
+    scale: float, optimize_remat: bool
+) -> None:
+    import jax
+
+    original = of_two_forwards(scale, optimize_remat)
+    ours, x = xg.from_custom_vjp(original), np.array([0.25, 0.5, -2.0], np.float32)
+
+    def losses(f: Any) -> list[Any]:
+        kept = jax.checkpoint(lambda x: (f(f(x)) ** 2).sum())
+        return [
+            f(jax.numpy.asarray(x)),
+            *jax.value_and_grad(lambda x: (f(x) ** 2).sum())(x),
+            jax.grad(kept)(x),
+        ]
+
+    for found, expected in zip(losses(ours), losses(original), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_on_other_frameworks_it_is_refused_where_the_values_differ() -> None:
+    x = np.array([0.25, 0.5, -2.0], np.float32)
+    np.testing.assert_allclose(xg.from_custom_vjp(of_two_forwards(1.0))(x), np.tanh(x), rtol=1e-6)
+    with pytest.raises(xg.TraceError, match="something else where it is differentiated"):
+        xg.from_custom_vjp(of_two_forwards(1.01))(x)
+
+
+def test_numbers_alone_give_what_jax_gives_for_them() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def scaled_sine(a: Any, n: Any) -> Any:
+        return jnp.sin(a) * n
+
+    scaled_sine.defvjp(
+        lambda a, n: (scaled_sine(a, n), (a, n)), lambda kept, g: (g * jnp.cos(kept[0]), None)
+    )
+    function = xg.from_custom_vjp(scaled_sine)
+    for given in ((2.0, 3.0), (2, 3), (True, 2.0)):
+        result, expected = function(*given), scaled_sine(*given)
+        assert (type(result), result.dtype, result.weak_type) == (
+            (type(expected), expected.dtype, expected.weak_type)
+        )
+        assert result == expected
+    assert jax.jit(lambda: function(2, 3))() == jax.jit(lambda: scaled_sine(2, 3))()
+
+
+def test_a_backward_may_give_numbers_for_arguments_that_are_numbers() -> None:
+    import jax
+
+    @jax.custom_vjp
+    def product(a: Any, b: Any) -> Any:
+        return a * b
+
+    product.defvjp(lambda a, b: (a * b, None), lambda _, g: (1.5, np.float32(2)))
+    gradient = jax.grad(xg.from_custom_vjp(product), (0, 1))(2.0, 3.0)
+    assert [float(each) for each in gradient] == [1.5, 2.0]

@@ -1,0 +1,416 @@
+"""`xg.from_tf_custom_gradient`: functions of TensorFlow's, unchanged, with the same numbers on
+every backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.functions.importers import from_tf_custom_gradient
+from multigrad.functions.plain import function
+from multigrad.rules.in_force.vjp import vjp
+
+from ..conftest import NumpyBackend
+from ..written.functions_in_tensorflow import CASES, written
+
+pytestmark = pytest.mark.needs("tensorflow")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.array([[-3.0, -0.5, 0.0, 0.25], [0.75, 1.5, 20.0, 100.0]], np.float32)
+W = np.array([[0.5, 2.0, -1.0, 3.0], [1.0, -0.25, 0.125, 1.0]], np.float32)
+UPSTREAM = np.array([[1.0, -2.0, 0.5, 3.0], [-1.0, 4.0, 0.25, 1.0]], np.float32)
+
+
+def flat(outputs: Any) -> list[Tensor]:
+    """The tensors of nested outputs, in TensorFlow's order."""
+    import tensorflow as tf
+
+    return tf.nest.flatten(outputs)
+
+
+def pull_in_tensorflow(f: Callable[..., Any], arguments: Callable[..., Any]) -> list[Array]:
+    """Outputs and gradients of x and w, of any function of TensorFlow's; None where there is
+    none.
+    """
+    import tensorflow as tf
+
+    def run(x: Tensor, w: Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            outputs = flat(f(*arguments(x, w)))
+        upstream = [tf.constant(UPSTREAM) if y.shape.rank else tf.constant(2.0) for y in outputs]
+        return outputs, tape.gradient(outputs, [x, w], output_gradients=upstream)
+
+    return run  # type: ignore[return-value]
+
+
+def arrays(tensors: Sequence[Tensor | None]) -> list[Array | None]:
+    return [None if t is None else np.asarray(t) for t in tensors]
+
+
+def assert_equal_bits(got: Sequence[Any], expected: Sequence[Any]) -> None:
+    for a, b in zip(arrays(got), arrays(expected), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b, strict=True)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_on_tensorflow_the_numbers_are_the_originals_bit_for_bit(name: str, graph: bool) -> None:
+    import tensorflow as tf
+
+    original, (arguments, _) = written()[name], CASES[name]
+    imported = from_tf_custom_gradient(original)
+    results = []
+    for f in (imported, original):
+        run: Any = pull_in_tensorflow(f, arguments)
+        run = tf.function(run, autograph=False) if graph else run
+        results.append(run(tf.constant(X), tf.constant(W)))
+    for got, expected in zip(*results, strict=True):
+        assert_equal_bits(got, expected)
+    assert imported.variants, "it is captured, and does not run as it is"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_every_backend_the_numbers_are_the_originals(backend: NumpyBackend, name: str) -> None:
+    import tensorflow as tf
+
+    original, (arguments, is_exact) = written()[name], CASES[name]
+    imported = from_tf_custom_gradient(original)
+    run: Any = pull_in_tensorflow(original, arguments)
+    expected_outputs, expected = run(tf.constant(X), tf.constant(W))
+    x, w = backend.array(X), backend.array(W)
+    outputs, pullback = vjp(lambda x, w: imported(*arguments(x, w)), x, w)
+    upstream = {y.shape.rank: backend.array(UPSTREAM) for y in expected_outputs if y.shape.rank}
+    upstream[0] = backend.array(np.float32(2.0))
+    cotangents = [upstream[y.shape.rank] for y in expected_outputs]
+    structure = written()[name](*arguments(tf.constant(X), tf.constant(W)))
+    gradients = pullback(tf.nest.pack_sequence_as(structure, cotangents))
+    for got, want in zip([*flat(outputs), *gradients], [*expected_outputs, *expected], strict=True):
+        want = np.zeros_like(X) if want is None else np.asarray(want)
+        got = backend.numpy(got)
+        assert got.dtype == want.dtype
+        if is_exact:
+            np.testing.assert_array_equal(got, want)
+        else:
+            np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
+def test_log1pexp_has_gradient_one_at_100(backend: NumpyBackend) -> None:
+    imported = from_tf_custom_gradient(written()["log1pexp"])
+    for dtype in (np.float32, np.float64):
+        with backend.precision(dtype):
+            _, pullback = vjp(imported, backend.array(np.array([0.0, 100.0], dtype)))
+            (gradient,) = pullback(backend.array(np.ones(2, dtype)))
+            np.testing.assert_array_equal(backend.numpy(gradient), [0.5, 1.0])
+            assert backend.numpy(gradient).dtype == dtype
+
+
+class Scaler:
+    """A user's object, with a decorated method."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        import tensorflow as tf
+
+        self.bound = tf.custom_gradient(self.scale)
+
+    def scale(self, x: Tensor) -> Any:
+        import tensorflow as tf
+
+        return tf.minimum(x * self.factor, 8.0), lambda dy: dy * self.factor
+
+
+@pytest.mark.parametrize("decorated", ["in the class", "in the object"])
+def test_a_method_is_imported_with_its_object(backend: NumpyBackend, decorated: str) -> None:
+    import tensorflow as tf
+
+    class Decorated(Scaler):
+        scale = tf.custom_gradient(Scaler.scale)
+
+    f = Scaler(4.0).bound if decorated == "in the object" else Decorated(4.0).scale
+    y, pullback = vjp(from_tf_custom_gradient(f), backend.array(X))
+    np.testing.assert_array_equal(backend.numpy(y), np.minimum(4.0 * X, 8.0))
+    (gradient,) = pullback(backend.array(UPSTREAM))
+    np.testing.assert_array_equal(backend.numpy(gradient), 4.0 * UPSTREAM)
+
+
+def test_keyword_arguments_are_taken_in_compiled_code_too(backend: NumpyBackend) -> None:
+    imported = from_tf_custom_gradient(written()["keyword_only"])
+    _, pullback = vjp(lambda x: imported(x, width=4.0), backend.array(X))
+    (gradient,) = pullback(backend.array(UPSTREAM))
+    expected = UPSTREAM * np.maximum(1.0 - np.abs(X) / np.float32(4.0), 0.0)
+    np.testing.assert_array_equal(backend.numpy(gradient), expected)
+
+
+# --- one inside of another ------------------------------------------------------------------------
+
+
+def test_a_decorated_helper_keeps_its_gradient_where_a_true_derivative_is_taken(
+    backend: NumpyBackend,
+) -> None:
+    import tensorflow as tf
+
+    clip = tf.custom_gradient(
+        lambda x: (tf.identity(x), lambda dy: tf.clip_by_value(dy, -1.0, 1.0))
+    )
+    tripled = function(lambda x: 3.0 * clip(x))
+    y, pullback = vjp(tripled, backend.array(X))
+    np.testing.assert_array_equal(backend.numpy(y), 3.0 * X)
+    (gradient,) = pullback(backend.array(UPSTREAM))
+    np.testing.assert_array_equal(backend.numpy(gradient), np.clip(3.0 * UPSTREAM, -1.0, 1.0))
+
+
+def test_a_function_decorated_inside_is_not_differentiated_by_its_ops() -> None:
+    import tensorflow as tf
+
+    def tripled(x: Tensor) -> Tensor:
+        @tf.custom_gradient
+        def clip(x: Tensor) -> Any:
+            return tf.identity(x), lambda dy: tf.clip_by_value(dy, -1.0, 1.0)
+
+        return 3.0 * clip(x)
+
+    f = function(tripled)
+    _, pullback = vjp(f, tf.constant(X))
+    np.testing.assert_array_equal(pullback(tf.constant(UPSTREAM))[0], np.clip(3 * UPSTREAM, -1, 1))
+    _, pullback = vjp(f, X)
+    np.testing.assert_array_equal(pullback(UPSTREAM)[0], np.clip(3 * UPSTREAM, -1, 1))
+
+
+class Growth:
+    """A method that is its own derivative, and says so."""
+
+    rate = 2.0
+
+    @staticmethod
+    def decorated() -> Any:
+        import tensorflow as tf
+
+        class Decorated(Growth):
+            @tf.custom_gradient
+            def grow(self, x: Tensor) -> Any:
+                def grad(dy: Tensor) -> Tensor:
+                    return dy * self.rate * self.grow(x)
+
+                return tf.exp(x), grad
+
+        return Decorated().grow
+
+
+@pytest.mark.parametrize("of_method", [False, True])
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_gradient_that_calls_its_own_function_has_that_gradient_again(
+    graph: bool, of_method: bool
+) -> None:
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def grow(x: Tensor) -> Any:
+        return tf.exp(x), lambda dy: dy * 2.0 * grow(x)
+
+    def second(f: Callable[..., Any]) -> Any:
+        def run(x: Tensor) -> Any:
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = f(x)
+                gradient = inner.gradient(y, x)
+            return gradient, outer.gradient(gradient, x)
+
+        return tf.function(run, autograph=False) if graph else run
+
+    original = Growth.decorated() if of_method else grow
+    x = tf.constant(W)
+    results = [second(f)(x) for f in (from_tf_custom_gradient(original), original)]
+    assert_equal_bits(*results)
+    np.testing.assert_allclose(results[0][1], 4.0 * np.exp(W), rtol=1e-6)
+
+
+# --- variables ------------------------------------------------------------------------------------
+
+
+def make_scaled(variable: Any, takes_variables: bool = True) -> Callable[..., Any]:
+    """A function that reads a variable, and delivers it a gradient of its own."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def scaled(x: Tensor) -> Any:
+        def grad(dy: Tensor, variables: Any = None) -> Any:
+            return dy * variable * 2.0, [tf.reduce_sum(dy * x) * 10.0 for _ in variables]
+
+        def plain(dy: Tensor) -> Tensor:
+            return dy * variable
+
+        return x * variable, grad if takes_variables else plain
+
+    return scaled
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_variable_that_is_read_gets_the_gradient_that_tensorflow_delivers(graph: bool) -> None:
+    import tensorflow as tf
+
+    variable = tf.Variable(3.0)
+    original = make_scaled(variable)
+
+    def pull(f: Callable[..., Any]) -> Any:
+        def run(x: Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = f(x)
+            return y, *tape.gradient(y, [x, variable])
+
+        return tf.function(run, autograph=False) if graph else run
+
+    results = [pull(f)(tf.constant(X)) for f in (from_tf_custom_gradient(original), original)]
+    assert_equal_bits(*results)
+    assert float(results[0][2]) == 10.0 * X.sum()
+
+
+def test_a_new_value_of_a_variable_is_seen() -> None:
+    import tensorflow as tf
+
+    variable = tf.Variable(3.0)
+    imported = from_tf_custom_gradient(make_scaled(variable))
+    np.testing.assert_array_equal(imported(tf.constant(X)), 3.0 * X)
+    variable.assign(5.0)
+    np.testing.assert_array_equal(imported(tf.constant(X)), 5.0 * X)
+
+
+def test_a_gradient_function_without_variables_is_refused_as_by_tensorflow() -> None:
+    import tensorflow as tf
+
+    original = make_scaled(tf.Variable(3.0), takes_variables=False)
+    for f in (original, from_tf_custom_gradient(original)):
+        with pytest.raises(TypeError, match="variables"):
+            f(tf.constant(X))
+
+
+def test_a_function_that_reads_a_variable_is_refused_elsewhere() -> None:
+    import tensorflow as tf
+
+    imported = from_tf_custom_gradient(make_scaled(tf.Variable(3.0)))
+    with pytest.raises(
+        xg.errors.TraceError, match=r"test_from_tf_custom_gradient\.py:\d+.*Variable"
+    ):
+        imported(X)
+
+
+def test_a_variable_may_be_an_argument() -> None:
+    import tensorflow as tf
+
+    imported = from_tf_custom_gradient(written()["bilinear"])
+    variable = tf.Variable(W)
+    with tf.GradientTape() as tape:
+        y = imported(tf.constant(X), variable)
+    gradient = tape.gradient(y, variable)
+    np.testing.assert_array_equal(gradient, np.clip(X, -1.0, 1.0))
+
+
+def test_a_branch_on_values_runs_as_it_is_on_tensorflow_and_is_refused_elsewhere() -> None:
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def branching(x: Tensor) -> Any:
+        y = tf.abs(x) if tf.reduce_sum(x) > 0 else tf.negative(x)
+        return y, lambda dy: 5.0 * dy
+
+    imported = from_tf_custom_gradient(branching)
+    for sign in (1.0, -1.0):
+        y, pullback = vjp(imported, tf.constant(sign * X))
+        np.testing.assert_array_equal(y, np.abs(X) if sign > 0 else X)
+        np.testing.assert_array_equal(pullback(tf.constant(UPSTREAM))[0], 5.0 * UPSTREAM)
+    with pytest.raises(
+        xg.errors.TraceError, match=r"test_from_tf_custom_gradient\.py:\d+.*branches"
+    ):
+        imported(X)
+
+
+# --- what is no such function ---------------------------------------------------------------------
+
+
+def test_what_is_not_decorated_is_refused_with_what_to_do() -> None:
+    import tensorflow as tf
+
+    def plain(x: Tensor) -> Tensor:
+        return x
+
+    with pytest.raises(TypeError, match=r"'plain', a function.*xg\.custom_gradient"):
+        from_tf_custom_gradient(plain)
+    with pytest.raises(TypeError, match=r"inside of tf\.function"):
+        from_tf_custom_gradient(tf.function(plain))
+    with pytest.raises(TypeError, match=r"decorated with tf\.custom_gradient, got 3"):
+        from_tf_custom_gradient(3)
+    with pytest.raises(TypeError, match=r"recompute_grad.*f\.__wrapped__, to xg\.function"):
+        from_tf_custom_gradient(tf.recompute_grad(plain))
+
+
+def test_what_is_returned_must_be_outputs_and_a_function() -> None:
+    import tensorflow as tf
+
+    lone = tf.custom_gradient(lambda x: tf.exp(x))
+    with pytest.raises(xg.GradientError, match=r"\(outputs, grad_fn\)"):
+        from_tf_custom_gradient(lone)(tf.constant(X))
+
+
+def test_a_wrong_number_of_gradients_is_told() -> None:
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def one_for_two(x: Tensor, w: Tensor) -> Any:
+        return x * w, lambda dy: dy
+
+    with pytest.raises(xg.GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
+        from_tf_custom_gradient(one_for_two)(tf.constant(X), tf.constant(W))
+
+
+def test_a_method_is_one_still(backend: NumpyBackend) -> None:
+    import tensorflow as tf
+
+    class Scaled:
+        factor = 2.0
+
+        @from_tf_custom_gradient
+        @tf.custom_gradient
+        def scale(self, x: Tensor) -> Any:
+            return x * self.factor, lambda upstream: upstream * 10.0
+
+    scaled = Scaled()
+    for factor in (2.0, 5.0):
+        scaled.factor = factor
+        y, pull = vjp(scaled.scale, backend.array(X))
+        np.testing.assert_array_equal(backend.numpy(y), X * np.float32(factor))
+        np.testing.assert_array_equal(backend.numpy(pull(backend.array(X))[0]), 10 * X)
+
+
+def test_what_comes_by_keyword_alone_has_the_gradient_that_tensorflow_gives_it() -> None:
+    import warnings
+
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def doubled(x: Tensor) -> Any:
+        return x * 2.0, lambda upstream: upstream * 7.0
+
+    gradients = []
+    for each in (doubled, from_tf_custom_gradient(doubled)):
+        x = tf.constant(X)
+        with warnings.catch_warnings(), tf.GradientTape() as tape:
+            warnings.simplefilter("error")
+            tape.watch(x)
+            y = each(x=x)
+        gradients.append(tape.gradient(y, x))
+    np.testing.assert_array_equal(*gradients)
+    with pytest.raises(xg.errors.TraceError, match="Pass them by position"):
+        from_tf_custom_gradient(doubled)(x=X)

@@ -1,0 +1,291 @@
+"""A Function has the same outputs and gradients on every backend: captured or as it is, eager or
+compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+
+import multigrad as xg
+
+xp = xg.xp
+Array = np.ndarray[Any, Any]
+X = np.linspace(-1.5, 1.5, 6).reshape(2, 3)
+W = np.array([[0.5, -1.0, 2.0]])
+COMPILERS: dict[str, dict[str, Any]] = {
+    "torch": {"fullgraph": True, "backend": "aot_eager"},
+    "jax": {},
+    "tensorflow": {},
+}
+COMPILED = pytest.mark.backends(*COMPILERS)
+
+
+def as_tensor(backend: Any, value: Any) -> Any:
+    return backend.array(value) if isinstance(value, np.ndarray) else value
+
+
+def as_arrays(backend: Any, tree: Any) -> Any:
+    return optree.tree_map(
+        lambda t: backend.numpy(t) if hasattr(t, "dtype") else t, tree, none_is_leaf=True
+    )
+
+
+def pull(backend: Any, f: Callable[..., Any], *inputs: Any, cotangents: Any) -> tuple[Any, Any]:
+    """Return the outputs for the inputs and their gradients for the cotangents, nested, as
+    arrays.
+    """
+    with backend.precision(np.float64):
+        outputs, pullback = xg.vjp(f, *(as_tensor(backend, x) for x in inputs))
+        given = optree.tree_map(lambda c: as_tensor(backend, c), cotangents, none_is_leaf=True)
+        return as_arrays(backend, outputs), as_arrays(backend, pullback(given))
+
+
+def differentiate(f: Callable[..., Array], inputs: list[Array], place: int) -> Array:
+    """Return the gradient of a number that NumPy computes, by central differences in float64."""
+    gradient = np.zeros_like(inputs[place])
+    for index in np.ndindex(gradient.shape):
+        values = []
+        for step in (1e-6, -1e-6):
+            moved = [x.copy() for x in inputs]
+            moved[place][index] += step
+            values.append(f(*moved))
+        gradient[index] = (values[0] - values[1]) / 2e-6
+    return gradient
+
+
+def make_attention(native: bool | None) -> Any:
+    """Scaled scores and their spread: two inputs that broadcast, a number, two outputs."""
+
+    def scores(x: Any, w: Any, scale: Any) -> Any:
+        product = x * w * scale
+
+        def grad(upstream: Any) -> Any:
+            first, second = upstream
+            inner = (first + 2 * x * w * scale * second) * scale
+            return inner * w, xp.sum(inner * x, axis=0, keepdims=True), None
+
+        return (product, product * product), grad
+
+    return xg.custom_gradient(scores, native=native)
+
+
+ROUTES = pytest.mark.parametrize("native", [None, True], ids=["captured", "as it is"])
+G1 = np.array([[1.0, -2.0, 0.5], [3.0, 0.25, -1.0]])
+G2 = np.array([[0.5, 1.0, -1.5], [2.0, -0.75, 0.125]])
+
+
+@ROUTES
+def test_gradients_agree_with_finite_differences(backend: Any, native: bool | None) -> None:
+    def weighted(x: Array, w: Array) -> Any:
+        product = x * w * 1.5
+        return (G1 * product).sum() + (G2 * product**2).sum()
+
+    _, gradients = pull(backend, make_attention(native), X, W, 1.5, cotangents=(G1, G2))
+    for place in (0, 1):
+        expected = differentiate(weighted, [X, W], place)
+        np.testing.assert_allclose(gradients[place], expected, rtol=1e-7, atol=1e-7)
+    assert gradients[2] is None
+
+
+@ROUTES
+@COMPILED
+def test_compiled_code_gives_the_numbers_of_eager_code(backend: Any, native: bool | None) -> None:
+    attention, options = make_attention(native), dict(COMPILERS[backend.name])
+    if native and backend.name == "torch":
+        options["fullgraph"] = False  # it runs as it is between two graphs
+
+    with backend.precision(np.float64):
+        w = backend.array(W)
+
+    def loss(x: Any) -> Any:
+        first, second = attention(x, w, 1.5)
+        return first * 2.0 + second
+
+    eager = backend.vjp(loss, X, G1)
+    with backend.precision(np.float64):
+        compiled = backend.vjp(xg.jit(loss, backend.name, **options), X, G1)
+    for a, b in zip(eager, compiled, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+@pytest.mark.backends("tensorflow")
+def test_xla_gives_the_numbers_of_eager_code(backend: Any) -> None:
+    attention = make_attention(None)
+
+    def loss(x: Any) -> Any:
+        return attention(x, as_tensor(backend, W), 1.5)[1]
+
+    compiled = xg.jit(loss, "tensorflow", jit_compile=True)
+    for a, b in zip(backend.vjp(loss, X, G1), backend.vjp(compiled, X, G1), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+@ROUTES
+def test_no_axes_no_elements_and_one_element(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def cubed(x: Any) -> Any:
+        return x * x * x, lambda upstream: 3 * x * x * upstream
+
+    for x in (np.array(2.0), np.zeros((0, 3)), np.array([[3.0]])):
+        y, (gradient,) = pull(backend, cubed, x, cotangents=np.ones_like(x))
+        assert (y.shape, gradient.shape) == (x.shape, x.shape)
+        np.testing.assert_array_equal(gradient, 3 * x * x)
+
+
+@ROUTES
+def test_an_input_returned_as_it_is_takes_the_own_gradient(
+    backend: Any, native: bool | None
+) -> None:
+    @xg.custom_gradient(native=native)
+    def reversed_gradient(x: Any, strength: Any) -> Any:
+        return x, lambda upstream: (-strength * upstream, None)
+
+    y, (gradient, _) = pull(backend, reversed_gradient, X, 0.5, cotangents=G1)
+    np.testing.assert_array_equal(y, X)
+    np.testing.assert_array_equal(gradient, -0.5 * G1)
+
+
+@ROUTES
+def test_one_value_as_two_outputs_has_two_cotangents(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def twice(x: Any) -> Any:
+        y = x * 3.0
+        return [y, y], lambda upstream: upstream[0] + 10.0 * upstream[1]
+
+    outputs, (gradient,) = pull(backend, twice, X, cotangents=[G1, G2])
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    np.testing.assert_array_equal(gradient, G1 + 10.0 * G2)
+
+
+@ROUTES
+def test_an_output_whose_cotangent_is_missing_counts_as_zero(
+    backend: Any, native: bool | None
+) -> None:
+    _, gradients = pull(backend, make_attention(native), X, W, 1.5, cotangents=(G1, None))
+    np.testing.assert_allclose(gradients[0], G1 * W * 1.5)
+
+
+@ROUTES
+def test_whole_numbers_and_bools_pass_without_a_gradient(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def pick(x: Any, index: Any, mask: Any) -> Any:
+        def grad(upstream: Any) -> Any:
+            return xp.where(mask, upstream["x"], 0.0), None, None
+
+        return {
+            "x": xp.where(mask, x, 0.0),
+            "next": index + 1,
+            "flipped": xp.logical_not(mask),
+        }, grad
+
+    index, mask = np.arange(3, dtype=np.int32), X > 0
+    outputs, gradients = pull(
+        backend, pick, X, index, mask, cotangents={"x": G1, "next": None, "flipped": None}
+    )
+    assert outputs["next"].dtype == np.int32
+    np.testing.assert_array_equal(outputs["next"], [1, 2, 3])
+    np.testing.assert_array_equal(outputs["flipped"], ~mask)
+    np.testing.assert_array_equal(gradients[0], np.where(mask, G1, 0.0))
+    assert gradients[1:] == (None, None)
+
+
+@ROUTES
+def test_whole_numbers_alone(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def following(n: Any) -> Any:
+        return n + 1, lambda upstream: None
+
+    y = following(backend.array(np.arange(3, dtype=np.int32)))
+    np.testing.assert_array_equal(backend.numpy(y), [1, 2, 3])
+
+
+@ROUTES
+def test_without_any_gradient_all_are_zero(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def opaque(x: Any, w: Any) -> Any:
+        return x * w, lambda upstream: (None, None)
+
+    _, gradients = pull(backend, opaque, X, X, cotangents=G1)
+    for gradient in gradients:
+        np.testing.assert_array_equal(gradient, np.zeros_like(X))
+
+
+def make_dropout() -> Any:
+    @xg.custom_gradient
+    def dropout(x: Any, rate: Any) -> Any:
+        kept = xp.rand_like(x) >= rate
+
+        def grad(upstream: Any) -> Any:
+            return upstream * kept / (1.0 - rate), None
+
+        return x * kept / (1.0 - rate), grad
+
+    return dropout
+
+
+def test_draws_of_forward_and_backward_are_the_same_on_every_backend(backend: Any) -> None:
+    from ..conftest import BACKENDS
+
+    ones, dropout = np.ones((8, 8), np.float32), make_dropout()
+    y, (gradient, _) = pull(backend, dropout.keyed(5), ones, 0.5, cotangents=ones)
+    expected, _ = pull(BACKENDS["numpy"], dropout.keyed(5), ones, 0.5, cotangents=ones)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(gradient, y)
+    assert 0 < (y == 0).sum() < y.size
+
+
+@COMPILED
+def test_compiled_draws_under_a_key_are_those_of_eager_code(backend: Any) -> None:
+    x = backend.array(np.ones((8, 8), np.float32))
+    dropout = make_dropout()
+    keyed = dropout.keyed(5)
+    compiled = xg.jit(lambda x: keyed(x, 0.5), backend.name, **COMPILERS[backend.name])
+    np.testing.assert_array_equal(
+        backend.numpy(compiled(x)), backend.numpy(dropout.keyed(5)(x, 0.5))
+    )
+
+
+def test_the_calls_of_a_keyed_function_draw_anew(backend: Any) -> None:
+    x, keyed = backend.array(np.ones(64, np.float32)), make_dropout().keyed(5)
+    first, second = (backend.numpy(keyed(x, 0.5)) for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_a_captured_backward_can_be_differentiated(backend: Any) -> None:
+    @xg.custom_gradient
+    def doubled_square(x: Any) -> Any:
+        return x * x, lambda upstream: 4.0 * x * upstream
+
+    def slope(x: Any) -> Any:
+        y, pullback = xg.vjp(doubled_square, x)
+        return pullback(xp.ones_like(y))[0]
+
+    y, gradient = backend.vjp(slope, X, G1)
+    np.testing.assert_allclose(y, 4 * X)
+    np.testing.assert_allclose(gradient, 4 * G1)
+
+
+def test_a_function_inside_another_keeps_its_own_backward(backend: Any) -> None:
+    @xg.custom_gradient
+    def rounded(x: Any) -> Any:
+        return xp.round(x), lambda upstream: upstream
+
+    quantized = xg.function(lambda x, step: rounded(x / step) * step)
+    y, (gradient, _) = pull(backend, quantized, X, 0.25, cotangents=G1)
+    np.testing.assert_allclose(y, np.round(X / 0.25) * 0.25)
+    np.testing.assert_allclose(gradient, G1)
+
+
+def test_a_gradient_of_another_shape_names_the_argument_when_it_is_computed(backend: Any) -> None:
+    @xg.custom_gradient
+    def product(x: Any, w: Any) -> Any:
+        return x * w, lambda upstream: (upstream * w, upstream * x)  # w was repeated
+
+    with pytest.raises(xg.GradientError, match=r"'product'.*shape \(2, 3\).*'w' of shape \(1, 3\)"):
+        pull(backend, product, X, W, cotangents=G1)

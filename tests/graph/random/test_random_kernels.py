@@ -1,0 +1,336 @@
+"""The random draws of every backend: jax.random and published vectors are the oracles, not one
+another.
+
+Where jax is not installed, values recorded from `jax.random.uniform` (jax 0.10.2) stand in for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import zlib
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.errors import RuleError
+from multigrad.graph import random as core
+
+FLOAT16, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+DTYPES = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+
+# More than one block of NumPy's, and more than one of torch's on a CPU.
+LONG, LONGER = 70_001, 1_000_001
+KEY = (0, 7)
+KEYS = ((0, 0), (0, 7), (0xDEADBEEF, 0xFFFFFFFF))
+
+# jax.random.uniform(jax.random.key(7), (70001,), dtype): the first three, and the CRC-32 of all
+# bytes.
+RECORDED_UNIFORMS = {
+    FLOAT16: ((0.16015625, 0.4921875, 0.162109375), 0xEC91B27A),
+    BFLOAT16: ((0.0390625, 0.0, 0.6640625), 0x21A0362F),
+    FLOAT32: ((0.6740899085998535, 0.9746168851852417, 0.3028435707092285), 0x195F412A),
+    FLOAT64: ((0.8441069450823528, 0.04541258512665647, 0.22498462569285382), 0x9B7190DD),
+}
+
+
+@pytest.fixture
+def kernels(backend: Any) -> ModuleType:
+    """The random functions of the backend under test."""
+    if backend.name == "numpy":
+        return core
+    return importlib.import_module(f"multigrad_{backend.name}.kernels.random")
+
+
+def draw(backend: Any, function: Any, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Draw like zeros of this shape and dtype, and give the draw as a NumPy array."""
+    with backend.precision(dtype):
+        return backend.numpy(function(key, backend.array(np.zeros(shape, dtype))))
+
+
+def assert_bit_equal(actual: np.ndarray, expected: np.ndarray) -> None:
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    assert actual.tobytes() == expected.tobytes()
+
+
+def count_ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Give the distance in units of the expected value's last place."""
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    return np.abs(order_bits(actual) - order_bits(expected))
+
+
+def order_bits(values: np.ndarray) -> np.ndarray:
+    """Number the values of a float dtype in their order, exactly."""
+    bits = values.view(f"i{values.dtype.itemsize}").astype(np.int64)
+    lowest = np.iinfo(f"i{values.dtype.itemsize}").min
+    return np.where(bits < 0, lowest - bits, bits)
+
+
+# --- the generator ---
+
+
+@pytest.mark.parametrize(
+    ("key", "counters", "expected"),
+    [
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_threefry_gives_the_known_answers_of_its_authors(
+    key: tuple[int, int], counters: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    words = core.threefry2x32(key, (np.full((2, 3), counters[0]), np.full((2, 3), counters[1])))
+    for word, value in zip(words, expected, strict=True):
+        assert_bit_equal(word, np.full((2, 3), value, np.uint32))
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("seed", [0, 1, 7, 2**31, 2**32 - 1, 2**32 + 5, 2**63 - 1])
+def test_a_key_made_of_an_int_is_that_of_jax(seed: int) -> None:
+    import jax
+
+    assert core.key_from_int(seed) == tuple(jax.random.key_data(jax.random.key(seed)).tolist())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_an_int_outside_the_range_of_keys_is_refused_by_its_value(seed: int) -> None:
+    with pytest.raises(ValueError, match=f"from 0 to .* got {seed}"):
+        core.key_from_int(seed)
+
+
+@pytest.mark.parametrize("key", [7, np.int64(7), (0, 7), [0, 7], np.array([0, 7], np.uint32)])
+def test_an_int_and_two_words_are_the_same_key(key: Any) -> None:
+    assert core.key_pair(key) == (0, 7)
+
+
+@pytest.mark.parametrize("key", [True, 1.5, "7", (1, 2, 3), (0, 1.0), (0, -1), (0, 2**32)])
+def test_what_is_no_key_is_refused(key: Any) -> None:
+    with pytest.raises(ValueError, match="key"):
+        core.key_pair(key)
+
+
+# --- keys ---
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("n", [0, 3, 2**32 - 1])
+def test_fold_in_gives_the_same_words_for_ints_and_for_tensors(
+    backend: Any, kernels: Any, key: tuple[int, int], n: int
+) -> None:
+    native = kernels.key_pair(backend.array(np.array(key, np.uint32)))
+    words = np.asarray(kernels.fold_in(native, n)).tolist()
+    assert tuple(words) == kernels.fold_in(key, n) == core.fold_in(key, n)
+    assert core.fold_in((0, 7), 3) == (276534068, 1641862660)  # recorded from jax.random.fold_in
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("n", [0, 3, 2**32 - 1])
+def test_fold_in_is_that_of_jax(key: tuple[int, int], n: int) -> None:
+    import jax
+
+    folded = jax.random.fold_in(make_jax_key(key), n)
+    assert core.fold_in(key, n) == tuple(jax.random.key_data(folded).tolist())
+
+
+def test_a_negative_count_is_refused() -> None:
+    with pytest.raises(ValueError, match="got -1"):
+        core.fold_in(KEY, -1)
+
+
+def test_a_key_tensor_that_is_not_two_integers_is_refused(backend: Any, kernels: Any) -> None:
+    for wrong in (np.zeros(2, np.float32), np.zeros(3, np.int32)):
+        with pytest.raises(ValueError, match="key"):
+            kernels.key_pair(backend.array(wrong))
+
+
+def make_jax_key(key: tuple[int, int]) -> Any:
+    import jax
+
+    return jax.random.wrap_key_data(np.array(key, np.uint32), impl="threefry2x32")
+
+
+# --- uniforms ---
+
+
+@each_dtype
+def test_uniforms_are_those_recorded_from_jax(backend: Any, kernels: Any, dtype: Any) -> None:
+    first, checksum = RECORDED_UNIFORMS[dtype]
+    drawn = draw(backend, kernels.uniform_like, KEY, (LONG,), dtype)
+    assert tuple(drawn[:3].astype(float).tolist()) == first
+    assert zlib.crc32(drawn.tobytes()) == checksum
+
+
+@pytest.mark.needs("jax")
+@each_dtype
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3), (3, 5, 7), (LONG,), (LONGER,)])
+def test_uniforms_are_those_of_jax_in_every_shape(
+    backend: Any, kernels: Any, shape: tuple[int, ...], dtype: Any
+) -> None:
+    import jax
+
+    for key in KEYS:
+        with jax.enable_x64(dtype == FLOAT64):
+            expected = np.asarray(jax.random.uniform(make_jax_key(key), shape, dtype))
+        assert_bit_equal(draw(backend, kernels.uniform_like, key, shape, dtype), expected)
+
+
+@each_dtype
+def test_a_key_tensor_draws_what_its_two_ints_draw(backend: Any, kernels: Any, dtype: Any) -> None:
+    for key in KEYS:
+        native = kernels.key_pair(backend.array(np.array(key, np.uint32)))
+        for function in (kernels.uniform_like, kernels.normal_like):
+            assert_bit_equal(
+                draw(backend, function, native, (5, 7), dtype),
+                draw(backend, function, key, (5, 7), dtype),
+            )
+
+
+@each_dtype
+def test_an_element_does_not_depend_on_how_many_are_drawn(
+    backend: Any, kernels: Any, dtype: Any
+) -> None:
+    everything = draw(backend, kernels.uniform_like, KEY, (LONGER,), dtype)
+    for size in (1, 1000, core.BLOCK, LONG):
+        drawn = draw(backend, kernels.uniform_like, KEY, (size,), dtype)
+        assert_bit_equal(drawn, everything[:size])
+
+
+@each_dtype
+def test_uniforms_fill_the_unit_interval_and_stay_below_one(
+    backend: Any, kernels: Any, dtype: Any
+) -> None:
+    drawn = draw(backend, kernels.uniform_like, KEY, (LONGER,), dtype).astype(float)
+    assert 0.0 <= drawn.min() < 1e-4
+    step = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7}.get(dtype, 1e-4)
+    assert 1.0 - step <= drawn.max() < 1.0
+    assert abs(drawn.mean() + step / 2 - 0.5) < 0.003
+
+
+@pytest.mark.parametrize("function", ["uniform_like", "normal_like"])
+def test_a_tensor_of_integers_is_refused(backend: Any, kernels: Any, function: str) -> None:
+    with pytest.raises(TypeError, match="got int32; cast it"):
+        getattr(kernels, function)(KEY, backend.array(np.zeros(3, np.int32)))
+
+
+# --- normals ---
+
+
+@each_dtype
+def test_normals_agree_with_those_of_numpy_within_a_few_ulp(
+    backend: Any, kernels: Any, dtype: Any
+) -> None:
+    drawn = draw(backend, kernels.normal_like, KEY, (LONGER,), dtype)
+    distances = count_ulps(drawn, core.normal_like(KEY, np.zeros(LONGER, dtype)))
+    assert distances.max() <= (3 if dtype.itemsize >= 4 else 1)
+    assert np.median(distances) == 0
+
+
+@pytest.mark.needs("jax")
+def test_float32_normals_agree_with_those_of_jax_within_a_few_ulp(
+    backend: Any, kernels: Any
+) -> None:
+    import jax
+
+    for key in KEYS:
+        expected = np.asarray(jax.random.normal(make_jax_key(key), (LONG,)))
+        distances = count_ulps(draw(backend, kernels.normal_like, key, (LONG,), FLOAT32), expected)
+        assert distances.max() <= 3
+        assert np.median(distances) == 0
+
+
+@each_dtype
+def test_normals_are_the_normal_quantiles_of_uniforms(
+    backend: Any, kernels: Any, dtype: Any
+) -> None:
+    from scipy.special import erfinv
+
+    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
+    half_step = 2.0 ** (-53 if wide == FLOAT64 else -24)
+    uniforms = draw(backend, kernels.uniform_like, KEY, (LONG,), wide).astype(float)
+    expected = np.sqrt(2.0) * erfinv(2.0 * uniforms - 1.0 + half_step)
+    drawn = draw(backend, kernels.normal_like, KEY, (LONG,), dtype).astype(float)
+    # In float32 the formula loses 90 ulp in the far tails, as jax.random.normal does.
+    tolerance = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, FLOAT32: 1e-5, FLOAT64: 2e-15}[dtype]
+    np.testing.assert_allclose(drawn, expected, rtol=tolerance, atol=2.0**-24)
+
+
+@each_dtype
+def test_normals_follow_the_normal_distribution(backend: Any, kernels: Any, dtype: Any) -> None:
+    from scipy import stats
+
+    drawn = draw(backend, kernels.normal_like, (1, 2), (LONGER,), dtype).astype(float)
+    assert abs(drawn.mean()) < 0.01
+    assert abs(drawn.std() - 1.0) < 0.01
+    assert np.abs(drawn).max() > 4.0
+    if dtype.itemsize >= 4:
+        assert stats.kstest(drawn, "norm").pvalue > 0.001
+
+
+def test_draws_of_successive_keys_are_uncorrelated(backend: Any, kernels: Any) -> None:
+    drawn = np.stack(
+        [
+            draw(backend, kernels.normal_like, kernels.fold_in(KEY, n), (LONG,), FLOAT32)
+            for n in range(4)
+        ]
+    )
+    assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 0.02
+
+
+# --- keys from the framework's own generator ---
+
+
+def seed_framework(name: str, seed: int) -> None:
+    """Seed a framework's global generator the way its users do."""
+    if name == "numpy":
+        np.random.seed(seed)
+    elif name == "torch":
+        importlib.import_module("torch").manual_seed(seed)
+    else:
+        importlib.import_module("tensorflow").random.set_seed(seed)
+
+
+@pytest.mark.backends("numpy", "torch", "tensorflow")
+def test_the_global_seed_repeats_the_drawn_keys(backend: Any, kernels: Any) -> None:
+    seed_framework(backend.name, 5)
+    drawn = [kernels.draw_key() for _ in range(3)]
+    seed_framework(backend.name, 5)
+    assert [kernels.draw_key() for _ in range(3)] == drawn
+    assert len(set(drawn)) == 3
+    seed_framework(backend.name, 6)
+    assert kernels.draw_key() not in drawn
+
+
+@pytest.mark.backends("jax")
+def test_jax_says_how_to_pass_the_key_that_it_cannot_draw(kernels: Any) -> None:
+    with pytest.raises(RuleError, match=r"pass key=\.\.\., e\.g\. .*key=jax\.random\.key\(0\)"):
+        kernels.draw_key()
+
+
+# --- the core ---
+
+
+def test_the_core_draws_without_loading_anything_but_numpy() -> None:
+    program = (
+        "import sys, numpy\n"
+        "from multigrad import random\n"
+        "random.normal_like((0, 7), numpy.zeros(3, numpy.float32))\n"
+        "heavy = {'torch', 'jax', 'tensorflow', 'keras', 'scipy', 'ml_dtypes'}\n"
+        "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.needs("torch")
+def test_a_key_drawn_from_torchs_generator_is_two_words() -> None:
+    words = np.array([load_backend("torch").draws.draw_key() for _ in range(64)])
+    assert words.shape == (64, 2)
+    assert words.min() >= 0 and 1 << 31 < words.max() <= core.WORD_MASK

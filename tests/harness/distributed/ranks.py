@@ -1,0 +1,346 @@
+"""Checks that several processes run together: the ranks of a distributed program.
+
+A module of checks (by custom in `tests/ranks/`) has functions under `@check()`, run in their order
+by each of N processes that `run_ranks` starts once; each reports every check as JSON, so a test is
+parametrized over the checks and pays for the start once:
+
+    CHECKS = Path(__file__).parents[1] / "ranks" / "torch_rules.py"
+    ranks = ranks_of(CHECKS, world=2, timeout=60)  # a fixture of the module
+
+    @pytest.mark.parametrize("name", names_in(CHECKS))
+    def test_on_two_ranks(ranks: Ranks, name: str) -> None:
+        ranks.assert_passed(name)
+
+`@check(kind=("ddp", "fsdp"), rule=RULES)` is one check for each combination, called by keyword and
+named `function[ddp-relu]`; the values are literals (RULES: one at the module's top), because pytest
+reads the names without importing the module, which may import a framework. `start()` and `finish()`
+of the module, if there, run before and after the checks; `finish()` is left out where a rank was
+ended. What a check returns (JSON) is `ranks.values(name)`, one value per rank.
+
+Each rank's environment: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (free when the
+ranks are started), RANKS_ADDRESSES (a free `host:port` for each rank, by commas), RANKS_FOLDER (an
+empty folder that all share: for a FileStore, or checkpoints), one thread per rank, and what `env`
+adds: names with values, or a function from the rank to these.
+"""
+
+from __future__ import annotations
+
+import ast
+import faulthandler
+import gc
+import importlib.util
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+TESTS = Path(__file__).parents[2]
+# A rank that has ended by an error ends the others, which may wait for it, after this long.
+GRACE = 10.0
+SHOWN = 6000  # characters of a rank's output in a failure
+Environment = Mapping[str, str] | Callable[[int], Mapping[str, str]]
+
+
+# --- the checks of a module ----------------------------------------------------------------------
+
+
+def check(**cases: Sequence[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function a check, once for each combination of these values."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__dict__["cases"] = dict(expand(function.__name__, cases))
+        return function
+
+    return mark
+
+
+def expand(name: str, cases: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of a check's cases with their arguments."""
+    for values in itertools.product(*cases.values()):
+        text = "-".join(map(str, values))
+        yield f"{name}[{text}]" if cases else name, dict(zip(cases, values, strict=True))
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of a module's checks, which is read and not imported."""
+    constants: dict[str, Any] = {}
+    found: list[str] = []
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                constants[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+        elif isinstance(node, ast.FunctionDef):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and getattr(mark.func, "id", None) == "check":
+                    cases = {str(k.arg): literal(k.value, constants) for k in mark.keywords}
+                    found += [name for name, _ in expand(node.name, cases)]
+    return found
+
+
+def literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """Return the value of an expression that is a literal, or the name of one."""
+    return constants[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+# --- starting the ranks --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What one process has left.
+
+    Attributes:
+        returncode: its exit status; negative: the signal that ended it.
+        seconds: how long it ran.
+        was_ended: whether it was still running at the time-out, or GRACE after another's error.
+        output: its stdout and stderr.
+        reports: what it has reported of each check: "ok", "value", "error" and "seconds".
+    """
+
+    returncode: int
+    seconds: float
+    was_ended: bool
+    output: str
+    reports: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What the processes have left, by rank."""
+
+    each: tuple[Rank, ...]
+
+    def values(self, name: str) -> list[Any]:
+        """Return what a check returned, by rank, after it has passed."""
+        self.assert_passed(name)
+        return [rank.reports[name]["value"] for rank in self.each]
+
+    def assert_passed(self, name: str) -> None:
+        """Fail with what each rank says of a check that did not pass on all of them."""
+        failed = [i for i, rank in enumerate(self.each) if not rank.reports.get(name, {}).get("ok")]
+        assert not failed, "\n".join(f"--- rank {i}: {self.describe(i, name)}" for i in failed)
+
+    def describe(self, i: int, name: str) -> str:
+        """Say why a check did not pass on a rank."""
+        rank = self.each[i]
+        if name in rank.reports:
+            return str(rank.reports[name]["error"])
+        how = "was ended (a time-out, or another rank)" if rank.was_ended else "ended"
+        return (
+            f"{how} after {rank.seconds:.0f} s with status {rank.returncode}, before it could "
+            f"report {name}; its output ends with\n{rank.output[-SHOWN:]}"
+        )
+
+
+def ranks_of(
+    path: Path,
+    world: int,
+    timeout: float,
+    env: Environment | None = None,
+    grace: float | None = GRACE,
+) -> Any:
+    """Return a fixture of a test module: the ranks, started once, with the checks that are asked
+    for; `grace` as in `run_ranks`.
+    """
+    import pytest
+
+    @pytest.fixture(scope="module")
+    def ranks(request: pytest.FixtureRequest) -> Ranks:
+        mine = [item for item in request.session.items if item.path == request.path]
+        given = (getattr(item, "callspec", None) for item in mine)
+        asked = {str(spec.params.get("name")) for spec in given if spec is not None}
+        names = [name for name in names_in(path) if name in asked]
+        return run_ranks(path, names, world=world, timeout=timeout, env=env, grace=grace)
+
+    return ranks
+
+
+def run_ranks(
+    path: Path,
+    names: Sequence[str] | None = None,
+    *,
+    world: int,
+    timeout: float,
+    env: Environment | None = None,
+    grace: float | None = GRACE,
+) -> Ranks:
+    """Run a module's checks (all, or those named) on so many processes.
+
+    Args:
+        path: the module.
+        names: the checks.
+        world: how many processes.
+        timeout: seconds after which all of them are ended.
+        env: what their environment has besides.
+        grace: seconds after which the others are ended where one has ended by an error; None: never
+            before the time-out.
+    """
+    names = names_in(path) if names is None else names
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        (Path(folder) / "shared").mkdir()
+        ports = free_ports(world + 1)
+        started = [
+            _Started(path, names, Path(folder), _environment(i, world, ports, folder, env), timeout)
+            for i in range(world)
+        ]
+        try:
+            wait(started, timeout, grace)
+        finally:
+            for each in started:
+                each.end()
+        return Ranks(tuple(each.collect() for each in started))
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nothing listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _environment(
+    rank: int, world: int, ports: list[int], folder: str, more: Environment | None
+) -> dict[str, str]:
+    """Return the environment of a rank."""
+    path = os.environ.get("PYTHONPATH")
+    given = more(rank) if callable(more) else more or {}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join([*([path] if path else []), str(TESTS)]),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(ports[world]),
+        "RANKS_ADDRESSES": ",".join(f"127.0.0.1:{port}" for port in ports[:world]),
+        "RANKS_FOLDER": str(Path(folder) / "shared"),
+        **given,
+    }
+
+
+class _Started:
+    """One process, from its start to what it has left."""
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str],
+        timeout: float,
+    ) -> None:
+        self.was_ended = False
+        self.began = self.until = time.monotonic()
+        self.report = folder / f"{env['RANK']}.jsonl"
+        self.log = folder / f"{env['RANK']}.log"
+        task = json.dumps([str(path.resolve()), list(names), str(self.report), timeout])
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "harness.distributed.ranks", task],
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def is_running(self) -> bool:
+        if self.process.poll() is not None:
+            return False
+        self.until = time.monotonic()
+        return True
+
+    def end(self) -> None:
+        """End it, and what it has started, if it runs."""
+        if self.process.poll() is None:
+            self.was_ended = True
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def collect(self) -> Rank:
+        lines = self.report.read_text().splitlines() if self.report.exists() else []
+        reports = [json.loads(line) for line in lines]
+        return Rank(
+            returncode=self.process.returncode,
+            seconds=self.until - self.began,
+            was_ended=self.was_ended,
+            output=self.log.read_text(errors="replace"),
+            reports={report.pop("name"): report for report in reports},
+        )
+
+
+def wait(started: Sequence[_Started], timeout: float, grace: float | None) -> None:
+    """Wait for processes, until the time-out, or until one has ended by an error and some more."""
+    until = time.monotonic() + timeout
+    is_shorter = grace is None
+    while sum(each.is_running() for each in started) and time.monotonic() < until:
+        if not is_shorter and any(each.process.poll() for each in started):
+            until, is_shorter = min(until, time.monotonic() + (grace or 0.0)), True
+        time.sleep(0.05)
+
+
+# --- in a rank -----------------------------------------------------------------------------------
+
+
+def load(path: Path) -> ModuleType:
+    """Import a module of checks."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickle look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_checks(path: Path, names: Sequence[str], report: Path, timeout: float) -> None:
+    """Run checks and report each; where it hangs, the stacks go to its output before its end."""
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(max(timeout - 2.0, 1.0))
+    module = load(path)
+    cases: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
+    for function in vars(module).values():
+        for name, arguments in getattr(function, "__dict__", {}).get("cases", {}).items():
+            cases[name] = (function, arguments)
+    getattr(module, "start", nothing)()
+    for name in names:
+        function, arguments = cases[name]
+        began, value, error = time.perf_counter(), None, None
+        try:
+            value = function(**arguments)
+        except Exception:  # noqa: BLE001
+            error = traceback.format_exc()
+        seconds = round(time.perf_counter() - began, 3)
+        said = {"name": name, "ok": error is None, "value": value, "error": error}
+        with report.open("a") as file:
+            file.write(json.dumps({**said, "seconds": seconds}) + "\n")
+    gc.collect()  # torch 2.13 may abort where the interpreter ends before a sharded model
+    getattr(module, "finish", nothing)()
+
+
+def nothing() -> None:
+    """Stand for a function that a module of checks does not have."""
+
+
+if __name__ == "__main__":
+    given_path, given_names, given_report, given_timeout = json.loads(sys.argv[1])
+    run_checks(Path(given_path), given_names, Path(given_report), given_timeout)

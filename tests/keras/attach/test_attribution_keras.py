@@ -1,0 +1,357 @@
+"""Rules that read weights on Keras layers, and composites, against their definition by the layer's
+own transpose: relevance x * pull(r / z).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.models import attribution as lrp
+
+pytestmark = pytest.mark.needs("keras")
+RNG = np.random.default_rng(3)
+SMALL = 1e-9
+IMAGES = RNG.normal(size=(2, 7, 6, 4)).astype(np.float32)
+STEPS = RNG.normal(size=(2, 7, 4)).astype(np.float32)
+FLAT = RNG.normal(size=(3, 4)).astype(np.float32)
+
+
+def pull(f: Any, x: Any, cotangent: Any) -> tuple[Any, Any]:
+    """Give a model's outputs, and a cotangent (a function of the outputs) pulled back."""
+    import keras
+
+    y, back = xg.vjp(f, keras.ops.convert_to_tensor(x))
+    (grad,) = back(keras.ops.convert_to_tensor(cotangent(keras.ops.convert_to_numpy(y))))
+    return keras.ops.convert_to_numpy(y), keras.ops.convert_to_numpy(grad)
+
+
+def relevance(y: Any) -> Any:
+    return np.cos(np.arange(y.size, dtype=np.float32)).reshape(y.shape)
+
+
+def filled(model: Any) -> Any:
+    """Give a model with weights that are not zero anywhere."""
+    model.set_weights([RNG.normal(size=w.shape).astype(np.float32) for w in model.weights])
+    return model
+
+
+LAYERS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "dense": ("Dense", {"units": 3}, FLAT),
+    "dense without bias": ("Dense", {"units": 3, "use_bias": False}, FLAT),
+    "dense over steps": ("Dense", {"units": 3}, STEPS),
+    "convolution": ("Conv2D", {"filters": 3, "kernel_size": 3}, IMAGES),
+    "same": ("Conv2D", {"filters": 3, "kernel_size": (3, 2), "padding": "same"}, IMAGES),
+    "strides": (
+        "Conv2D",
+        {"filters": 3, "kernel_size": 3, "padding": "same", "strides": 2},
+        IMAGES,
+    ),
+    "groups": ("Conv2D", {"filters": 6, "kernel_size": 2, "groups": 2}, IMAGES),
+    "causal": (
+        "Conv1D",
+        {"filters": 3, "kernel_size": 2, "padding": "causal", "dilation_rate": 2},
+        STEPS,
+    ),
+    "depthwise": (
+        "DepthwiseConv2D",
+        {"kernel_size": 3, "depth_multiplier": 2, "padding": "same"},
+        IMAGES,
+    ),
+    "transposed": ("Conv2DTranspose", {"filters": 3, "kernel_size": 3, "strides": 2}, IMAGES),
+    "transposed same": (
+        "Conv2DTranspose",
+        {"filters": 3, "kernel_size": 3, "strides": 2, "padding": "same"},
+        IMAGES,
+    ),
+    "average": ("AveragePooling2D", {"pool_size": 2}, IMAGES),
+    "average same": (
+        "AveragePooling2D",
+        {"pool_size": (3, 2), "strides": 2, "padding": "same"},
+        IMAGES,
+    ),
+    "global average": ("GlobalAveragePooling2D", {}, IMAGES),
+    "global average kept": ("GlobalAveragePooling1D", {"keepdims": True}, STEPS),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_is_read_as_it_computes(name: str) -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    kind, options, x = LAYERS[name]
+    layer = getattr(keras.layers, kind)(**options, name="it")
+    model = filled(keras.Sequential([keras.Input(x.shape[1:]), layer]))
+    y, expected = pull(model, x, lambda z: relevance(z) / z)
+    rule = lrp.epsilon(SMALL) if model.weights else lrp.norm(SMALL)
+    with xk.attach(model, {"it": rule}):
+        same, heat = pull(model, x, relevance)
+    np.testing.assert_array_equal(same, y)
+    scale = np.abs(x * expected).max()
+    np.testing.assert_allclose(heat / scale, x * expected / scale, rtol=2e-5, atol=2e-6)
+
+
+def test_an_average_that_keras_pads_in_its_own_way_is_refused_there() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    pool = keras.layers.AveragePooling2D(2, strides=1, padding="same", name="it")
+    model = keras.Sequential([keras.Input((7, 6, 4)), pool])
+    _, expected = pull(model, IMAGES, lambda z: relevance(z) / z)
+    with xk.attach(model, {"it": lrp.norm(SMALL)}):
+        if keras.config.backend() == "torch":
+            with pytest.raises(RuleTypeError, match="repeats the last elements"):
+                model(IMAGES)
+            return
+        heat = pull(model, IMAGES, relevance)[1]
+    scale = np.abs(IMAGES * expected).max()
+    np.testing.assert_allclose(heat / scale, IMAGES * expected / scale, rtol=2e-5, atol=2e-6)
+
+
+def test_an_addition_of_several_is_shared_out() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    inputs = keras.Input((4,))
+    parts = [inputs, inputs * 3.0, inputs * 0.5]
+    model = keras.Model(inputs, keras.layers.Add(name="it")(parts))
+    with xk.attach(model, {"it": lrp.norm(SMALL)}):
+        _, heat = pull(model, FLAT, relevance)
+    # shares 1, 3 and 0.5 of 4.5, through factors 1, 3 and 0.5
+    np.testing.assert_allclose(heat, relevance(FLAT) * (1 + 9 + 0.25) / 4.5, rtol=1e-5)
+
+
+def test_an_activation_keeps_its_own_gradient_beside_a_rule_for_its_layer() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    dense = keras.layers.Dense(3, activation="relu", name="it")
+    model = filled(keras.Sequential([keras.Input((4,)), dense]))
+    kernel, bias = model.get_weights()
+    z = FLAT @ kernel + bias
+    with xk.attach(model, {"it": lrp.epsilon(SMALL)}):
+        y, heat = pull(model, FLAT, relevance)
+    np.testing.assert_allclose(y, np.maximum(z, 0), rtol=1e-5, atol=1e-6)
+    expected = FLAT * ((relevance(z) * (z > 0) / z) @ kernel.T)
+    np.testing.assert_allclose(heat, expected, rtol=1e-4, atol=1e-5)
+
+
+def convolutional(normalized: bool) -> Any:
+    """Give a residual model of somebody else: the same function with batch normalizations and with
+    these merged by hand.
+    """
+    import keras
+
+    layers = keras.layers
+
+    def block(x: Any, name: str) -> Any:
+        x = layers.Conv2D(4, 3, padding="same", name=f"{name}_conv")(x)
+        return layers.BatchNormalization(name=f"{name}_bn")(x) if normalized else x
+
+    inputs = keras.Input((7, 6, 4))
+    x = keras.ops.relu(block(inputs, "a"))
+    y = layers.Add(name="add")([block(x, "b"), block(x, "c")])
+    y = layers.Activation("relu")(y)
+    y = layers.GlobalAveragePooling2D()(layers.MaxPooling2D(2)(y))
+    outputs = layers.Dense(3, activation=None, name="last")(y)
+    return keras.Model(inputs, outputs)
+
+
+def merged_pair() -> tuple[Any, Any]:
+    """Give a model with batch normalizations, and the same with merged weights."""
+    normalized, merged = convolutional(True), convolutional(False)
+    for layer in normalized.layers:
+        layer.set_weights(
+            [
+                RNG.uniform(0.2, 1.0, w.shape).astype("f4") - 0.5 * (w.ndim > 1)
+                for w in layer.get_weights()
+            ]
+        )
+    merged.get_layer("last").set_weights(normalized.get_layer("last").get_weights())
+    for name in "abc":
+        kernel, bias = normalized.get_layer(f"{name}_conv").get_weights()
+        gamma, beta, mean, variance = normalized.get_layer(f"{name}_bn").get_weights()
+        factor = gamma / np.sqrt(variance + normalized.get_layer(f"{name}_bn").epsilon)
+        merged.get_layer(f"{name}_conv").set_weights(
+            [kernel * factor, (bias - mean) * factor + beta]
+        )
+    return normalized, merged
+
+
+COMPOSITES: dict[str, Callable[..., Any]] = {
+    "epsilon_plus": xg.composites.epsilon_plus,
+    "epsilon_gamma_box": lambda **options: xg.composites.epsilon_gamma_box(-3.0, 3.0, **options),
+    "epsilon_alpha2_beta1_flat": xg.composites.epsilon_alpha2_beta1_flat,
+    "excitation_backprop": xg.composites.excitation_backprop,
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_a_batch_normalization_is_one_layer_with_the_convolution_before_it(name: str) -> None:
+    import multigrad.keras as xk
+
+    normalized, merged = merged_pair()
+    make = COMPOSITES[name]
+    before = [w.copy() for w in normalized.get_weights()]
+    with xk.attach(merged, make()):
+        _, expected = pull(merged, IMAGES, np.ones_like)
+    y = pull(normalized, IMAGES, np.ones_like)[0]
+    with xk.attach(normalized, make(canonize=True)) as handle:
+        same, heat = pull(normalized, IMAGES, np.ones_like)
+        assert {"a_conv", "add", "last"} <= {row.name for row in handle.rows}
+    np.testing.assert_array_equal(same, y)
+    scale = np.abs(expected).max()
+    assert scale > 1e-3
+    np.testing.assert_allclose(heat / scale, expected / scale, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(normalized.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+ON_TORCH = pytest.mark.skipif(
+    os.environ.get("KERAS_BACKEND") != "torch",
+    reason="a torch module is the oracle, and Keras runs on another backend here",
+)
+
+
+@ON_TORCH
+@pytest.mark.parametrize("name", [*COMPOSITES, "guided_backprop", "deconvnet"])
+def test_a_composite_gives_the_heat_map_of_the_same_model_in_torch(name: str) -> None:
+    import keras
+    import torch
+    from torch import nn
+
+    normalized, _ = merged_pair()
+    taken = [normalized.get_layer(each) for each in ("a_conv", "a_bn", "last")]
+    x = inputs = keras.Input((7, 6, 4))
+    for layer in (*taken[:2], keras.layers.ReLU(), keras.layers.GlobalAveragePooling2D(), taken[2]):
+        x = layer(x)
+    model = keras.Model(inputs, x)
+    module = nn.Sequential(
+        *(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4, eps=taken[1].epsilon), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
+    ).eval()
+    kernel, bias, scale, shift, mean, variance, weight, last = map(
+        torch.tensor, (each for layer in taken for each in layer.get_weights())
+    )
+    given = (kernel.permute(3, 2, 0, 1), bias, scale, shift, weight.T, last)
+    for parameter, value in zip(module.parameters(), given, strict=True):
+        parameter.data = value.contiguous()
+    module[1].running_mean, module[1].running_var = mean, variance
+    composite = COMPOSITES.get(name) or getattr(xg.composites, name)
+    theirs = torch.tensor(IMAGES).permute(0, 3, 1, 2).clone().requires_grad_()
+    with xg.attach(module, composite(canonize=True)):
+        (expected,) = torch.autograd.grad(module(theirs).sum(), theirs)
+    with xg.attach(model, composite(canonize=True)):
+        heat = pull(model, IMAGES, np.ones_like)[1]
+    expected = expected.permute(0, 2, 3, 1).numpy()
+    size = np.abs(expected).max()
+    assert size > 1e-4
+    np.testing.assert_allclose(heat / size, expected / size, atol=5e-6)
+
+
+def test_epsilon_plus_of_a_network_is_its_formulas() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    dense = keras.layers.Dense
+    layers = [
+        keras.Input((4,)),
+        dense(5, activation="relu"),
+        dense(5),
+        keras.layers.ReLU(),
+        dense(2),
+    ]
+    model = filled(keras.Sequential(layers))
+    with xk.attach(model, xg.composites.epsilon_plus()):
+        _, heat = pull(model, FLAT, lambda y: y)
+    a, p, b, q, c, r = (w.astype(np.float64) for w in model.get_weights())
+    x = FLAT.astype(np.float64)
+    first = x @ a + p
+    second = np.maximum(first, 0) @ b + q
+    third = np.maximum(second, 0) @ c + r
+
+    def stable(z: Any) -> Any:
+        return z + np.where(z >= 0, 1e-6, -1e-6)
+
+    back = np.maximum(second, 0) * ((third / stable(third)) @ c.T)
+    back = np.maximum(first, 0) * ((back / stable(second)) @ b.T)
+    back = x * ((back / stable(first)) @ a.T)
+    np.testing.assert_allclose(heat, back, rtol=1e-3, atol=1e-4)
+
+
+def test_guided_backprop_of_a_whole_application_acts_on_each_relu() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    keras.utils.set_random_seed(0)
+    model = keras.applications.MobileNet(
+        input_shape=(32, 32, 3), alpha=0.25, weights=None, classes=4, classifier_activation=None
+    )
+    images = RNG.normal(size=(1, 32, 32, 3)).astype(np.float32)
+    y, own = pull(model, images, np.ones_like)
+    heats = []
+    for rules in ({"relu": "guided"}, xg.composites.guided_backprop()):
+        with xk.attach(model, rules):
+            same, heat = pull(model, images, np.ones_like)
+        np.testing.assert_array_equal(same, y)
+        heats.append(heat)
+    np.testing.assert_array_equal(heats[0], heats[1])
+    assert np.abs(heats[0] - own).max() > 0
+
+
+def test_what_no_rule_can_read_is_refused() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    class Standardized(keras.layers.Conv2D):
+        def convolution_op(self, inputs: Any, kernel: Any) -> Any:
+            return super().convolution_op(inputs, kernel - keras.ops.mean(kernel))
+
+    layers = [keras.layers.LayerNormalization(name="norm"), Standardized(2, 2, name="own")]
+    model = keras.Sequential([keras.Input((7, 6, 4)), *layers])
+    for name in ("norm", "own"):
+        with pytest.raises(RuleTypeError, match=f"'{name}'.*of no kind"):
+            xk.attach(model, {name: lrp.epsilon()})
+    with pytest.raises(RuleTypeError, match="'relu' is an operation"):
+        xk.attach(model, {"relu": lrp.epsilon()})
+    normalized, _ = merged_pair()
+    with (
+        xk.attach(normalized, xg.composites.epsilon_plus(canonize=True)),
+        pytest.raises(RuleValueError, match="training=False"),
+    ):
+        pull(lambda x: normalized(x, training=True), IMAGES, np.ones_like)
+    assert not any("call" in vars(layer) for layer in (model, *model.layers))
+
+
+def test_a_name_says_more_than_a_kind() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    def build(act: str) -> Any:
+        first = keras.layers.Dense(4, activation=act, name="first")
+        return keras.Sequential([keras.Input((4,)), first, keras.layers.ReLU(name="act")])
+
+    composite = xg.composites.Composite("mine", {"activation": "pass"}, names={"act": None})
+    model, linear = filled(build("relu")), build("linear")
+    linear.set_weights(model.get_weights())
+    with xk.attach(model, composite):
+        heat = pull(model, FLAT, relevance)[1]
+    # relu after relu: the first hands on, the named one keeps its gradient
+    kernel, bias = model.get_weights()
+    z = FLAT @ kernel + bias
+    np.testing.assert_allclose(heat, (relevance(z) * (z > 0)) @ kernel.T, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,355 @@
+"""Every captured name of Keras means what Keras's own function computes, with its defaults and
+parameter names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+keras: Any = pytest.importorskip("keras")
+pytestmark = pytest.mark.needs("keras")
+
+Call = Callable[..., Any]
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+UNARY = words(
+    "abs absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil conj conjugate copy cos "
+    "cosh cumprod "
+    "cumsum deg2rad diff erf erfc erfinv exp exp2 expm1 fabs flip fliplr flipud floor gelu glu "
+    "hard_shrink "
+    "hard_sigmoid hard_silu hard_swish hard_tanh isfinite isinf isnan isneginf isposinf isreal "
+    "layer_normalization "
+    "leaky_relu celu elu log log10 log1p log2 log_sigmoid log_softmax negative normalize ones_like "
+    "rad2deg ravel real "
+    "reciprocal relu relu6 rms_normalization round rsqrt selu sigmoid sign signbit silu sin sinc "
+    "sinh soft_shrink "
+    "softmax softplus softsign sort sparse_plus sparse_sigmoid sqrt square squareplus squeeze "
+    "swish tan tanh "
+    "tanh_shrink transpose tril triu trunc unstack zeros_like array convert_to_tensor nan_to_num "
+    "nancumprod nancumsum"
+)
+REDUCING = words(
+    "all amax amin any average count_nonzero logsumexp max mean median min nanmax nanmean nanmin "
+    "nanprod nanstd "
+    "nansum nanvar norm prod ptp std sum var"
+)
+BINARY = words(
+    "add arctan2 divide divide_no_nan equal floor_divide fmax fmin fmod greater greater_equal "
+    "heaviside hypot isclose "
+    "less less_equal logaddexp logaddexp2 maximum minimum mod multiply not_equal subtract "
+    "true_divide allclose"
+)
+LOGICAL = words("logical_and logical_or logical_xor")
+BITWISE = words(
+    "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor left_shift "
+    "right_shift"
+)
+
+
+# What each is called with: `f` is Keras's function, `o` is keras.ops, x and g are (3, 4).
+def positive(x: Any, o: Any) -> Any:
+    """A matrix that has every factor and inverse."""
+    return o.matmul(x, o.transpose(x)) + 3 * np.eye(3, dtype=np.float32)
+
+
+LINALG: dict[str, list[Call]] = {
+    **{
+        name: [lambda f, x, g, o: f(positive(x, o))]
+        for name in ("cholesky", "det", "inv", "logdet", "slogdet")
+        if hasattr(keras.ops, name)
+    },
+    "svd": [lambda f, x, g, o: f(x, compute_uv=False), lambda f, x, g, o: f(positive(x, o))[1]],
+    "eigh": [lambda f, x, g, o: f(positive(x, o))[0]],
+    "qr": [lambda f, x, g, o: f(o.transpose(x))[1] ** 2],
+    "cholesky_inverse": [lambda f, x, g, o: f(o.tril(positive(x, o)))],
+    "solve": [
+        lambda f, x, g, o: f(positive(x, o), g),
+        lambda f, x, g, o: f(positive(x, o), g[:, 0]),
+    ],
+    "solve_triangular": [
+        lambda f, x, g, o: f(positive(x, o), g),
+        lambda f, x, g, o: f(positive(x, o), g[:, 0], True),
+    ],
+}
+SAMPLES: dict[str, list[Call]] = {
+    **LINALG,
+    **{name: [lambda f, x, g, o: f(x)] for name in UNARY},
+    **{name: [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, axis=-1)] for name in REDUCING},
+    **{name: [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(g, x)] for name in BINARY},
+    **{name: [lambda f, x, g, o: f(x > 0, g > 0), lambda f, x, g, o: f(x, g)] for name in LOGICAL},
+    **{name: [lambda f, x, g, o: f(whole(o, x), whole(o, g))] for name in BITWISE},
+    "append": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 1)],
+    "array_split": [lambda f, x, g, o: f(x, 2), lambda f, x, g, o: f(x, 3, 1)],
+    "batch_normalization": [
+        lambda f, x, g, o: f(x, g[0], o.square(g[1]), 1),
+        lambda f, x, g, o: f(x, g[0], o.square(g[1]), -1, x[0], g[2], 0.01),
+    ],
+    "binary_crossentropy": [
+        lambda f, x, g, o: f(o.sigmoid(g), o.sigmoid(x)),
+        lambda f, x, g, o: f(o.sigmoid(g), x, from_logits=True),
+    ],
+    "categorical_crossentropy": [
+        lambda f, x, g, o: f(o.softmax(g), o.softmax(x)),
+        lambda f, x, g, o: f(o.softmax(g), x, from_logits=True),
+        lambda f, x, g, o: f(o.softmax(g, 0), x, True, 0),
+    ],
+    "cross": [lambda f, x, g, o: f(x[:2, :3], g[:2, :3], axis=-1)],
+    "diag": [lambda f, x, g, o: f(x[0]), lambda f, x, g, o: f(x, 1)],
+    "diagflat": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x[0], -1)],
+    "diagonal": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, -1)],
+    "dstack": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f([x[0], g[0]])],
+    "inner": [lambda f, x, g, o: f(x[0], g[0])],
+    "kron": [lambda f, x, g, o: f(x, g)],
+    "meshgrid": [
+        lambda f, x, g, o: f(x[0], g[:, 1]),
+        lambda f, x, g, o: f(x[0], g[:, 1], indexing="ij"),
+    ],
+    "rot90": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 3)],
+    "trace": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 1)],
+    "trapezoid": [
+        lambda f, x, g, o: f(x),
+        lambda f, x, g, o: f(x, g),
+        lambda f, x, g, o: f(x, None, 0.5, 0),
+        lambda f, x, g, o: f(x > g, x),
+    ],
+    "bitwise_invert": [lambda f, x, g, o: f(whole(o, x))],
+    "bitwise_not": [lambda f, x, g, o: f(whole(o, x))],
+    "broadcast_to": [lambda f, x, g, o: f(x, (2, 3, 4))],
+    "cast": [lambda f, x, g, o: f(x, "int32"), lambda f, x, g, o: f(x > 0, "float32")],
+    "clip": [lambda f, x, g, o: f(x, -0.5, 0.75)],
+    "concatenate": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f((x, g), axis=1)],
+    "diff": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 2, 0)],
+    "dot": [lambda f, x, g, o: f(x, o.transpose(g))],
+    "einsum": [lambda f, x, g, o: f("ij,kj->ik", x, g)],
+    "expand_dims": [lambda f, x, g, o: f(x, 1), lambda f, x, g, o: f(x, (0, 2))],
+    "full_like": [lambda f, x, g, o: f(x, 0.25)],
+    "get_item": [lambda f, x, g, o: f(x, (slice(0, 2), 1))],
+    "hstack": [lambda f, x, g, o: f([x, g])],
+    "layer_normalization": [
+        lambda f, x, g, o: f(x),
+        lambda f, x, g, o: f(x, g[0], g[1], epsilon=0.01),
+    ],
+    "logical_not": [lambda f, x, g, o: f(x > 0), lambda f, x, g, o: f(x)],
+    "matmul": [lambda f, x, g, o: f(x, o.transpose(g))],
+    "moments": [lambda f, x, g, o: f(x, [0]), lambda f, x, g, o: f(x, [1], keepdims=True)],
+    "moveaxis": [lambda f, x, g, o: f(x, 0, 1)],
+    "norm": [
+        lambda f, x, g, o: f(x),
+        lambda f, x, g, o: f(x, axis=1),
+        lambda f, x, g, o: f(x, 1, 0, True),
+    ],
+    "normalize": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 0, 1, 0.5)],
+    "max": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 0, True, 1.0)],
+    "min": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 0, True, -1.0)],
+    "one_hot": [lambda f, x, g, o: f(whole(o, x), 4)],
+    "outer": [lambda f, x, g, o: f(x[0], g[1])],
+    "pad": [
+        lambda f, x, g, o: f(x, ((1, 0), (0, 2))),
+        lambda f, x, g, o: f(x, ((1, 1), (0, 0)), constant_values=2.0),
+    ],
+    "percentile": [lambda f, x, g, o: f(x, 30.0), lambda f, x, g, o: f(x, 50.0, 1)],
+    "power": [lambda f, x, g, o: f(o.abs(x), g), lambda f, x, g, o: f(x, 2)],
+    "quantile": [lambda f, x, g, o: f(x, 0.3), lambda f, x, g, o: f(x, 0.5, 1)],
+    "repeat": [lambda f, x, g, o: f(x, 2), lambda f, x, g, o: f(x, 3, 1)],
+    "reshape": [lambda f, x, g, o: f(x, (2, -1)), lambda f, x, g, o: f(x, o.shape(g))],
+    "roll": [lambda f, x, g, o: f(x, 1), lambda f, x, g, o: f(x, 2, 1)],
+    "round": [lambda f, x, g, o: f(x)],
+    "select": [lambda f, x, g, o: f([x > 0, g > 0], [x, g], 0.5)],
+    "slice": [lambda f, x, g, o: f(x, (1, 0), (2, 3))],
+    "split": [lambda f, x, g, o: f(x, 3), lambda f, x, g, o: f(x, [1, 3], 1)],
+    "stack": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f([x, g], 2)],
+    "stop_gradient": [lambda f, x, g, o: f(x)],
+    "swapaxes": [lambda f, x, g, o: f(x, 0, 1)],
+    "take": [lambda f, x, g, o: f(x, [2, 0]), lambda f, x, g, o: f(x, [2, 0], 1)],
+    "tensordot": [lambda f, x, g, o: f(x, o.transpose(g), 1)],
+    "threshold": [lambda f, x, g, o: f(x, 0.5, -1.0)],
+    "tile": [lambda f, x, g, o: f(x, (2, 1))],
+    "top_k": [lambda f, x, g, o: f(x, 2)[0]],
+    "vdot": [lambda f, x, g, o: f(o.ravel(x), o.ravel(g))],
+    "vstack": [lambda f, x, g, o: f([x, g])],
+    "where": [lambda f, x, g, o: f(x > 0, x, g), lambda f, x, g, o: f(x, g, 0.5)],
+}
+ACTIVATIONS: dict[str, list[Call]] = {
+    **{
+        name: [lambda f, x, g, o: f(x)]
+        for name in words(
+            "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh "
+            "leaky_relu linear "
+            "log_sigmoid log_softmax mish relu6 selu sigmoid silu soft_shrink softmax softplus "
+            "softsign sparse_plus "
+            "sparse_sigmoid squareplus swish tanh tanh_shrink"
+        )
+    },
+    "relu": [
+        lambda f, x, g, o: f(x),
+        lambda f, x, g, o: f(x, 0.2),
+        lambda f, x, g, o: f(x, 0.2, 1.5, 0.5),
+        lambda f, x, g, o: f(x, 0.0, 6),
+        lambda f, x, g, o: f(x, 0.0, None, 1.0),
+    ],
+    "threshold": [lambda f, x, g, o: f(x, 0.5, -1.0)],
+}
+# By probabilities, or as they are.
+LOSSES: dict[str, list[Call]] = {
+    **{
+        name: [lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g))]
+        for name in words(
+            "binary_crossentropy binary_focal_crossentropy categorical_crossentropy "
+            "categorical_focal_crossentropy dice kl_divergence mean_squared_logarithmic_error "
+            "poisson tversky"
+        )
+    },
+    **{
+        name: [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g[:, :1])]
+        for name in words("log_cosh mean_absolute_error mean_squared_error")
+    },
+    "binary_crossentropy": [
+        lambda f, x, g, o: f(o.sigmoid(x), g, True),
+        lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g), False, 0.1, 0),
+    ],
+    "binary_focal_crossentropy": [
+        lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g)),
+        lambda f, x, g, o: f(o.sigmoid(x), g, True, 0.3, 1.5, True, 0.1),
+    ],
+    "categorical_crossentropy": [lambda f, x, g, o: f(o.softmax(x), g, True, 0.1)],
+    "categorical_focal_crossentropy": [
+        lambda f, x, g, o: f(o.softmax(x), o.softmax(g)),
+        lambda f, x, g, o: f(o.softmax(x), g, 0.3, 1.5, True, 0.1),
+    ],
+    "categorical_hinge": [lambda f, x, g, o: f(o.sigmoid(x), g)],
+    "cosine_similarity": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 0)],
+    "hinge": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(o.cast(x > 0, "float32"), g)],
+    "huber": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 0.5)],
+    "mean_absolute_percentage_error": [lambda f, x, g, o: f(x + 3.0, g)],
+    "squared_hinge": [lambda f, x, g, o: f(o.sign(x), g)],
+}
+# These give no tensor, or one with anything in it; `test_capture_keras.py` has rules that use them.
+PLACES = {"argmax", "argmin", "argsort", "scatter_update", "segment_sum", "take_along_axis"}
+CONVOLUTIONS = {
+    "average_pool", "conv", "conv_transpose", "depthwise_conv", "max_pool", "separable_conv"
+}  # fmt: skip
+TENSORS = {"dtype", "empty_like", "is_tensor", "ndim", "shape", "size"}
+ELSEWHERE = TENSORS | PLACES | CONVOLUTIONS
+
+
+def whole(o: Any, x: Any) -> Any:
+    """Integers from 0 to 3."""
+    return o.cast(o.minimum(o.floor(o.abs(x)), 3), "int32")
+
+
+def inputs() -> tuple[Any, Any]:
+    x = np.linspace(-2.3, 2.9, 12, dtype=np.float32).reshape(3, 4)
+    x[1] = [0.0, 0.5, 1.0, -1.0]
+    return x, np.linspace(1.9, -1.3, 12, dtype=np.float32).reshape(3, 4)
+
+
+def flattened(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def keyworded(function: Any) -> Call:
+    """The same call with every argument under Keras's own name for it."""
+    signature = inspect.signature(function)
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        return function(**given)
+
+    is_free = any(p.kind is free[0] for p in signature.parameters.values())
+    return function if is_free else call
+
+
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    yield "under test"
+    if "under test" in xg.rules():
+        xg.unregister("under test")
+
+
+def combined(function: Call, sample: Call, ops: Any, weights: list[Any]) -> Call:
+    """A rule that calls a function and gives the result, or weighted sums where that has another
+    shape.
+    """
+
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        results = flattened(sample(function, tin, grad_out, ops))
+        if not weights:
+            return ops.cast(results[0], tin.dtype)
+        pairs = zip(results, weights, strict=True)
+        return tin * 0 + sum(ops.sum(ops.cast(each, tin.dtype) * w) for each, w in pairs)
+
+    return rule
+
+
+def assert_means_the_same(name: str, function: Call, sample: Call, scratch: str) -> None:
+    """Compare a call in a rule with Keras's own, by position and by keyword."""
+    from keras import ops
+
+    x, g = inputs()
+    own = flattened(sample(function, *map(ops.convert_to_tensor, (x, g)), ops))
+    wanted = [np.asarray(ops.convert_to_numpy(each)).astype(np.float32) for each in own]
+    weights = [np.random.default_rng(7).normal(size=w.shape).astype(np.float32) for w in wanted]
+    if len(wanted) == 1 and wanted[0].shape == x.shape:
+        weights, terms = [], wanted
+    else:
+        terms = [np.sum(each * w) for each, w in zip(wanted, weights, strict=True)]
+    scale = max(np.nanmax(np.abs(each)) for each in (*wanted, *terms))
+    for call in (function, keyworded(function)):
+        rule = xg.register(scratch, native=False, override=True)(
+            combined(call, sample, ops, weights)
+        )
+        expected = np.broadcast_to(sum(terms), x.shape)
+        np.testing.assert_allclose(
+            rule(None, g, x), expected, rtol=2e-5, atol=2e-5 * scale, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_name_of_keras_ops_means_what_keras_computes(name: str, scratch: str) -> None:
+    from keras import ops
+
+    for sample in SAMPLES[name]:
+        assert_means_the_same(name, getattr(ops, name), sample, scratch)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_activation_of_keras_means_what_keras_computes(name: str, scratch: str) -> None:
+    from keras import activations
+
+    for sample in ACTIVATIONS[name]:
+        assert_means_the_same(name, getattr(activations, name), sample, scratch)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_a_loss_of_keras_means_what_keras_computes(name: str, scratch: str) -> None:
+    from keras import losses
+
+    for sample in LOSSES[name]:
+        assert_means_the_same(name, getattr(losses, name), sample, scratch)
+
+
+def test_every_captured_name_of_keras_is_compared() -> None:
+    assert set(LOSSES) == captured_names(keras.losses)
+    assert set(SAMPLES) | ELSEWHERE == captured_names(keras.ops)
+    assert set(ACTIVATIONS) == captured_names(keras.activations)
+
+
+def captured_names(module: Any) -> set[str]:
+    from multigrad.keras.dialect.table import DIALECT
+
+    functions = {name: getattr(module, name) for name in dir(module) if name[0] != "_"}
+    return {name for name, function in functions.items() if function in DIALECT.aliases}

@@ -1,0 +1,368 @@
+"""The bench as people run it: tables, files, comparisons, pictures, interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from ..harness.hidden import run_without
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+CASES = [
+    ("Heaviside", "triangular"),
+    ("ReLU", "rectangular"),
+    ("Heaviside", "rectangular"),
+    ("Heaviside", "arctan"),
+    ("ReLU", "d(ReLU)"),
+    ("Linear", "clip_norm"),
+]
+FAST = ("--quick", "--backends", "numpy", "--rules", "triangular", "--sizes", "1e2,1e3")
+ALONE = (*FAST, "--no-overheads")
+
+pytestmark = pytest.mark.needs("typer", "rich")
+
+
+def invoke_bench(*words: object) -> Any:
+    """Run the command in this process, which saves its start; for NumPy alone."""
+    from typer.testing import CliRunner
+
+    from multigrad.look.command.app import app
+
+    # The command chooses threads and devices in the environment; that must not outlive it here.
+    with patch.dict(os.environ, COLUMNS="120"):
+        return CliRunner().invoke(app, ["bench", *map(str, words)])
+
+
+def bench_command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "multigrad.cli", "bench", *map(str, words)]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_help_shows_an_example() -> None:
+    result = invoke_bench("--help")
+    assert result.exit_code == 0
+    assert "Example: multigrad bench" in result.output
+
+
+def test_numpy_has_a_row_for_every_case_size_and_rival(tmp_path: Path) -> None:
+    path = tmp_path / "figures" / "bench.json"
+    words = ("--quick", "--backends", "numpy", "--sizes", "1e3,100", "--no-overheads")
+    result = invoke_bench(*words, "--json", path)
+    assert result.exit_code == 0, result.output
+    document = read_json(path)
+    cells = document["cells"]
+    rows = [(cell["forward"], cell["rule"], cell["size"]) for cell in cells]
+    assert rows == [(*case, size) for case in CASES for size in (100, 1000)]
+    for cell in cells:
+        assert set(cell["timings"]) == {"plain", "hand-written", "multigrad"}
+        for timing in (cell["copy"], *cell["timings"].values()):
+            assert 0 < timing["minimum"] <= timing["first_quartile"] <= timing["median"]
+            assert timing["median"] <= timing["third_quartile"]
+            assert timing["rounds"] >= 5
+    assert document["overheads"] == []
+    assert document["versions"]["numpy"] == f"NumPy {np.__version__}"
+    for forward, rule in CASES:
+        assert f"numpy, {forward} + {rule}, 1 thread" in result.stdout
+    assert str(path) in result.stdout
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+def test_each_framework_runs_each_of_its_rivals(backend: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    words = ("--quick", "--backends", backend.name, "--rules", "d(ReLU)", "--sizes", 1000)
+    command = bench_command(*words, "--no-overheads", "--json", path)
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    (cell,) = read_json(path)["cells"]
+    assert cell["backend"] == backend.name
+    assert set(cell["timings"]) >= {"plain", "hand-written", "multigrad"}
+    assert set(cell["kept_bytes"]) == set(cell["timings"])
+    assert all(name in result.stdout for name in cell["timings"])
+    assert f"{backend.name}: ReLU + d(ReLU), 1,000 elements" in result.stderr
+
+
+def test_overheads_are_measured_and_leave_no_rule_behind(tmp_path: Path) -> None:
+    before = xg.rules()
+    path = tmp_path / "bench.json"
+    result = invoke_bench(*FAST, "--json", path)
+    assert result.exit_code == 0, result.output
+    assert xg.rules() == before
+    rows = read_json(path)["overheads"]
+    assert [row["name"] for row in rows] == ["first use", "many rules", "nested use", "many values"]
+    for row in rows:
+        assert 0 < row["first_quartile"] <= row["value"] <= row["third_quartile"]
+        assert row["met"] == (row["value"] <= row["target"])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--rules", "triangluar"), "did you mean 'triangular'"),
+        (("--backends", "numpy,torhc"), "did you mean 'torch'"),
+        (("--sizes", "1e3,many"), "'many'"),
+        (("--sizes", "0"), "'0'"),
+        (("--sizes", "2.5"), "'2.5'"),
+        (("--sizes", "nan"), "'nan'"),
+        (("--sizes", "1e12"), "'1e12'"),
+        (("--threads", "bth"), "did you mean 'both'"),
+    ],
+)
+def test_a_wrong_option_is_an_error_before_anything_is_measured(
+    tmp_path: Path, words: tuple[str, ...], text: str
+) -> None:
+    path = tmp_path / "bench.json"
+    result = invoke_bench("--quick", *words, "--json", path)
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not path.exists()
+
+
+def test_a_framework_that_is_not_installed_names_its_install_line() -> None:
+    result = run_without(["jax"], "bench", "--quick", "--backends", "jax")
+    assert result.returncode == 2
+    assert "pip install 'multigrad-rules[jax]'" in result.stderr
+
+
+def test_a_broken_framework_does_not_cost_the_others_their_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "site" / "tensorflow"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('libbroken.so: cannot open')\n")
+    python_path = os.pathsep.join(filter(None, [str(broken.parent), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", python_path)
+    path = tmp_path / "bench.json"
+    command = bench_command(*ALONE, "--backends", "tensorflow,numpy", "--json", path)
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert result.returncode == 1, result.stderr
+    document = read_json(path)
+    assert [cell["backend"] for cell in document["cells"]] == ["numpy", "numpy"]
+    (failure,) = document["failures"]
+    assert failure["backend"] == "tensorflow"
+    assert "libbroken.so" in failure["reason"]
+    assert "libbroken.so" in result.stdout
+
+
+def test_show_prints_every_rival_without_a_framework() -> None:
+    result = run_without(["torch", "jax", "tensorflow"], "bench", "--show")
+    assert result.returncode == 0, result.stderr
+    for name in ("numpy", "torch", "jax", "tensorflow"):
+        text = (Path(xg.__file__).parent / "bench" / "rivals" / f"in_{name}.py").read_text()
+        assert text in result.stdout
+        assert text.count('"hand-written":') == len(CASES)
+    assert result.stderr == ""
+
+
+def test_show_takes_the_names_of_frameworks() -> None:
+    output = invoke_bench("--show", "--backends", "jax").output
+    assert "jax.custom_vjp" in output
+    assert "torch" not in output
+    assert "did you mean 'torch'" in invoke_bench("--show", "--backends", "torhc").output
+
+
+# --- the files ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that an earlier run wrote."""
+    path = tmp_path_factory.mktemp("earlier") / "bench.json"
+    result = invoke_bench(*FAST, "--json", path)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_a_file_is_read_back_as_it_was_written(earlier: Path, tmp_path: Path) -> None:
+    from multigrad.bench import results
+
+    again = tmp_path / "again.json"
+    results.write(results.read(earlier), again)
+    assert again.read_text() == earlier.read_text()
+    assert list(tmp_path.iterdir()) == [again]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(earlier: Path, tmp_path: Path) -> None:
+    from multigrad.bench import results
+
+    path = tmp_path / "bench.json"
+    path.write_text("the old one")
+    found = results.read(earlier)
+    found.machine["not for JSON"] = object()
+    with pytest.raises(TypeError):
+        results.write(found, path)
+    assert path.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1e-4, "slower"), (1e4, "faster")])
+def test_compare_marks_what_changed_by_more_than_the_spread(
+    earlier: Path, tmp_path: Path, factor: float, word: str
+) -> None:
+    document = read_json(earlier)
+    timing = document["cells"][0]["timings"]["multigrad"]
+    for name in ("minimum", "median", "first_quartile", "third_quartile"):
+        timing[name] *= factor
+    path = tmp_path / "then.json"
+    path.write_text(json.dumps(document))
+    result = invoke_bench(*ALONE, "--compare", path)
+    assert result.exit_code == 0, result.output
+    table = result.stdout[result.stdout.index(f"Against {path}") :]
+    rows = [line for line in table.splitlines() if "multigrad" in line]
+    assert len(rows) == 2
+    assert word in rows[0]
+    assert sum("hand-written" in line for line in table.splitlines()) == 2
+
+
+def test_figures_within_the_spread_carry_no_word(earlier: Path) -> None:
+    from multigrad.bench import results
+    from multigrad.bench.compare import compare
+
+    found = results.read(earlier)
+    changes = compare(found, found)
+    assert [change.rival for change in changes] == ["plain", "hand-written", "multigrad"] * 2
+    assert all(change.verdict == "" and change.of_medians == 1 for change in changes)
+
+
+def test_compare_names_another_machine_and_other_versions(earlier: Path, tmp_path: Path) -> None:
+    document = read_json(earlier)
+    document["machine"]["cpus"] = 977
+    document["versions"] = {"numpy": "NumPy 0.1", "torch": "PyTorch 0.2"}
+    path = tmp_path / "then.json"
+    path.write_text(json.dumps(document))
+    printed = invoke_bench(*ALONE, "--compare", path).stdout
+    assert f"cpus: 977 then, {os.cpu_count()} now" in printed
+    assert f"numpy: NumPy 0.1 then, NumPy {np.__version__} now" in printed
+    assert "torch" not in printed
+
+
+def test_compare_says_when_the_files_have_nothing_in_common(earlier: Path) -> None:
+    words = ("--quick", "--backends", "numpy", "--rules", "arctan", "--sizes", "10")
+    result = invoke_bench(*words, "--no-overheads", "--compare", earlier)
+    assert result.exit_code == 0
+    assert "nothing to compare" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not JSON at all", "not JSON"),
+        ("[]", "format"),
+        ('{"runs": []}', "format"),
+        ('{"format": "multigrad-bench", "version": 99}', "99"),
+        ('{"format": "multigrad-bench", "version": 1, "cells": [{}]}', "damaged"),
+    ],
+)
+def test_a_foreign_file_is_refused_before_anything_is_measured(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "foreign.json"
+    path.write_text(text)
+    result = invoke_bench(*FAST, "--compare", path, "--json", tmp_path / "new.json")
+    assert result.exit_code == 2
+    assert str(path) in result.stderr
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    result = invoke_bench(*FAST, "--compare", tmp_path / "absent.json")
+    assert result.exit_code == 2
+    assert "absent.json" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_folder_in_the_place_of_a_file_is_an_error_before_anything_is_measured(
+    tmp_path: Path, option: str
+) -> None:
+    folder = tmp_path / "occupied.png"
+    folder.mkdir()
+    result = invoke_bench(*FAST, option, folder)
+    assert result.exit_code == 2
+    assert str(folder) in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.needs("matplotlib")
+def test_plot_draws_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "pictures" / "bench.png"
+    result = invoke_bench(*ALONE, "--plot", path)
+    assert result.exit_code == 0, result.output
+    assert path.read_bytes().startswith(PNG_SIGNATURE)
+    assert str(path) in result.stdout
+
+
+@pytest.mark.needs("matplotlib")
+def test_plot_refuses_an_ending_that_it_cannot_draw(tmp_path: Path) -> None:
+    result = invoke_bench(*FAST, "--plot", tmp_path / "bench.json")
+    assert result.exit_code == 2
+    assert ".png" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plot_without_matplotlib_names_the_install_line_first(tmp_path: Path) -> None:
+    words = (*ALONE, "--plot", tmp_path / "bench.png")
+    result = run_without(["matplotlib"], "bench", *words)
+    assert result.returncode == 2
+    assert "pip install 'multigrad-rules[plot]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+# --- threads and interrupts -----------------------------------------------------------------------
+
+
+def test_both_numbers_of_threads_are_measured_in_their_own_processes(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    command = bench_command(*ALONE, "--threads", "both", "--json", path)
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    threads = [cell["threads"] for cell in read_json(path)["cells"]]
+    count = os.cpu_count() or 1
+    assert threads == ([1, 1, count, count] if count > 1 else [1, 1])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way on Windows")
+@pytest.mark.parametrize("threads", ["one", "both"])
+def test_an_interrupt_keeps_what_is_measured(threads: str, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    words = ("--backends", "numpy", "--sizes", "10,1e3", "--threads", threads, "--json", path)
+    command = bench_command(*words)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        heard = []
+        for line in process.stderr:
+            heard.append(line)
+            if "1,000 elements" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        heard.append(process.stderr.read())
+        printed = process.stdout.read()
+        code = process.wait()
+    assert code == 130, "".join(heard)
+    assert "Traceback" not in "".join(heard)
+    document = read_json(path)
+    assert document["interrupted"]
+    assert [(cell["rule"], cell["size"]) for cell in document["cells"]] == [("triangular", 10)]
+    assert "numpy, Heaviside + triangular, 1 thread" in printed
+    assert "Interrupted" in printed

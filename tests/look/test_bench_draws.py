@@ -1,0 +1,32 @@
+"""The measurement of our draws beside the frameworks' own: it prints a ratio for each of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from bench import draws as bench
+from multigrad.errors import BackendNotFound
+
+OWN = {"numpy": 2, "torch": 1, "jax": 1, "tensorflow": 2}
+
+
+@pytest.mark.backends(*OWN)
+def test_a_ratio_is_printed_for_each_of_the_frameworks_own_ways(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "SIZE", 1000)
+    monkeypatch.setattr(bench, "keep_memory", bool)  # it would hold for the tests after this one
+    bench.main([backend.name], rounds=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == OWN[backend.name]
+    for line in lines:
+        ours, _, ratio = map(float, re.findall(r"\d+\.\d+", line)[-3:])
+        assert line.startswith(backend.name) and ours > 0 and ratio > 0
+
+
+def test_a_framework_that_is_none_of_ours_is_refused() -> None:
+    with pytest.raises(BackendNotFound, match="did you mean 'torch'"):
+        bench.main(["torhc"])

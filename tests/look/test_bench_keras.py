@@ -1,0 +1,263 @@
+"""What `multigrad bench` says of bridges and of Keras layers: the right rows, rivals with the right
+numbers, files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from ..written.hosts_and_guests import every_host
+
+pytestmark = pytest.mark.needs("typer", "rich")
+
+FEW = {"seconds": 0.0, "fewest": 3, "most": 3, "block": 0.0}
+SMALL = {"features": 4, "units": 8, "batch": 5, "batches": 2}
+
+ORACLE = """
+import sys
+import numpy as np
+import keras
+from multigrad.bench.rivals.in_keras import Step
+
+generator = np.random.default_rng(0)
+x = generator.normal(size=(6, 4)).astype("float32")
+weights = generator.normal(size=(4, 5)).astype("float32")
+targets = generator.normal(size=(6, 5)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, use_bias=False), Step()])
+model.set_weights([weights])
+model.compile(keras.optimizers.SGD(1.0), "mse")
+model.fit(x, targets, batch_size=6, epochs=1, verbose=0)
+pre = x.astype("float64") @ weights.astype("float64")
+grad_out = 2 * ((pre > 0) - targets) / targets.size
+grad = x.T @ (grad_out * np.maximum(1 - np.abs(pre), 0))
+np.testing.assert_allclose(weights - model.get_weights()[0], grad, rtol=1e-5, atol=1e-6)
+assert np.abs(grad).max() > 0.01
+"""
+
+
+def invoke_bench(*words: object) -> Any:
+    """Run the command in this process."""
+    from typer.testing import CliRunner
+
+    from multigrad.look.command.app import app
+
+    with patch.dict(os.environ, COLUMNS="120"):
+        return CliRunner().invoke(app, ["bench", *map(str, words)])
+
+
+def run_python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def make_contest(part: str = "bridges", size: int = 1_000_000) -> Any:
+    """Return what a measurement gives: the guest took twice the native time."""
+    from multigrad.bench.cases import STEP
+    from multigrad.bench.contests import Contest
+    from multigrad.bench.measure import Race
+
+    race = Race(
+        {"native": [1.0, 2.0, 3.0], "multigrad": [2.0, 4.0, 6.0]}, {"native": 1, "multigrad": 1}
+    )
+    timings = {name: race.summarize(name) for name in race.figures}
+    ratios = {"multigrad": race.compare("multigrad", "native")}
+    return Contest(part, "torch", STEP, size, 1, timings, ratios)
+
+
+# --- bridges --------------------------------------------------------------------------------------
+
+
+@every_host
+def test_a_host_has_a_row_for_each_other_framework_that_is_installed(
+    host: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bench.json"
+    words = ("-m", "multigrad.cli", "bench", "--quick", "--only", "bridges")
+    words = (*words, "--backends", f"{host},numpy", "--sizes", "64,100")
+    result = run_python(*words, "--json", str(path))
+    assert result.returncode == 0, result.stderr
+    document = json.loads(path.read_text())
+    assert document["cells"] == document["overheads"] == document["failures"] == []
+    rows = [(row["part"], row["backend"], row["size"]) for row in document["contests"]]
+    assert rows == [("bridges", host, 64), ("bridges", host, 100)]
+    for contest in document["contests"]:
+        assert (contest["forward"], contest["rule"]) == ("Heaviside", "triangular")
+        assert list(contest["timings"]) == ["native", "numpy"]
+        assert all(timing["minimum"] > 0 for timing in contest["timings"].values())
+        assert list(contest["ratios"]) == ["numpy"]
+    assert "Bridges" in result.stdout
+
+
+@every_host
+def test_a_bridged_contender_gives_the_numbers_of_the_native_one(host: str) -> None:
+    from functools import partial
+
+    from multigrad.bench.bridges import run_in
+    from multigrad.bench.harness import load, make_values
+    from multigrad.rules.in_force.activation import Activation
+
+    harness = load(host)
+    x, grad_out = make_values(500)
+    tensors = harness.make_inputs(x, grad_out)
+    bridged = partial(run_in, "numpy", Activation("Heaviside", rule="triangular"))
+    output, gradient = harness.build_step(bridged, *tensors)()
+    np.testing.assert_array_equal(harness.to_numpy(output), x > 0)
+    expected = grad_out * np.maximum(1 - np.abs(x), 0)
+    np.testing.assert_allclose(harness.to_numpy(gradient), expected, rtol=1e-6, atol=1e-7)
+
+
+# --- Keras ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("keras")
+@every_host
+def test_keras_has_a_row_for_our_layer_and_for_each_framework_it_can_run_in(host: str) -> None:
+    from multigrad.bench.cases import Effort
+    from multigrad.bench.fits import Workload, measure_fits
+
+    versions: dict[str, str] = {}
+    few, small = Effort(**FEW), Workload(**SMALL)
+    contest = measure_fits(host, ["numpy"], 1, few, versions, small)
+    assert (contest.part, contest.backend, contest.size) == ("keras", host, 40)
+    assert list(contest.timings) == ["native", "multigrad", "multigrad in numpy"]
+    assert list(contest.ratios) == ["multigrad", "multigrad in numpy"]
+    assert all(timing.minimum > 0 for timing in contest.timings.values())
+    assert all(timing.rounds == 3 for timing in contest.timings.values())
+    assert versions["keras"].startswith("Keras 3")
+
+
+@pytest.mark.needs("keras")
+@every_host
+def test_the_hand_written_layer_trains_by_the_formula(host: str) -> None:
+    result = run_python("-c", ORACLE, KERAS_BACKEND=host)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.needs("keras")
+def test_a_process_that_fails_says_what_it_said_last() -> None:
+    from multigrad.bench.cases import Effort
+    from multigrad.bench.fits import measure_fits
+    from multigrad.errors import MultigradError
+
+    with pytest.raises(MultigradError, match="no_such_framework"):
+        measure_fits("no_such_framework", [], 1, Effort(**FEW), {})
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_numpy_alone_has_neither_bridges_nor_keras(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    words = ("--quick", "--only", "bridges,keras", "--backends", "numpy", "--json", path)
+    result = invoke_bench(*words)
+    assert result.exit_code == 0, result.output
+    document = json.loads(path.read_text())
+    assert document["contests"] == document["absences"] == document["failures"] == []
+
+
+def test_what_is_not_installed_is_said_in_a_line_and_is_no_error() -> None:
+    code = """
+import sys
+from importlib import util
+find_spec = util.find_spec
+util.find_spec = lambda name, *rest: None if name in ("keras", "jax") else find_spec(name, *rest)
+from multigrad.cli import main
+main()
+"""
+    words = ("--quick", "--only", "keras")
+    result = run_python("-c", code, "bench", *words)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert "jax is not installed; type: pip install 'multigrad-rules[jax]'" in lines
+    assert "keras is not installed; type: pip install 'multigrad-rules[keras]'" in lines
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--only", "bridge"), "did you mean 'bridges'"),
+        (("--only", "keras", "--rules", "arctan"), "--rules triangular"),
+    ],
+)
+def test_a_part_that_cannot_be_measured_is_an_error(words: tuple[str, ...], text: str) -> None:
+    result = invoke_bench("--quick", *words)
+    assert result.exit_code == 2
+    assert text in result.stderr
+
+
+def test_other_rules_are_measured_without_bridges_and_keras() -> None:
+    from multigrad.bench.cases import choose_cases, choose_parts
+
+    assert choose_parts([], choose_cases(["arctan"])) == ["rules"]
+    assert choose_parts([], choose_cases([])) == ["rules", "bridges", "keras"]
+
+
+def test_show_prints_the_layer_written_by_hand() -> None:
+    output = invoke_bench("--show", "--backends", "keras").output
+    assert "class Step(keras.layers.Layer)" in output
+
+
+# --- tables and files -----------------------------------------------------------------------------
+
+
+def test_tables_show_native_time_ratio_and_target() -> None:
+    from rich.console import Console
+
+    from multigrad.bench.report import show
+    from multigrad.bench.results import Results
+
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    show(console, Results(contests=[make_contest(), make_contest("keras", 45)]))
+    rows = [line.split() for line in console.export_text().splitlines()]
+    bridge = ["torch", "multigrad", "1e6", "2.00", "4.00", "2.00", "2.00,", "2.00", "2"]
+    fit = ["torch", "multigrad", "45", "0.00", "0.00", "2.00", "2.00,", "2.00", "1.05"]
+    assert bridge in rows
+    assert fit in rows
+
+
+def test_contests_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    from multigrad.bench import results
+
+    path = tmp_path / "bench.json"
+    found = results.Results(contests=[make_contest(), make_contest("keras")], absences=["no jax"])
+    results.write(found, path)
+    again = results.read(path)
+    assert again.contests == found.contests
+    assert again.absences == ["no jax"]
+
+
+def test_a_file_from_before_there_were_contests_is_read() -> None:
+    from multigrad.bench.results import Results, from_document, to_document
+
+    document = to_document(Results())
+    del document["contests"], document["absences"]
+    assert from_document(document).contests == []
+
+
+def test_contests_are_compared_with_those_of_the_same_part() -> None:
+    from multigrad.bench.compare import compare
+    from multigrad.bench.report import format_title
+    from multigrad.bench.results import Results
+
+    then = Results(contests=[make_contest("bridges"), make_contest("keras")])
+    now = Results(contests=[make_contest("keras")])
+    changes = compare(then, now)
+    assert [change.rival for change in changes] == ["native", "multigrad"]
+    assert format_title(changes[0].cell) == "keras, torch, Heaviside + triangular, 1 thread"
+    assert all(change.of_medians == 1 for change in changes)

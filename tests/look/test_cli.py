@@ -1,0 +1,328 @@
+"""The command line: what each command prints, also about a mistake and a missing extra."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.anywhere
+
+COMMANDS = [
+    "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
+    "plot",
+]  # fmt: skip
+needs_cli = pytest.mark.needs("typer", "rich")
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the command with these words; the screen is wide enough for every table."""
+    from typer.testing import CliRunner
+
+    from multigrad.look.command.app import app
+
+    monkeypatch.setenv("COLUMNS", "200")
+    runner = CliRunner()
+    return lambda *words: runner.invoke(app, list(words))
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+
+@needs_cli
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example_of_the_command(invoke: Any, command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: multigrad {command}" in result.output
+
+
+@needs_cli
+def test_help_without_a_command_names_them_all(invoke: Any) -> None:
+    output = invoke("--help").output
+    assert all(command in output for command in COMMANDS)
+
+
+@needs_cli
+@pytest.mark.parametrize("command", ["backends", "rules", "show"])
+def test_the_example_in_the_help_runs(invoke: Any, command: str) -> None:
+    example = invoke(command, "--help").output.partition("Example: multigrad ")[2]
+    result = invoke(*example.splitlines()[0].strip(" │").split())
+    assert result.exit_code == 0, result.output
+
+
+@needs_cli
+def test_backends_lists_each_backend_with_its_version_or_the_reason_why_not(invoke: Any) -> None:
+    lines = invoke("backends").output.splitlines()
+    for row in xg.backends():
+        (line,) = [line for line in lines if row.name in line.split()]
+        assert (row.version or "no") in line
+        assert ("yes" in line.split()) == row.installed
+    assert any("numpy" in line and np.__version__ in line for line in lines)
+
+
+@needs_cli
+def test_show_prints_the_graph_of_a_rule(invoke: Any) -> None:
+    assert invoke("show", "triangular").output.strip() == xg.show("triangular").strip()
+
+
+@needs_cli
+def test_show_under_an_activation_prints_forward_too(invoke: Any) -> None:
+    alone = invoke("show", "triangular").output
+    under = invoke("show", "triangular", "--forward", "Heaviside").output
+    assert under != alone
+    assert "Heaviside" in under
+    assert "arctan(tin" in invoke("show", "triangular", "--forward", "numpy:arctan").output
+
+
+@needs_cli
+def test_show_with_memory_says_what_is_kept_and_in_how_many_bytes(invoke: Any) -> None:
+    words = ("show", "rectangular", "--forward", "Heaviside")
+    graph, kept = invoke(*words).output, invoke(*words, "--memory").output
+    assert kept.startswith(graph.strip())
+    act = xg.activation("Heaviside", rule="rectangular")
+    assert kept.strip() == xg.show(act, memory=True).strip()
+    last = kept.partition("kept for backward")[2]
+    assert "kept = and(ge(tin, a), le(tin, b))" in last
+    assert "1 byte per element" in last
+
+
+@needs_cli
+def test_source_prints_the_code_of_one_backend(invoke: Any) -> None:
+    words = ("source", "triangular", "numpy", "--forward", "Heaviside")
+    expected = xg.source(xg.get("triangular"), "numpy", forward="Heaviside")
+    output = invoke(*words).output
+    assert output.strip() == expected.strip()
+    compile(output, "source", "exec")
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("show", "triangluar"), "triangular"),
+        (("show", "triangular", "--forward", "Heavyside"), "Heaviside"),
+        (("source", "triangluar", "numpy"), "triangular"),
+        (("source", "triangular", "nunpy"), "numpy"),
+        (("source", "triangular", "numpy", "--forward", "Heavyside"), "Heaviside"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_a_suggestion(
+    invoke: Any, words: tuple[str, ...], hint: str
+) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert f"did you mean {hint!r}" in result.output
+    assert "Traceback" not in result.output
+
+
+@needs_cli
+def test_an_unknown_command_is_an_error(invoke: Any) -> None:
+    assert invoke("shwo").exit_code == 2
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_the_command_names_the_install_line(missing: str) -> None:
+    result = run_python(
+        f"import sys; sys.modules[{missing!r}] = None; from multigrad.cli import main; main()"
+    )
+    assert result.returncode == 2
+    assert "pip install 'multigrad-rules[cli]'" in result.stderr
+    assert missing in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@needs_cli
+def test_the_module_runs_as_the_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "multigrad.cli", "show", "no_such_rule"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "no_such_rule" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# --- check and parity -----------------------------------------------------------------------------
+
+MODULE = """
+import multigrad as xg
+from multigrad import xp
+
+clipped = xg.function(
+    lambda x, limit: xp.clip(x, 0.0, limit),
+    lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
+)
+forgotten = xg.function(
+    lambda x, limit: xp.clip(x, 0.0, limit), lambda grad_out, x, limit: (grad_out, None)
+)
+
+
+def window(ctx, grad_out, tin):
+    return grad_out * (abs(tin) < 1)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the current folder."""
+    (tmp_path / "functions_of_mine.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "functions_of_mine", raising=False)
+    return "functions_of_mine"
+
+
+@needs_cli
+def test_check_tells_a_right_gradient_from_a_wrong_one(invoke: Any, module: str) -> None:
+    right = invoke("check", f"{module}:clipped", "--input", "3x4", "--number", "1.5")
+    assert right.exit_code == 0
+    assert "the gradient is the true one" in right.output
+    wrong = invoke("check", f"{module}:forgotten", "--input", "3x4", "--number", "1.5")
+    assert wrong.exit_code == 1
+    assert "THE GRADIENT IS WRONG" in wrong.output
+
+
+@needs_cli
+def test_check_of_a_rule_under_an_activation_describes_it(invoke: Any, module: str) -> None:
+    result = invoke("check", f"{module}:window", "--forward", "Heaviside")
+    assert result.exit_code == 0
+    assert "the surrogate differs from the true derivative by at most 1" in result.output
+
+
+@needs_cli
+def test_parity_of_a_saved_file_in_sixteen_bits(invoke: Any, tmp_path: Any) -> None:
+    file = tmp_path / "triangular.json"
+    xg.save(xg.get("triangular"), file)
+    result = invoke(
+        "parity", str(file), "--forward", "Heaviside", "--backends", "numpy", "--dtype", "float16"
+    )
+    assert result.exit_code == 0, result.output
+    assert "the same numbers everywhere" in result.output
+    assert "float16" in result.output
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "functions_of_mine:cliped"), "no 'cliped'; did you mean 'clipped'?"),
+        (("check", "no_such_module:f"), "there is no module 'no_such_module' here"),
+        (("check", "triangluar"), "no rule named 'triangluar'; did you mean 'triangular'?"),
+        (
+            ("check", "functions_of_mine:clipped", "--input", "3by4"),
+            "'3by4' is no shape; write it as 3x4",
+        ),
+        (("parity", "triangular", "--backends", "torhc"), "no backend named 'torhc'"),
+        (("check", "functions_of_mine:clipped", "--forward", "ReLU"), "has a forward of its own"),
+        (("check", "nowhere.json"), "No such file"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(
+    invoke: Any, module: str, words: tuple[str, ...], message: str
+) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+# --- eject ----------------------------------------------------------------------------------------
+
+
+@needs_cli
+def test_eject_prints_a_file_with_the_params_that_are_given(invoke: Any) -> None:
+    words = ["eject", "triangular", "--backend", "numpy", "--forward", "heaviside"]
+    result = invoke(*words, "--param", "width=2.0")
+    assert result.exit_code == 0, result.output
+    bound = xg.get("triangular").with_params(width=2.0)
+    text = xg.source(bound, "numpy", forward="Heaviside", standalone=True)
+    assert result.stdout == text
+    assert "def triangular(tin, width=2.0):" in text
+
+
+@needs_cli
+def test_eject_writes_over_no_file_unless_it_is_told_to(invoke: Any, tmp_path: Path) -> None:
+    xg.save(xg.get("rectangular").with_params(a=-0.25), tmp_path / "saved.json")
+    out = tmp_path / "spike.py"
+    words = ["eject", str(tmp_path / "saved.json"), "--backend", "numpy", "--out", str(out)]
+    assert invoke(*words).exit_code == 0
+    first = out.read_text()
+    assert "a=-0.25" in first
+    out.write_text("mine")
+    refused = invoke(*words)
+    assert refused.exit_code == 2 and "--force" in refused.output
+    assert out.read_text() == "mine"
+    assert invoke(*words, "--force").exit_code == 0
+    assert out.read_text() == first
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["triangulr", "--backend", "numpy"], "did you mean 'triangular'"),
+        (["triangular", "--backend", "tinygrad"], "no backend named 'tinygrad'"),
+        (["triangular", "--backend", "numpy", "--param", "width"], "write it as width=2.0"),
+        (["triangular", "--backend", "numpy", "--param", "widht=2"], "width"),
+    ],
+)
+def test_eject_says_what_is_wrong(invoke: Any, words: list[str], message: str) -> None:
+    result = invoke("eject", *words)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@needs_cli
+def test_the_version_is_printed(invoke: Any) -> None:
+    assert invoke("--version").output.strip() == f"multigrad {xg.__version__}"
+
+
+@needs_cli
+def test_source_takes_its_words_in_either_order_and_numpy_for_none(invoke: Any) -> None:
+    expected = xg.source("triangular", "numpy").strip()
+    for words in (("triangular",), ("triangular", "numpy"), ("numpy", "triangular")):
+        assert invoke("source", *words).output.strip() == expected
+
+
+@needs_cli
+def test_a_misspelled_command_is_told_with_the_right_one(invoke: Any) -> None:
+    assert "Did you mean 'show'" in invoke("shwo").output
+
+
+@needs_cli
+@pytest.mark.parametrize("where", ["multigrad.look.command.app.app", "multigrad.look.command._run"])
+def test_an_interrupt_ends_in_one_line(where: str) -> None:
+    module, _, name = where.rpartition(".")
+    result = run_python(
+        f"import multigrad.cli, {module} as module\n"
+        f"def stop(): raise KeyboardInterrupt\nmodule.{name} = stop\nmultigrad.cli.main()"
+    )
+    assert (result.returncode, result.stderr) == (130, "stopped\n")
+
+
+@needs_cli
+@pytest.mark.parametrize("words", [["-h"], ["show", "-h"]], ids=" ".join)
+def test_the_short_option_asks_for_help_too(invoke: Any, words: list[str]) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+@needs_cli
+def test_a_reader_that_has_gone_is_no_error_of_the_command() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "multigrad.cli", "check", "triangular"]
+    done = subprocess.run(command, check=False, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""

@@ -1,0 +1,153 @@
+"""The frameworks' own gradient checkers on every op, first and second order, in float64; random
+rules too.
+
+An op's meaning and its VJP make a Function, which is lowered as a rule is: with residuals, attached
+to autodiff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.graph.ir.graph import Graph
+from multigrad.graph.passes.simplify import simplify
+from multigrad.lowering.function_graph import FunctionGraph
+from multigrad.lowering.lower import lower_graphs
+from multigrad.testing.conformance.vjps.test_vjps import FUNCTIONS, X, record
+from multigrad.trace.derived.derivatives import pullback
+
+from ..rules.library.test_rules_checkers import tensorflow_error
+
+RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
+KEY = (3, 4)
+each_function = pytest.mark.parametrize("name", FUNCTIONS)
+each_random_rule = pytest.mark.parametrize("rule", RANDOM)
+
+
+@cache
+def graphs(name: str) -> tuple[Graph, Graph]:
+    """A function made of the op, and its pullback."""
+    forward = record(name)
+    return forward, simplify(pullback(forward))
+
+
+def lower(name: str, backend: str) -> Callable[[Any], Any]:
+    """The function with its own derivative, as the backend calls it."""
+    return lower_graphs(
+        FunctionGraph(f"{name} with its VJP", *graphs(name)), load_backend(backend)
+    ).call
+
+
+@each_function
+@pytest.mark.needs("torch")
+def test_torch_gradcheck_accepts_every_vjp_twice(name: str) -> None:
+    import torch
+
+    f, x = lower(name, "torch"), torch.tensor(X, requires_grad=True)
+    assert torch.autograd.gradcheck(f, (x,))
+    assert torch.autograd.gradgradcheck(f, (x,))
+
+
+# Not with every attribute: each takes ten programs.
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if "=" not in name])
+@pytest.mark.needs("jax")
+def test_jax_check_grads_accepts_every_vjp_twice(name: str) -> None:
+    import jax
+    from jax.test_util import check_grads
+
+    f = lower(name, "jax")
+    with jax.enable_x64(True):  # op by op: what XLA compiles for one function serves the others
+        check_grads(lambda x: f(jax.numpy.asarray(x)), (X,), order=2, modes=["rev"], eps=1e-5)
+
+
+def relative_error(f: Callable[[Any], Any]) -> float:
+    """How far the gradient is from central differences, of the largest of them."""
+    import tensorflow as tf
+
+    (theoretical,), (numerical,) = tf.test.compute_gradient(f, [tf.constant(X)], 1e-5)
+    return np.abs(theoretical - numerical).max() / max(1.0, np.abs(numerical).max())
+
+
+@each_function
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_compute_gradient_agrees_with_every_vjp_twice(name: str) -> None:
+    import tensorflow as tf
+
+    f = lower(name, "tensorflow")
+
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x)
+
+    assert relative_error(f) < 1e-6
+    assert relative_error(gradient) < 1e-6
+
+
+# --- rules that draw: with a key they are functions like any other --------------------------------
+
+
+def backward_of(rule: str, backend: str) -> Callable[..., Any]:
+    """`(tin, *params, key)` under Tanh."""
+    f = xg.lower(rule, backend, forward="Tanh")
+    return f.apply if backend == "torch" else f
+
+
+def values_of(rule: str) -> list[float]:
+    params = xg.get(rule).params
+    return [float(params[name]) for name in sorted(params)]
+
+
+@each_random_rule
+@pytest.mark.needs("torch")
+def test_torch_differentiates_the_backward_of_rules_that_draw(rule: str) -> None:
+    import torch
+
+    f = backward_of(rule, "torch")
+
+    def backward(x: Any, g: Any) -> Any:
+        (grad_in,) = torch.autograd.grad(f(x, *values_of(rule), KEY), x, g, create_graph=True)
+        return grad_in
+
+    x = torch.tensor(X, requires_grad=True)
+    g = torch.tensor(np.cos(7 * X), requires_grad=True)
+    assert torch.autograd.gradcheck(backward, (x, g))
+
+
+@each_random_rule
+@pytest.mark.needs("jax")
+def test_jax_differentiates_the_backward_of_rules_that_draw(rule: str) -> None:
+    import jax
+    from jax.test_util import check_grads
+
+    f, key = backward_of(rule, "jax"), np.array(KEY, np.uint32)
+
+    def backward(x: Any, g: Any) -> Any:
+        return jax.vjp(lambda tin: f(tin, *values_of(rule), key), x)[1](g)[0]
+
+    with jax.enable_x64(True):
+        check_grads(backward, (X, np.cos(7 * X)), order=1, modes=["rev"], eps=1e-5)
+
+
+@each_random_rule
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_differentiates_the_backward_of_rules_that_draw(rule: str) -> None:
+    import tensorflow as tf
+
+    f = backward_of(rule, "tensorflow")
+
+    def backward(x: Any, g: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x, *values_of(rule), KEY)
+        return tape.gradient(y, x, output_gradients=g)
+
+    assert tensorflow_error(backward, X, np.cos(7 * X)) < 1e-8

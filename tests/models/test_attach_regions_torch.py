@@ -1,0 +1,254 @@
+"""Regions that torch runs again in backward: the second run has the rules, numbers, names and draws
+of the first, whatever has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import multigrad as xg
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+checkpoint = torch.utils.checkpoint.checkpoint
+
+from ..harness.models.attached import DOUBLES, registered_rules
+
+pytestmark = pytest.mark.needs("torch")
+REENTRANT = pytest.mark.parametrize("reentrant", [True, False])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rules() -> Iterator[None]:
+    with registered_rules():
+        yield
+
+
+def by_layer(rule: Any) -> Any:
+    model = nn.Sequential(nn.ReLU())
+    xg.attach(model, {"0": rule})
+    return model
+
+
+def by_operation(rule: Any) -> Any:
+    model = nn.Sequential(nn.ReLU())
+    xg.attach(model, {"relu": rule})
+    return model
+
+
+def by_any_layer(rule: Any) -> Any:
+    model = nn.Sequential(nn.Softplus())
+    xg.attach(model, {"0": rule})
+    return model
+
+
+def by_override(rule: Any) -> Any:
+    return xg.override(torch.relu, {"relu": rule})
+
+
+def by_activation(rule: Any) -> Any:
+    return xg.activation("ReLU", rule)
+
+
+def by_module(rule: Any) -> Any:
+    return xg.Activation("ReLU", rule)
+
+
+WAYS = pytest.mark.parametrize(
+    "way", [by_layer, by_operation, by_any_layer, by_override, by_activation, by_module]
+)
+
+
+def through(function: Callable[[Any], Any], x: Any, reentrant: bool) -> Any:
+    return checkpoint(function, x, use_reentrant=reentrant).sum()
+
+
+@REENTRANT
+@WAYS
+def test_a_schedule_that_is_stepped_before_backward_acts_at_the_next_forward(
+    way: Any, reentrant: bool
+) -> None:
+    width = xg.schedule.linear(1.0, 2.0, steps=1)
+    function = way(xg.get("triangular").with_params(width=width))
+    x = torch.tensor([0.5], requires_grad=True)
+    y = through(function, x, reentrant)
+    width.step()
+    y.backward()
+    assert x.grad.item() == 0.5
+    x.grad = None
+    through(function, x, reentrant).backward()
+    assert x.grad.item() == 0.75
+
+
+@REENTRANT
+def test_regions_of_several_steps_each_have_the_number_of_theirs(reentrant: bool) -> None:
+    width = xg.schedule.piecewise({0: 1.0, 1: 2.0, 2: 4.0})
+    function = by_operation(xg.get("triangular").with_params(width=width))
+    xs = [torch.tensor([0.5], requires_grad=True) for _ in range(3)]
+    ys = []
+    for x in xs:
+        ys.append(through(function, x, reentrant))
+        if x is not xs[-1]:
+            width.step()
+    for y in reversed(ys):
+        y.backward()
+    assert [x.grad.item() for x in xs] == [0.5, 0.75, 0.875]
+
+
+@REENTRANT
+@WAYS
+def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward(
+    way: Any, reentrant: bool
+) -> None:
+    def times(factor: float) -> None:
+        xg.register("replaced", override=True)(lambda ctx, grad_out, tin: factor * grad_out)
+
+    times(10.0)
+    try:
+        function = way("replaced")
+        x = torch.ones(1, requires_grad=True)
+        y = through(function, x, reentrant)
+        times(3.0)
+        y.backward()
+        assert x.grad.item() == 10.0
+        x.grad = None
+        through(function, x, reentrant).backward()
+        assert x.grad.item() == 3.0
+    finally:
+        xg.unregister("replaced")
+
+
+@REENTRANT
+@WAYS
+def test_a_random_rule_draws_anew_at_each_step(way: Any, reentrant: bool) -> None:
+    function, found = way("noise"), []
+    for _ in range(3):
+        x = torch.ones(2, requires_grad=True)
+        through(function, x, reentrant).backward()
+        found.append(tuple(x.grad.tolist()))
+    assert len(set(found)) == 3
+
+
+def test_draws_of_a_reentrant_region_stay_with_the_calls_that_made_them() -> None:
+    class Drawing(nn.Module):
+        def forward(self, x: Any, mask: Any) -> Any:
+            torch.relu(mask)  # no gradient passes this one, in the second run
+            return self.noise(torch.relu(x))
+
+    model = Drawing()
+    model.noise = xg.Activation("Linear", "noise")
+    found = []
+    with xg.attach(model, {"relu": "noise"}):
+        for reentrant in (True, None):
+            torch.manual_seed(7)
+            x, mask = torch.ones(3, requires_grad=True), torch.ones(2)
+            if reentrant is None:
+                y = model(x, mask)
+            else:
+                y = checkpoint(model, x, mask, use_reentrant=True)
+            y.sum().backward()
+            found.append(x.grad)
+    # Outside of regions a call without a gradient draws nothing: so only the region is repeatable.
+    torch.manual_seed(7)
+    x = torch.ones(3, requires_grad=True)
+    with xg.attach(model, {"relu": "noise"}):
+        checkpoint(model, x, torch.ones(2), use_reentrant=True).sum().backward()
+    assert torch.equal(x.grad, found[0])
+
+
+@REENTRANT
+@pytest.mark.parametrize(
+    ("selector", "rule"),
+    [("0", DOUBLES), ("relu", DOUBLES), ("1", xg.attribution.epsilon(0.5)), ("1", DOUBLES)],
+)
+def test_a_handle_that_is_detached_before_backward_acts_in_the_second_run(
+    selector: str, rule: Any, reentrant: bool
+) -> None:
+    def run(keeps: bool) -> tuple[Any, Any]:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.ReLU(), nn.Linear(4, 4), nn.Tanh())
+        x = torch.linspace(-1.0, 2.0, 8).reshape(2, 4).requires_grad_()
+        handle = xg.attach(model, {selector: rule})
+        if keeps:
+            y = model(x).sum()
+        else:
+            y = through(model, x, reentrant)
+            handle.detach()
+        y.backward()
+        assert keeps or type(model[0]) is nn.ReLU
+        return x.grad, model[1].weight.grad
+
+    for mine, its in zip(run(False), run(True), strict=True):
+        torch.testing.assert_close(mine, its)
+
+
+def test_a_composite_that_is_detached_before_backward_acts_in_the_second_run() -> None:
+    def run(reentrant: bool | None) -> Any:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+        x = torch.linspace(-1.0, 2.0, 8).reshape(2, 4).requires_grad_()
+        with xg.attach(model, xg.composites.epsilon_plus(canonize=True)):
+            y = model(x).sum() if reentrant is None else through(model, x, reentrant)
+        y.backward()
+        return x.grad
+
+    torch.testing.assert_close(run(True), run(None))
+    torch.testing.assert_close(run(False), run(None))
+
+
+@REENTRANT
+@pytest.mark.parametrize("selector", ["0", "relu"])
+@pytest.mark.parametrize("has_other", [True, False])
+def test_a_rule_that_is_attached_before_backward_acts_at_the_next_forward(
+    selector: str, reentrant: bool, has_other: bool
+) -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 3.0
+
+    model = nn.Sequential(nn.ReLU(), Scaled())
+    if has_other:
+        xg.attach(model, {"mul": DOUBLES})
+    x = torch.ones(2, requires_grad=True)
+    y = through(model, x, reentrant)
+    own = 2.0 if has_other else 3.0
+    with xg.attach(model, {selector: "zero_all"}):
+        y.backward()
+        assert x.grad.tolist() == [own, own]
+        x.grad = None
+        through(model, x, reentrant).backward()
+        assert x.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def zero_all() -> Iterator[None]:
+    xg.register("zero_all")(lambda ctx, grad_out, tin: grad_out * 0.0)
+    yield
+    xg.unregister("zero_all")
+
+
+@REENTRANT
+@pytest.mark.parametrize("outer_reentrant", [True, False])
+def test_a_region_within_a_region_has_what_stood_at_the_first_run_of_both(
+    outer_reentrant: bool, reentrant: bool
+) -> None:
+    width = xg.schedule.linear(1.0, 2.0, steps=1)
+    model = by_operation(xg.get("triangular").with_params(width=width))
+    x = torch.tensor([0.5], requires_grad=True)
+    y = through(lambda x: checkpoint(model, x, use_reentrant=reentrant), x, outer_reentrant)
+    width.step()
+    y.backward()
+    assert x.grad.item() == 0.5
+
+
+@WAYS
+def test_a_tensor_that_is_a_rules_number_is_read_at_each_forward(way: Any) -> None:
+    width, x = torch.tensor(1.0), torch.tensor([0.5], requires_grad=True)
+    function = way(xg.get("triangular").with_params(width=width))
+    for called in (function, torch.compile(function, backend="eager")):
+        for number, expected in ((1.0, 0.5), (2.0, 0.75)):
+            width.fill_(number)
+            assert torch.autograd.grad(called(x).sum(), x)[0].item() == expected

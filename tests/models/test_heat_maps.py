@@ -1,0 +1,230 @@
+"""One composite on the same network in every framework: the heat map is that of the rules applied
+layer by layer, by hand, on NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.models import attribution as lrp
+
+RNG = np.random.default_rng(17)
+CHANNELS, SIZE, CLASSES = 4, 6, 3
+STATISTICS = ("mean", "variance", "scale", "shift")
+EPSILON = 1e-3  # of the normalizations
+SAME = {"strides": (1, 1), "padding": ((1, 1),) * 2, "dilations": (1, 1), "groups": 1}
+
+
+def array(*shape: int) -> Any:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def normalization() -> dict[str, Any]:
+    found = {name: 0.3 * array(CHANNELS) for name in STATISTICS}
+    return {**found, "variance": 1 + found["variance"], "scale": 1 + found["scale"]}
+
+
+# A residual network: two convolutions with normalizations, an addition, a pooling, a dense layer.
+WEIGHTS: dict[str, Any] = {
+    "one": array(CHANNELS, 2, 3, 3),
+    "norm_one": normalization(),
+    "two": array(CHANNELS, CHANNELS, 3, 3),
+    "bias_two": array(CHANNELS),
+    "norm_two": normalization(),
+    "dense": array(CHANNELS, CLASSES),
+    "bias": array(CLASSES),
+}
+X = np.clip(array(2, 2, SIZE, SIZE), -2, 2)
+COMPOSITES = {
+    "epsilon_plus": xg.composites.epsilon_plus(canonize=True),
+    "epsilon_gamma_box": xg.composites.epsilon_gamma_box(-2.0, 2.0, canonize=True),
+    "epsilon_alpha2_beta1_flat": xg.composites.epsilon_alpha2_beta1_flat(canonize=True),
+    "guided_backprop": xg.composites.guided_backprop(),
+}
+RULES = {
+    "epsilon_plus": (lrp.zplus(), lrp.zplus()),
+    "epsilon_gamma_box": (lrp.zbox(-2.0, 2.0), lrp.gamma()),
+    "epsilon_alpha2_beta1_flat": (lrp.flat(), lrp.alpha_beta()),
+}
+
+
+def merged(weight: str, bias: Any, norm: str) -> tuple[Any, Any]:
+    statistics = [WEIGHTS[norm][name] for name in STATISTICS]
+    return lrp.merge_batch_norm(WEIGHTS[weight], bias, *statistics, epsilon=EPSILON)
+
+
+def by_hand(name: str) -> Any:
+    """The heat map of class 1, from NumPy's own layers."""
+    first, inner = RULES.get(name, (lrp.epsilon(0.0),) * 2)
+    kind = inner.over("convolution", **SAME)
+    relu = xg.get("guided" if name == "guided_backprop" else "pass")
+    one, back_one = xg.vjp(first.over("convolution", **SAME), X, *merged("one", None, "norm_one"))
+    h = np.maximum(one, 0)
+    two, back_two = xg.vjp(kind, h, *merged("two", WEIGHTS["bias_two"], "norm_two"))
+    total, back_total = xg.vjp(lrp.norm().over("addition"), two, h)
+    k = np.maximum(total, 0)
+    pool = lrp.norm().over("adaptive_average_pooling", counts=(1, 1))
+    pooled, back_pooled = xg.vjp(pool, k)
+    linear = lrp.epsilon().over("linear")
+    out, back = xg.vjp(linear, pooled[:, :, 0, 0], WEIGHTS["dense"], WEIGHTS["bias"])
+    given = np.zeros_like(out)
+    given[:, 1] = 1
+    if name == "guided_backprop":  # linear layers keep their own gradient
+        g = np.broadcast_to((given @ WEIGHTS["dense"].T)[:, :, None, None] / SIZE**2, k.shape)
+        g = relu(None, g.astype(np.float32), total)
+        g = g + own(h, *merged("two", None, "norm_two"), g)
+        return own(X, *merged("one", None, "norm_one"), relu(None, g, one))
+    g = relu(None, back_pooled(back(given)[0][:, :, None, None])[0], total)
+    of_two, of_h = back_total(g)[:2]
+    return back_one(relu(None, of_h + back_two(of_two)[0], one))[0]
+
+
+def own(x: Any, weight: Any, bias: Any, g: Any) -> Any:
+    conv = xg.function(lambda x, w: xg.xp.conv(xg.xp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), w))
+    return xg.vjp(conv, x, weight)[1](g)[0]
+
+
+def on_torch(composite: Any) -> Any:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Conv2d(2, CHANNELS, 3, padding=1, bias=False)
+            self.norm_one = nn.BatchNorm2d(CHANNELS, eps=EPSILON)
+            self.two = nn.Conv2d(CHANNELS, CHANNELS, 3, padding="same")
+            self.norm_two = nn.BatchNorm2d(CHANNELS, eps=EPSILON)
+            self.dense = nn.Linear(CHANNELS, CLASSES)
+
+        def forward(self, x: Any) -> Any:
+            h = F.relu(self.norm_one(self.one(x)))
+            h = torch.relu_(self.norm_two(self.two(h)) + h)
+            return self.dense(h.mean((2, 3)))
+
+    network = Network().eval()
+    state = {
+        "one.weight": WEIGHTS["one"],
+        "two.weight": WEIGHTS["two"],
+        "two.bias": WEIGHTS["bias_two"],
+        "dense.weight": WEIGHTS["dense"].T,
+        "dense.bias": WEIGHTS["bias"],
+    }
+    words = dict(zip(STATISTICS, ("running_mean", "running_var", "weight", "bias"), strict=True))
+    for norm in ("norm_one", "norm_two"):
+        state |= {f"{norm}.{words[name]}": WEIGHTS[norm][name] for name in STATISTICS}
+    tensors = {name: torch.tensor(value) for name, value in state.items()}
+    network.load_state_dict(tensors, strict=False)
+    x = torch.tensor(X, requires_grad=True)
+    plain = network(x)
+    with xg.attach(network, composite):
+        out = network(x)
+        assert torch.equal(out, plain)
+        return torch.autograd.grad(out[:, 1].sum(), x)[0].numpy()
+
+
+def last(weight: Any) -> Any:
+    """The weight of a convolution with channels last."""
+    return weight.transpose(2, 3, 1, 0)
+
+
+def channels_last(x: Any) -> Any:
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def on_keras(composite: Any) -> Any:
+    import keras
+
+    import multigrad.keras as xk
+
+    layers, epsilon = keras.layers, {"epsilon": EPSILON}
+    inputs = keras.Input((SIZE, SIZE, 2))
+    h = layers.Conv2D(CHANNELS, 3, padding="same", use_bias=False, name="one")(inputs)
+    h = layers.ReLU()(layers.BatchNormalization(**epsilon, name="norm_one")(h))
+    y = layers.Conv2D(CHANNELS, 3, padding="same", name="two")(h)
+    y = layers.BatchNormalization(**epsilon, name="norm_two")(y)
+    y = layers.GlobalAveragePooling2D()(keras.ops.relu(layers.Add()([y, h])))
+    network = keras.Model(inputs, layers.Dense(CLASSES, name="dense")(y))
+    weights = {
+        "one": [last(WEIGHTS["one"])],
+        "two": [last(WEIGHTS["two"]), WEIGHTS["bias_two"]],
+        "dense": [WEIGHTS["dense"], WEIGHTS["bias"]],
+        **{
+            norm: [WEIGHTS[norm][name] for name in ("scale", "shift", "mean", "variance")]
+            for norm in ("norm_one", "norm_two")
+        },
+    }
+    for name, values in weights.items():
+        network.get_layer(name).set_weights(values)
+    with xk.attach(network, composite):
+        x = keras.ops.convert_to_tensor(channels_last(X))
+        out, pull = xg.vjp(lambda x: network(x, training=False), x)
+        given = np.zeros(out.shape, np.float32)
+        given[:, 1] = 1
+        (heat,) = pull(keras.ops.convert_to_tensor(given))
+        return keras.ops.convert_to_numpy(heat).transpose(0, 3, 1, 2)
+
+
+def on_flax(composite: Any) -> Any:
+    import jax
+    from flax import nnx
+
+    class Network(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            frozen: Any = {"use_running_average": True, "epsilon": EPSILON, "rngs": rngs}
+            self.one = nnx.Conv(2, CHANNELS, (3, 3), use_bias=False, rngs=rngs)
+            self.norm_one = nnx.BatchNorm(CHANNELS, **frozen)
+            self.two = nnx.Conv(CHANNELS, CHANNELS, (3, 3), rngs=rngs)
+            self.norm_two = nnx.BatchNorm(CHANNELS, **frozen)
+            self.dense = nnx.Linear(CHANNELS, CLASSES, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            h = nnx.relu(self.norm_one(self.one(x)))
+            h = nnx.relu(self.norm_two(self.two(h)) + h)
+            return self.dense(h.mean((1, 2)))
+
+    network = Network(nnx.Rngs(0))
+    network.one.kernel[...] = last(WEIGHTS["one"])
+    network.two.kernel[...], network.two.bias[...] = last(WEIGHTS["two"]), WEIGHTS["bias_two"]
+    network.dense.kernel[...], network.dense.bias[...] = WEIGHTS["dense"], WEIGHTS["bias"]
+    words = {"mean": "mean", "variance": "var", "scale": "scale", "shift": "bias"}
+    for norm in ("norm_one", "norm_two"):
+        for name, word in words.items():
+            getattr(getattr(network, norm), word)[...] = WEIGHTS[norm][name]
+    under = xg.override(network, composite)
+    heat = jax.grad(lambda x: under(x)[:, 1].sum())(channels_last(X))
+    return np.asarray(heat).transpose(0, 3, 1, 2)
+
+
+ON: dict[str, Callable[[Any], Any]] = {"torch": on_torch, "keras": on_keras, "flax": on_flax}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param("torch", marks=pytest.mark.needs("torch")),
+        pytest.param("keras", marks=pytest.mark.needs("keras")),
+        pytest.param("flax", marks=pytest.mark.needs("jax", "flax")),
+    ],
+)
+def test_the_heat_map_is_that_of_the_rules_layer_by_layer(framework: str, name: str) -> None:
+    result, expected = ON[framework](COMPOSITES[name]), by_hand(name)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.needs("jax")
+def test_weights_of_a_function_of_jax_may_be_numpys_arrays() -> None:
+    import jax
+
+    x, weight, bias = array(2, 3), array(3, 4), array(4)
+    under = xg.override(lambda x: x @ weight + bias, xg.composites.epsilon_plus())
+    result = jax.grad(lambda x: under(x).sum())(x)
+    out, pull = xg.vjp(lrp.epsilon().over("linear"), x, weight, bias)
+    np.testing.assert_allclose(result, pull(np.ones_like(out))[0], rtol=1e-4, atol=1e-5)

@@ -1,0 +1,245 @@
+"""The rooms of `multigrad/`: each imports only rooms below it, at the top of its files;
+docs/architecture.md draws them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# From the ground up: a room imports rooms to its left, and itself.
+ROOMS = (
+    "errors", "graph", "backend", "trace", "lowering", "capture", "functions", "rules", "models",
+    "look", "keras", "compat",
+)  # fmt: skip
+# The same of the rooms inside; "" are the files that a room has for itself. Its `__init__` is a
+# door, which may open to all of them.
+INSIDE = {
+    "graph": ("random", "support", "ir", "ops", "passes"),
+    "backend": ("", "finding", "tensors"),
+    "trace": ("", "scope", "xp", "derived"),
+    "lowering": ("", "reference"),
+    "capture": (
+        "code", "symbols", "meanings", "control", "indexing", "types", "values", "dialects",
+        "copies",
+    ),
+    "functions": ("calls", "documents", "eject", "proof", "recipes", ""),
+    "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),
+    "models": ("attribution", ""),
+    "look": ("", "plotting"),
+    "keras": ("", "dialect", "models"),
+}  # fmt: skip
+# They import anything, and nothing imports them.
+OUTSIDE = ("bench", "demo", "look.command", "testing")
+MOST_FILES = 16  # in one folder
+# Imports inside of functions, and why: what is imported there costs a framework's start-up.
+LATE = {
+    "multigrad.models.attach": "the rooms of Keras, for its models alone",
+    "multigrad.compat.norse": "torch's own names, loaded when first asked for",
+    "multigrad.compat.snntorch": "torch's own names, loaded when first asked for",
+    "multigrad.compat.spikingjelly": "torch's own names, loaded when first asked for",
+    "multigrad.compat.functional": "torch's own names, loaded when first asked for",
+    "multigrad.compat.hook": "torch's own names, loaded when first asked for",
+    "multigrad.compat.wrappers": "torch's own names, loaded when first asked for",
+}
+# They were added by the door alone, as a stranger's is, and are distributions of their own.
+ADDED = ("multigrad_mlx", "multigrad_paddle")
+BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
+DOOR = {"multigrad.backend"}
+# A column of the demo is a user's program.
+DOORS_OF = {"train.py": {"multigrad", "multigrad.demo.task"}}
+
+
+class Import(NamedTuple):
+    """One import: who, whom, whether inside of a function, and the line."""
+
+    importer: str
+    imported: str
+    is_late: bool
+    line: int
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted((ROOT / "multigrad").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        is_outside = any(f"{name}.".startswith(f"multigrad.{each}.") for each in OUTSIDE)
+        if len(parts) > 1 and not is_outside and name not in ("multigrad", "multigrad.__main__"):
+            found[name] = path
+    return found
+
+
+MODULES = modules()
+pytestmark = pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package")
+
+
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    """Return what is imported where, read once: by the worker that has the first of these tests."""
+    return tuple(read_imports())
+
+
+def read_imports() -> Iterator[Import]:
+    """Yield every import of the project's own modules, those inside of functions and for types
+    among them.
+    """
+    for importer, path in MODULES.items():
+        tree = ast.parse(path.read_text())
+        late = {
+            id(node)
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in ast.walk(function)
+        }
+        package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
+        for node in ast.walk(tree):
+            for imported in named_by(node, package):
+                if imported != importer and imported in MODULES:
+                    yield Import(importer, imported, id(node) in late, node.lineno)
+
+
+def named_by(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that an import statement names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            own = package.split(".")
+            base = ".".join([*own[: len(own) - node.level + 1], *([base] if base else [])])
+        for alias in node.names:
+            full = f"{base}.{alias.name}"
+            yield full if full in MODULES else base
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def inner(module: str) -> str:
+    """Return the room inside of its room; "" for a file of that room's own."""
+    parts = MODULES[module].relative_to(ROOT / "multigrad").parts
+    return parts[1] if len(parts) > 2 else ""
+
+
+def is_door(module: str) -> bool:
+    return MODULES[module].name == "__init__.py" and inner(module) == ""
+
+
+def test_every_module_is_in_a_room() -> None:
+    assert {room(name) for name in MODULES} == set(ROOMS)
+
+
+def test_no_room_imports_one_above_it() -> None:
+    upward = [
+        each
+        for each in imports()
+        if ROOMS.index(room(each.imported)) > ROOMS.index(room(each.importer))
+        and not (each.is_late and each.importer in LATE)
+    ]
+    assert not upward
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_no_room_inside_imports_one_above_it(name: str) -> None:
+    order = INSIDE[name]
+    upward = [
+        each
+        for each in imports()
+        if room(each.importer) == room(each.imported) == name and not is_door(each.importer)
+        if order.index(inner(each.imported)) > order.index(inner(each.importer))
+    ]
+    assert not upward
+
+
+def test_each_room_inside_is_known() -> None:
+    found = {(room(name), inner(name)) for name in MODULES if not is_door(name)}
+    known = {(name, each) for name, order in INSIDE.items() for each in order}
+    assert found - {("errors", ""), ("compat", "")} == known
+
+
+def test_no_folder_has_more_files_than_one_sees() -> None:
+    tops = ("multigrad", "backends", "tests", "tools")
+    counts = Counter(path.parent for top in tops for path in (ROOT / top).rglob("*.py"))
+    assert not {str(folder): n for folder, n in counts.items() if n > MOST_FILES}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    below: dict[str, set[str]] = {name: set() for name in MODULES}
+    for each in imports():
+        below[each.importer].add(each.imported)
+    while below:
+        ready = {name for name, needs in below.items() if not needs & below.keys()}
+        assert ready, f"a circle among {sorted(below)}"
+        below = {name: needs for name, needs in below.items() if name not in ready}
+
+
+def test_imports_stand_at_the_top_of_their_files() -> None:
+    late = [each for each in imports() if each.is_late and each.importer not in LATE]
+    assert not late
+
+
+def test_the_core_imports_no_framework_not_even_late() -> None:
+    frameworks = {folder.removeprefix("multigrad_") for folder in BACKENDS} | {"optax"}
+    found = [
+        f"{path.name}:{node.lineno} imports {imported}"
+        for name, path in MODULES.items()
+        if room(name) != "keras"  # which is on one of them
+        for node in ast.walk(ast.parse(path.read_text()))
+        for imported in named_by(node, name)
+        if imported.partition(".")[0] in frameworks
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("name", [n for n in ROOMS if (ROOT / "multigrad" / n).is_dir()])
+def test_a_room_says_what_it_is_and_what_it_may_import(name: str) -> None:
+    docstring = ast.get_docstring(ast.parse(MODULES[f"multigrad.{name}"].read_text())) or ""
+    assert len(docstring.partition("\n")[0]) > 20
+    assert f"May import the rooms up to `{ROOMS[ROOMS.index(name) - 1]}`" in docstring
+
+
+def test_the_drawing_has_the_rooms_in_their_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    places = [text.find(f"| `{name}`") for name in ROOMS]
+    assert -1 not in places and places == sorted(places)
+
+
+@pytest.mark.parametrize("folder", BACKENDS)
+def test_a_backend_imports_no_other(folder: str) -> None:
+    others = [name for name in BACKENDS if name != folder]
+    for path in (ROOT / "backends" / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for imported in named_by(node, folder):
+                assert imported.partition(".")[0] not in others, f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("folder", ADDED)
+def test_an_added_backend_imports_the_door_and_nothing_else_of_the_project(folder: str) -> None:
+    beside = []
+    for path in sorted((ROOT / "backends" / folder).rglob("*.py")):
+        doors = DOORS_OF.get(path.name, DOOR)
+        for node in ast.walk(ast.parse(path.read_text())):
+            for imported in named_by(node, folder):
+                door = imported if imported in doors else imported.rpartition(".")[0]
+                if imported.partition(".")[0] == "multigrad" and door not in doors:
+                    beside.append(f"{path.name}:{node.lineno} imports {imported}")
+    assert not beside
+
+
+@pytest.mark.parametrize("folder", ADDED)
+def test_the_project_knows_no_added_backend_by_name(folder: str) -> None:
+    name = folder.removeprefix("multigrad_")
+    files = [*(ROOT / "multigrad").rglob("*.py"), *(ROOT / "multigrad").rglob("*.toml")]
+    assert not [
+        path.name for path in files if re.search(rf"\b{name}\b", path.read_text("utf-8").lower())
+    ]

@@ -1,0 +1,98 @@
+"""What is installed, and what an import of it costs: no framework, and no library before it is
+needed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.anywhere
+
+ROOT = Path(__file__).resolve().parents[2]
+FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
+NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "matplotlib"]
+
+
+def loaded_after(code: str, folder: Path) -> set[str]:
+    """Run `code` in a fresh interpreter, outside the source folder: the modules loaded at its
+    end.
+    """
+    code += "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+def list_sources(folder: Path) -> set[Path]:
+    return {path.relative_to(folder) for path in folder.rglob("*.py")}
+
+
+def test_import_loads_no_framework_and_nothing_it_does_not_need_yet(tmp_path: Path) -> None:
+    brought = loaded_after("import multigrad", tmp_path) - loaded_after("import numpy", tmp_path)
+    assert "multigrad" in brought
+    assert not brought & {*FRAMEWORKS, *NEEDED_LATER}
+
+
+def test_assertions_for_other_suites_load_no_pytest(tmp_path: Path) -> None:
+    assert not loaded_after("import multigrad.testing", tmp_path) & {"pytest", "hypothesis"}
+
+
+def test_a_rule_on_numpy_arrays_loads_no_framework(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+import multigrad as xg
+x = np.linspace(-1.0, 1.0, 5, dtype=np.float32)
+with xg.use("triangular"):
+    assert xg.activation("ReLU")(x).tolist() == [0.0, 0.0, 0.0, 0.5, 1.0]
+y, pullback = xg.lower("triangular", "numpy", forward="Heaviside").vjp(x)
+assert xg.show("triangular")
+"""
+    assert not loaded_after(code, tmp_path) & set(FRAMEWORKS)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_a_backend_loads_its_own_framework_alone(backend: Any, tmp_path: Path) -> None:
+    own = loaded_after(f"import {backend.name}", tmp_path)
+    code = f"import multigrad as xg; assert xg.source('triangular', {backend.name!r})"
+    brought = loaded_after(f"import {backend.name}; {code}", tmp_path) - own
+    assert not brought & set(FRAMEWORKS)
+
+
+def test_entry_points_name_the_four_backends() -> None:
+    found = {point.name: point for point in metadata.entry_points(group="multigrad.backends")}
+    assert {"numpy", "torch", "jax", "tensorflow"} <= set(found)
+    assert found["numpy"].load().name == "numpy"
+
+
+def test_distribution_and_module_agree_on_the_version() -> None:
+    import multigrad
+
+    assert multigrad.__version__ == metadata.version("multigrad-rules")
+
+
+def test_every_source_folder_is_installed() -> None:
+    """A folder that the build leaves out works in an editable install and fails for everyone
+    else.
+    """
+    backends = (ROOT / "backends").glob("multigrad_*")
+    ours = [folder for folder in backends if not (folder / "pyproject.toml").exists()]
+    for source in [ROOT / "multigrad", *ours]:
+        spec = find_spec(source.name)
+        assert spec is not None and spec.origin is not None, f"{source.name} is not installed"
+        assert list_sources(Path(spec.origin).parent) == list_sources(source)

@@ -1,0 +1,342 @@
+"""Hooks of torch: rules on parameter gradients, and checkpointed regions that run forward again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("torch")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
+
+
+def triangle(x: Array, width: float = 1.0) -> Array:
+    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
+
+
+def leaf(x: Array = X) -> Tensor:
+    import torch
+
+    return torch.tensor(x, requires_grad=True)
+
+
+def attach(model: Any) -> Any:
+    from multigrad.compat.hook import attach_param_hooks
+
+    return attach_param_hooks(model)
+
+
+@pytest.fixture
+def model() -> Any:
+    """Two layers of one weight each, 2 and 3: d/dw of w1 w0 x is 3 and 2 at x = 1."""
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    with torch.no_grad():
+        model[0].weight.fill_(2.0)
+        model[1].weight.fill_(3.0)
+    return model
+
+
+def gradients(model: Any, outside: bool = False, **use: Any) -> list[float | None]:
+    """Run forward under `use`, and backward there too or after it."""
+    import torch
+
+    model.zero_grad(set_to_none=True)
+    with xg.use(**use) if use else nullcontext():
+        loss = model(torch.ones(1)).sum()
+        if not outside:
+            loss.backward()
+    if outside:
+        loss.backward()
+    return [None if p.grad is None else p.grad.item() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("scope", ["params", "all", ("activations", "params")])
+def test_rule_acts_on_parameter_gradients_wherever_backward_runs(
+    model: Any, outside: bool, scope: Any
+) -> None:
+    attach(model)
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": scope}
+    assert gradients(model, outside, **use) == [30.0, 20.0]
+    assert gradients(model) == [3.0, 2.0]
+
+
+def test_scope_activations_does_not_reach_parameters(model: Any) -> None:
+    attach(model)
+    assert gradients(model, rule="scale", params={"s": 10.0}, scope="activations") == [3.0, 2.0]
+
+
+def test_scope_all_needs_hooks_and_removed_hooks_do_nothing(model: Any) -> None:
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "all"}
+    assert gradients(model, **use) == [3.0, 2.0]
+    hooks = attach(model)
+    assert gradients(model, **use) == [30.0, 20.0]
+    hooks.remove()
+    hooks.remove()
+    assert gradients(model, **use) == [3.0, 2.0]
+    with attach(model):
+        assert gradients(model, **use) == [30.0, 20.0]
+    assert gradients(model, **use) == [3.0, 2.0]
+
+
+def test_hooks_attached_twice_act_once(model: Any) -> None:
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
+    first, second = attach(model), attach(model[0])
+    assert gradients(model, **use) == [30.0, 20.0]
+    second.remove()
+    assert gradients(model, **use) == [30.0, 20.0]
+    first.remove()
+    third = attach(model)
+    assert gradients(model, **use) == [30.0, 20.0]
+    third.remove()
+    assert gradients(model, **{**use, "scope": "all"}) == [3.0, 2.0]
+
+
+def test_frozen_parameter_is_skipped(model: Any) -> None:
+    model[0].weight.requires_grad_(False)
+    attach(model)
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
+    assert gradients(model, **use) == [None, 20.0]
+
+
+def test_shared_parameter_is_transformed_once(model: Any) -> None:
+    model[1].weight = model[0].weight
+    attach(model)
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
+    assert gradients(model, **use) == [40.0]  # d/dw of w^2 is 4, at once
+
+
+def test_each_modules_own_last_forward_decides(model: Any) -> None:
+    import torch
+
+    attach(model)
+    with xg.use("scale", {"s": 10.0}, "params"):
+        hidden = model[0](torch.ones(1))
+    with xg.use("scale", {"s": 100.0}, "params"):
+        loss = model[1](hidden).sum()
+    with xg.use("scale", {"s": 7.0}, "params"):
+        loss.backward()
+    assert [p.grad.item() for p in model.parameters()] == [30.0, 200.0]
+
+
+def test_rule_around_backward_alone_acts_where_forward_had_none(model: Any) -> None:
+    import torch
+
+    attach(model)
+    loss = model(torch.ones(1)).sum()
+    with xg.use("scale", {"s": 10.0}, "params"):
+        loss.backward()
+    assert [p.grad.item() for p in model.parameters()] == [30.0, 20.0]
+
+
+def test_gradient_of_a_parameter_used_outside_of_its_module_follows_the_rule_in_force(
+    model: Any,
+) -> None:
+    attach(model)
+    with xg.use("scale", {"s": 10.0}, "params"):
+        (model[0].weight * 2.0).sum().backward()
+    assert model[0].weight.grad.item() == 20.0
+
+
+def test_random_rule_on_parameters_draws_once_per_parameter_and_repeats_by_key(model: Any) -> None:
+    attach(model)
+    use = {"rule": "full_jam", "scope": "params", "key": 7}
+    first = gradients(model, **use)
+    assert first == gradients(model, **use)
+    assert first != gradients(model, rule="full_jam", scope="params", key=8)
+    # Backward reaches the last layer first: it draws from fold_in(7, 0), the other from fold_in(7,
+    # 1).
+    np.testing.assert_allclose(first, [3 * 0.6751335859298706, 2 * 0.8673704862594604], rtol=1e-6)
+
+
+def test_model_with_hooks_is_copied_and_the_copy_is_trained(model: Any) -> None:
+    import copy
+
+    hooks = attach(model)
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "all"}
+    gradients(model, **use)
+    twin = copy.deepcopy(model)
+    hooks.remove()
+    assert gradients(model, **use) == [3.0, 2.0]
+    assert gradients(twin, **use) == [3.0, 2.0]
+    attach(twin)
+    assert gradients(twin, **use) == [30.0, 20.0]
+
+
+def test_compiled_model_with_hooks_follows_the_rule(model: Any) -> None:
+    import torch
+
+    torch._dynamo.reset()
+    attach(model)
+    compiled = torch.compile(model, backend="aot_eager")
+    for s in (10.0, 20.0, 10.0):
+        use = {"rule": "scale", "params": {"s": s}, "scope": "params"}
+        assert gradients(compiled, **use) == [3.0 * s, 2.0 * s]
+        assert gradients(compiled, outside=True, **use) == [3.0 * s, 2.0 * s]
+    assert gradients(compiled) == [3.0, 2.0]
+
+
+def test_evaluation_between_forward_and_backward_does_not_count_as_a_forward(model: Any) -> None:
+    import torch
+
+    attach(model)
+    with xg.use("scale", {"s": 10.0}, "params"):
+        loss = model(torch.ones(1)).sum()
+    with torch.no_grad():
+        model(torch.ones(1))
+    loss.backward()
+    assert [p.grad.item() for p in model.parameters()] == [30.0, 20.0]
+
+
+# --- torch.utils.checkpoint, whose backward runs forward again ------------------------------------
+
+
+def in_force(rule: str | None) -> AbstractContextManager[Any]:
+    if rule is None:
+        return nullcontext()
+    return xg.use(rule, key=3 if rule == "full_jam" else None)
+
+
+def under_no_use(act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return act(x) * 2.0 + act(x - 0.5)
+
+
+def with_use_in_the_middle(act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    y = act(x)
+    with xg.use("rectangular"):
+        z = act(x + 0.1)
+    return y + z + act(x - 0.3)
+
+
+def with_use_at_the_beginning(act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with xg.use("rectangular"):
+        z = act(x + 0.1)
+    return z + act(x - 0.3)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("rule", ["triangular", "full_jam", None])
+@pytest.mark.parametrize("later", [None, "scale"])
+@pytest.mark.parametrize(
+    "region", [under_no_use, with_use_in_the_middle, with_use_at_the_beginning]
+)
+def test_checkpoint_runs_again_under_the_rule_of_its_first_forward(
+    reentrant: bool, rule: str | None, later: str | None, region: Callable[..., Tensor]
+) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    act = xg.Activation("SiLU") if later else xg.activation("SiLU")
+
+    def grad(run: Callable[[Tensor], Tensor]) -> Array:
+        x = leaf()
+        with in_force(rule):
+            y = run(x) + run(x * 0.5)
+        with in_force(later):
+            y.sum().backward()
+        return x.grad.numpy()
+
+    expected = grad(lambda x: region(act, x))
+    got = grad(lambda x: checkpoint(region, act, x, use_reentrant=reentrant))
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("inner", [False, True])
+def test_nested_checkpoints_run_again_under_the_rule_of_their_first_forward(
+    outer: bool, inner: bool
+) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    act = xg.activation("Heaviside")
+
+    def nested(x: Tensor) -> Tensor:
+        return checkpoint(act, x, use_reentrant=inner) * 3.0
+
+    x = leaf()
+    with xg.use("triangular"):
+        y = checkpoint(nested, x, use_reentrant=outer).sum()
+    y.backward()
+    np.testing.assert_allclose(x.grad, 3.0 * triangle(X), rtol=1e-6)
+
+
+def test_checkpoint_runs_again_on_another_thread_under_its_rule() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    act = xg.Activation("Heaviside")
+    x = leaf()
+    with xg.use("triangular"):
+        y = checkpoint(act, x, use_reentrant=False).sum()
+    thread = threading.Thread(target=y.backward)
+    thread.start()
+    thread.join()
+    np.testing.assert_allclose(x.grad, triangle(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_repeated_backward_through_a_checkpoint_repeats_its_draws(reentrant: bool) -> None:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    act = xg.activation("Linear")
+    x = leaf()
+    with xg.use("full_jam", key=5):
+        y = checkpoint(lambda x: act(act(x)), x, use_reentrant=reentrant).sum()
+        after = act(x).sum()
+    y.backward(retain_graph=True)
+    first = x.grad.clone()
+    y.backward()
+    np.testing.assert_array_equal(x.grad, 2 * first)
+    with xg.use("full_jam", key=5):
+        act(act(x))
+        expected = torch.autograd.grad(act(x).sum(), x)[0]
+    np.testing.assert_array_equal(torch.autograd.grad(after, x)[0], expected)
+
+
+def test_draws_without_a_key_are_repeated_by_checkpoints_own_seed() -> None:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    act = xg.activation("Linear")
+    for reentrant in (False, True):
+        grads = []
+        for run in (act, lambda x, r=reentrant: checkpoint(act, x, use_reentrant=r)):
+            torch.manual_seed(1)
+            x = leaf()
+            with xg.use("full_jam"):
+                y = run(x).sum()
+            torch.manual_seed(2)
+            y.backward()
+            grads.append(x.grad)
+        np.testing.assert_array_equal(*grads)
+
+
+def test_checkpoint_in_compiled_code_keeps_the_rule() -> None:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    torch._dynamo.reset()
+    act = xg.activation("Heaviside")
+    f = torch.compile(
+        lambda x: checkpoint(lambda x: act(x) * 2.0, x, use_reentrant=False),
+        backend="aot_eager",
+        fullgraph=True,
+    )
+    for rule, expected in [("triangular", 2.0 * triangle(X)), ("straight_through", 0 * X + 2.0)]:
+        x = leaf()
+        with xg.use(rule):
+            y = f(x).sum()
+        y.backward()
+        np.testing.assert_allclose(x.grad, expected, rtol=1e-6)

@@ -1,0 +1,200 @@
+"""`xg.Activation`, the torch module: what it is beside a callable."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("torch")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.array([-1.0, -0.25, 0.0, 0.25, 1.0], np.float32)
+
+
+def triangle(width: float = 1.0) -> Array:
+    return np.maximum(0.0, 1.0 - np.abs(X) / width).astype(np.float32)
+
+
+def gradient(f: Any) -> Array:
+    import torch
+
+    x = torch.tensor(X, requires_grad=True)
+    (grad,) = torch.autograd.grad(f(x).sum(), x)
+    return grad.numpy()
+
+
+def test_it_is_freegrads_module_by_every_name_and_default() -> None:
+    from torch import nn
+
+    from multigrad.compat.wrappers import Activation
+
+    assert Activation is xg.Activation
+    module = xg.Activation()
+    assert isinstance(module, nn.Module)
+    assert list(module.parameters()) == []
+    assert module.state_dict() == {}
+    np.testing.assert_array_equal(gradient(module), X > 0)  # ReLU
+    np.testing.assert_allclose(
+        gradient(xg.Activation("heaviside", "triangular", {"width": 2.0})), triangle(2.0), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "Activation('ReLU')"),
+        (("GELU",), "Activation('GELU')"),
+        (("Heaviside", "triangular"), "Activation('Heaviside', rule='triangular')"),
+        (
+            ("Heaviside", "rectangular", {"a": -1.0}),
+            "Activation('Heaviside', rule='rectangular', a=-1.0)",
+        ),
+    ],
+)
+def test_repr_shows_forward_rule_and_params(arguments: tuple[Any, ...], text: str) -> None:
+    assert repr(xg.Activation(*arguments)) == text
+
+
+def test_repr_names_a_rule_object_and_a_function() -> None:
+    def softened(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out
+
+    assert "triangular" in repr(xg.Activation("ReLU", xg.get("triangular")))
+    assert "softened" in repr(xg.Activation("ReLU", softened))
+
+
+def test_without_a_rule_the_gradient_is_torchs_own() -> None:
+    import torch
+
+    for name, native in [
+        ("Tanh", torch.tanh),
+        ("SiLU", torch.nn.functional.silu),
+        ("GELU", torch.nn.functional.gelu),
+        ("LeakyReLU", torch.nn.functional.leaky_relu),
+    ]:
+        module = xg.Activation(name)
+        np.testing.assert_array_equal(gradient(module), gradient(native))
+        np.testing.assert_array_equal(module(torch.tensor(X)), native(torch.tensor(X)))
+    np.testing.assert_array_equal(gradient(xg.Activation("Heaviside")), np.zeros_like(X))
+
+
+def test_rule_and_params_are_changed_by_assignment() -> None:
+    module = xg.Activation("Heaviside", "rectangular", {"a": -0.5, "b": 0.5})
+    assert (module.rule, module.params) == ("rectangular", {"a": -0.5, "b": 0.5})
+    module.params = {"a": 0.0, "b": 1.0}
+    np.testing.assert_array_equal(gradient(module), (X >= 0) & (X <= 1))
+    module.rule = "triangular"
+    assert module.params == {}
+    np.testing.assert_allclose(gradient(module), triangle(), rtol=1e-6)
+    module.rule = None
+    with xg.use("scale", {"s": 3.0}):
+        np.testing.assert_array_equal(gradient(module), np.full_like(X, 3.0))
+
+
+def test_wrong_assignment_is_refused_and_changes_nothing() -> None:
+    module = xg.Activation("Heaviside", "triangular", {"width": 2.0})
+    with pytest.raises(xg.RuleError, match="did you mean 'rectangular'"):
+        module.rule = "rectangulr"
+    with pytest.raises(TypeError, match="widht"):
+        module.params = {"widht": 1.0}
+    np.testing.assert_allclose(gradient(module), triangle(2.0), rtol=1e-6)
+
+
+def test_params_that_are_returned_are_a_copy() -> None:
+    module = xg.Activation("Heaviside", "triangular", {"width": 2.0})
+    with pytest.raises(TypeError, match="assign all"):
+        module.params["width"] = 9.0
+    np.testing.assert_allclose(gradient(module), triangle(2.0), rtol=1e-6)
+
+
+def test_wrong_arguments_are_errors_that_say_what_to_type() -> None:
+    with pytest.raises(ValueError, match="did you mean 'Heaviside'"):
+        xg.Activation("Heavyside")
+    with pytest.raises(xg.RuleError, match="did you mean 'triangular'"):
+        xg.Activation("ReLU", "triangluar")
+    with pytest.raises(TypeError, match="width"):
+        xg.Activation("ReLU", "triangular", {"widt": 1.0})
+    with pytest.raises(xg.RuleError, match="need a rule"):
+        xg.Activation("ReLU", params={"width": 1.0})
+
+
+@pytest.mark.parametrize("rule", [None, "triangular"])
+def test_copies_and_pickles_keep_the_rule_and_go_their_own_way(rule: str | None) -> None:
+    import torch
+
+    module = xg.Activation("Heaviside", rule, {"width": 2.0} if rule else None)
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    buffer.seek(0)
+    copies = [
+        copy.deepcopy(module),
+        copy.copy(module),
+        pickle.loads(pickle.dumps(module)),
+        torch.load(buffer, weights_only=False),
+    ]
+    expected = triangle(2.0) if rule else np.zeros_like(X)
+    for twin in copies:
+        np.testing.assert_allclose(gradient(twin), expected, rtol=1e-6)
+        assert repr(twin) == repr(module)
+        twin.rule = "straight_through"
+        np.testing.assert_array_equal(gradient(twin), np.ones_like(X))
+        np.testing.assert_allclose(gradient(module), expected, rtol=1e-6)
+
+
+def test_pickle_made_after_use_in_compiled_code_is_loaded_in_another_process(
+    tmp_path: Path,
+) -> None:
+    import torch
+
+    torch._dynamo.reset()
+    module = torch.nn.Sequential(xg.Activation("Heaviside", "triangular", {"width": 2.0}))
+    gradient(torch.compile(module, backend="aot_eager"))
+    path = tmp_path / "model.pt"
+    torch.save(module, path)
+    script = f"""
+        import torch
+        import multigrad as xg
+
+        # Made first, so that numbers given out in this process meet those of the other.
+        own = [xg.Activation("Heaviside", "scale", {{"s": float(s)}}) for s in range(9)]
+        model = torch.load({str(path)!r}, weights_only=False)
+        for f in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+            x = torch.tensor(0.5, requires_grad=True)
+            f(x).backward()
+            assert x.grad.item() == 0.75, x.grad
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_it_follows_use_inside_of_a_model_and_in_evaluation() -> None:
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(xg.Activation("Heaviside"), xg.Activation("Linear", "scale", {"s": 2.0}))
+    for training in (True, False):
+        model.train(training)
+        with xg.use("triangular"):
+            np.testing.assert_allclose(gradient(model), 2.0 * triangle(), rtol=1e-6)
+    with torch.no_grad(), xg.use("triangular"):
+        y = model(torch.tensor(X))
+    assert not y.requires_grad
+    with torch.inference_mode():
+        np.testing.assert_array_equal(model(torch.tensor(X)), X > 0)
+
+
+def test_foreign_tensor_is_refused_by_name() -> None:
+    with pytest.raises((xg.BackendNotFound, TypeError), match=r"list|tensor"):
+        xg.Activation("ReLU")([1.0, 2.0])

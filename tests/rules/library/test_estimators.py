@@ -1,0 +1,235 @@
+"""The Functions of the library have the papers' numbers on every backend, at edges and in short
+floats.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+
+import multigrad as xg
+
+from ...harness.estimator_cases import (
+    ARGUMENTS,
+    BFLOAT16,
+    CASES,
+    CATALOGUE,
+    FLOAT16,
+    INF,
+    NAN,
+    RANDOM,
+    STEPS,
+    E,
+    G,
+    X,
+    arguments_of,
+    each_case,
+    each_function,
+    pulled,
+    slope,
+)
+from ...harness.estimator_oracles import ORACLES
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def test_every_function_has_an_oracle_and_a_case() -> None:
+    assert set(CATALOGUE) == set(ORACLES) | RANDOM
+    assert {name for name, _ in CASES} == set(ORACLES)
+    assert all(getattr(E, name) is function for name, function in CATALOGUE.items())
+
+
+@each_case
+def test_outputs_and_gradients_are_those_of_the_paper(
+    backend: Any, name: str, rest: tuple[Any, ...]
+) -> None:
+    found, gradients = pulled(backend, CATALOGUE[name], X, *rest)
+    expected, right = ORACLES[name](G, X, *rest)
+    for mine, other in zip(optree.tree_leaves(found), optree.tree_leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-13, atol=1e-14)
+    tensors = [each for each in gradients if each is not None]
+    assert len(tensors) == 1 + sum(isinstance(each, np.ndarray) for each in rest)
+    for mine, other in zip(tensors, right, strict=False):
+        assert mine.shape == np.shape(other)
+        np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-13)
+
+
+@each_function
+def test_the_same_numbers_in_shorter_floats(backend: Any, name: str) -> None:
+    function = CATALOGUE[name]
+    for dtype in (np.float32, FLOAT16, BFLOAT16):
+        args = [
+            each.astype(dtype) if isinstance(each, np.ndarray) else each
+            for each in arguments_of(name)
+        ]
+        report = xg.parity(function, *args, backends=[backend.name])
+        assert report.ok, f"{np.dtype(dtype)}: {report}"
+
+
+@pytest.mark.parametrize("step", [0.25, np.array(0.25), np.array([0.25]), np.full((5, 8), 0.25)])
+def test_a_step_for_all_or_for_each_element(step: Any) -> None:
+    y, pullback = xg.vjp(E.lsq, X, step)
+    grad_x, grad_step = pullback(G)
+    expected, (right, right_step) = ORACLES["lsq"](G, X, np.asarray(step))
+    np.testing.assert_allclose(y, expected, rtol=1e-14)
+    np.testing.assert_array_equal(grad_x, right)
+    if isinstance(step, float):
+        assert grad_step is None
+    else:
+        np.testing.assert_allclose(grad_step, right_step, rtol=1e-12)
+
+
+def test_turning_back_what_was_turned_is_what_it_was() -> None:
+    # R x = q, so that <R^T g, x> = <g, q>, whatever g is.
+    q = np.random.default_rng(3).standard_normal(X.shape)
+    grad_x, _ = xg.vjp(E.rotation_trick, X, q)[1](G)
+    np.testing.assert_allclose((grad_x * X).sum(-1), (G * q).sum(-1), rtol=1e-11)
+
+
+@pytest.mark.needs("torch")
+def test_lsq_is_torchs_own_where_rounding_does_not_clip() -> None:
+    import torch
+
+    # torch looks for what is clipped after rounding, the paper before: half a step at each end.
+    steps = STEPS.astype(np.float32)
+    v = X / STEPS
+    x = np.where((np.abs(v) > 7) & (np.abs(v) < 8.6), 0.3 * STEPS, X).astype(np.float32)
+    zero, factor = torch.zeros(8), 1 / np.sqrt(x.size / 8 * 7)
+    native = torch._fake_quantize_learnable_per_channel_affine
+    found = []
+    for function in (
+        lambda x, s: E.lsq(x, s, 4),
+        lambda x, s: native(x, s, zero, 1, -8, 7, factor),
+    ):
+        leaves = [torch.tensor(each, requires_grad=True) for each in (x, steps)]
+        y = function(*leaves)
+        y.backward(torch.tensor(G, dtype=y.dtype))
+        found.append([each.detach().numpy() for each in (y, *(leaf.grad for leaf in leaves))])
+    for mine, other in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
+
+
+# --- edges ---------------------------------------------------------------------------------------
+
+NOT_NUMBERS = np.array([NAN, INF, -INF])
+
+
+@each_function
+def test_nan_is_not_hidden_and_leaves_its_neighbors(name: str) -> None:
+    x, *rest = arguments_of(name)
+    x = x.copy()
+    x[4, 3] = NAN
+    y = CATALOGUE[name].keyed(3)(x, *rest)
+    y = y[0] if isinstance(y, tuple) else y
+    if name not in ("vq", "straight_through", "rotation_trick"):  # they give q
+        assert np.isnan(y[4, 3])
+    if name != "dorefa_weights":  # whose scale is that of the whole tensor
+        assert np.isfinite(y[:4, :3]).all()
+
+
+LANDMARKS: tuple[tuple[str, tuple[Any, ...], dict[float, float]], ...] = (
+    ("ste_sign", (), {1.0: 1, -1.0: 1, 1.0000001: 0, -1.0000001: 0, INF: 0, NAN: 0}),
+    ("ste_sign", (None,), {INF: 1, -INF: 1}),
+    ("ste_sign", (INF,), {INF: 1, 3e38: 1}),
+    ("approx_sign", (), {0.0: 2, 1.0: 0, -1.0: 0, 0.5: 1, INF: 0, -INF: 0}),
+    ("swish_sign", (), {0.0: 5, INF: 0, -INF: 0, 1e300: 0}),
+    ("dorefa_activations", (), {0.0: 1, 1.0: 1, -1e-9: 0, 1.0000001: 0}),
+    ("pact", (2.0,), {0.0: 1, 2.0: 0, 1.9999: 1, -1e-9: 0, INF: 0}),
+    ("lsq", (0.5, 3), {-2.0: 0, -1.999: 1, 1.5: 0, 1.499: 1, INF: 0, -INF: 0, NAN: 0}),
+    ("clipped_relu", (), {0.0: 0, 1.0: 0, 1e-30: 1, 0.999: 1, INF: 0}),
+    ("clamp_with_grad", (), {-1.0: 1, 1.0: 1, 1.5: 1, -1.5: 0}),
+    ("learnable_step", (1.0,), {0.0: 0.25, INF: 0, -INF: 0, 1e300: 0}),
+    ("learnable_step", (1.0, "arctan"), {0.0: 0.5, INF: 0, -INF: 0, 1e300: 0}),
+)
+
+
+@pytest.mark.parametrize(("name", "rest", "slopes"), LANDMARKS)
+def test_slopes_at_edges(name: str, rest: tuple[Any, ...], slopes: dict[float, float]) -> None:
+    np.testing.assert_allclose(slope(name, list(slopes), *rest), list(slopes.values()), atol=1e-30)
+
+
+def test_signs_of_zeros_and_ties() -> None:
+    zeros = np.array([0.0, -0.0])
+    for name, expected in (("approx_sign", 2), ("dorefa_activations", 1)):
+        np.testing.assert_array_equal(slope(name, zeros), [expected, expected])
+    np.testing.assert_array_equal(slope("pact", zeros, 1.0), [1, 1])
+    for name in ("ste_sign", "approx_sign", "swish_sign"):
+        np.testing.assert_array_equal(CATALOGUE[name](zeros), [1.0, 1.0])
+    np.testing.assert_array_equal(E.ste_heaviside(zeros), [0.0, 0.0])
+    np.testing.assert_array_equal(E.ste_ternary(np.array([0.05, -0.05, 0.04, 0.0])), [1, -1, 0, 0])
+    ties = np.array([0.5, 1.5, 2.5, -0.5, -1.5])
+    np.testing.assert_array_equal(E.ste_round(ties), [0, 2, 2, 0, -2])
+    np.testing.assert_array_equal(E.lsq(ties, 1.0), [0, 2, 2, 0, -2])
+    np.testing.assert_array_equal(E.ste_trunc(-ties), [0, -1, -2, 0, 1])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
+@each_function
+def test_no_finite_input_overflows_in_sixteen_bits(name: str, dtype: Any) -> None:
+    top = 65504.0 if dtype == FLOAT16 else 3.3e38
+    x = np.array([[0.0, 6e-8, 1e-4, 1.0, 300.0, 0.25 * top, top, -top]]).astype(dtype)
+    if name == "bernoulli_straight_through":
+        x = np.clip(x, 0, 1).astype(dtype)
+    tiny = np.array(6e-8 if dtype == FLOAT16 else 1e-38, dtype)
+    rest = {
+        "lsq": (tiny,), "lsq_plus": (tiny, tiny), "pact": (tiny,), "learnable_step": (tiny + 1,),
+        "fake_quantize": (-tiny, tiny), "gumbel_softmax": (0.01,), "rotation_trick": (x[:, ::-1],),
+        "straight_through": (x,), "replace_grad": (x,), "quantization_noise": (x, 0.5),
+        "n2uq": (np.ones(3, dtype),), "vq": (np.eye(8).astype(dtype),),
+    }.get(name, ())  # fmt: skip
+    if name == "vq" and dtype == BFLOAT16:
+        x = (x / 1e20).astype(dtype)  # squares of its elements are among what is compared
+    y, pullback = xg.vjp(CATALOGUE[name].keyed(3), x, *rest)
+    assert y.dtype == dtype and np.isfinite(y.astype(np.float32)).all()
+    for gradient in pullback(np.ones_like(x)):
+        if gradient is not None:
+            assert gradient.dtype == dtype and np.isfinite(gradient.astype(np.float32)).all()
+
+
+def test_a_sum_over_many_elements_fits_into_sixteen_bits() -> None:
+    x = np.full(100_000, 100.0, FLOAT16)  # 7 * 100,000 is more than float16 has
+    step = np.array(0.5, FLOAT16)
+    _, grad_step = xg.vjp(E.lsq, x, step)[1](np.ones_like(x))
+    np.testing.assert_allclose(float(grad_step), 7e5 / np.sqrt(7e5), rtol=1e-3)
+
+
+def test_the_rotation_trick_at_zeros_and_opposites() -> None:
+    x = np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [1e-200, 0.0], [1e200, 0.0]])
+    q = np.array([[1.0, 2.0], [0.0, 0.0], [-3.0, -4.0], [0.0, 1e-200], [0.0, 1e200]])
+    g = np.array([[1.0, 2.0], [1.0, 2.0], [3.0, 4.0], [0.0, 1.0], [0.0, 1.0]])
+    grad_x, _ = xg.vjp(E.rotation_trick, x, q)[1](g)
+    np.testing.assert_allclose(
+        grad_x, [[1, 2], [0, 0], [-3, -4], [1, 0], [1, 0]], rtol=1e-12, atol=1e-12
+    )
+
+
+def test_weights_that_are_all_zero_have_gradients(backend: Any) -> None:
+    y, (gradient,) = pulled(backend, E.dorefa_weights, np.zeros((2, 3)), g=np.ones((2, 3)))
+    np.testing.assert_allclose(np.abs(y), 1 / 3, rtol=1e-12)
+    np.testing.assert_array_equal(gradient, np.ones((2, 3)))
+
+
+@each_function
+def test_nothing_and_one_number_go_through(backend: Any, name: str) -> None:
+    rest = ARGUMENTS[name]
+    scalar_rest = [np.array(0.5) if isinstance(each, np.ndarray) else each for each in rest]
+    vectors = {"vq", "n2uq", "rotation_trick", "gumbel_softmax"}
+    alike = {"straight_through", "quantization_noise", "rotation_trick"}
+    for shape in ((0, 8), ()):
+        if shape == () and name in vectors:
+            continue
+        own = rest if name in ("vq", "n2uq") else scalar_rest
+        own = [np.zeros(shape) if name in alike and i == 0 else v for i, v in enumerate(own)]
+        own = [
+            np.asarray(v + 1.0) if name == "fake_quantize" and i == 1 else v
+            for i, v in enumerate(own)
+        ]
+        y, gradients = pulled(
+            backend, CATALOGUE[name].keyed(3), np.full(shape, 0.25), *own, g=np.zeros(shape)
+        )
+        y = y[0] if isinstance(y, tuple) else y
+        assert y.shape == gradients[0].shape == shape
+        assert np.isfinite(gradients[0]).all()

@@ -1,0 +1,271 @@
+"""The rule library as its docstrings describe it: landmarks, edges of windows, missing inputs, and
+FreeGrad.
+
+Bounds on the error in every dtype are in the conformance suite.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.testing.curves import CURVES
+from multigrad.testing.generator import fold_in, uniform
+from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, spread
+from multigrad.testing.strides import strided
+from multigrad.testing.transforms import TRANSFORMS
+
+OWN = "multigrad.rules.library."
+INF, NAN = np.inf, np.nan
+RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
+each_rule = pytest.mark.parametrize("name", LIBRARY)
+
+# (rule, params, {input: factor on the gradient}); a neighbor of an edge is written "edge+" or
+# "edge-".
+LANDMARKS: tuple[tuple[str, dict[str, Any], dict[Any, float]], ...] = (
+    ("d(Linear)", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
+    ("straight_through", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
+    ("guided", {}, {0: 0, "0+": 1, "0-": 0, INF: 1, -INF: 0, NAN: 0}),
+    ("deconvnet", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
+    ("beta_smooth", {}, {0: 0.5, INF: 1, -INF: 0, NAN: NAN, np.log(3) / 10: 0.75}),
+    ("beta_smooth", {"beta": 1}, {-np.log(3): 0.25}),
+    ("d(ReLU)", {}, {0: 0, "0+": 1, "0-": 0, INF: 1, -INF: 0, NAN: 0}),
+    ("rectangular", {}, {-0.5: 1, 0.5: 1, "-0.5-": 0, "0.5+": 0, 0: 1, INF: 0, NAN: 0}),
+    ("rectangular", {"a": 0.1, "b": 0.7}, {0.1: 1, 0.7: 1, "0.1-": 0, "0.7+": 0, "0.1+": 1}),
+    ("rectangular", {"a": 0.1, "b": 0.1}, {0.1: 1, "0.1-": 0, "0.1+": 0}),
+    ("clipped_straight_through", {}, {1: 1, -1: 1, "1+": 0, "-1-": 0, INF: 0, NAN: 0}),
+    ("clipped_straight_through", {"clip": 0.3}, {0.3: 1, -0.3: 1, "0.3+": 0, "-0.3-": 0}),
+    ("clipped_straight_through", {"clip": 0}, {0: 1, "0+": 0, "0-": 0}),
+    ("triangular", {}, {0: 1, 0.5: 0.5, -0.5: 0.5, 1: 0, -1: 0, 2: 0, INF: 0, NAN: NAN}),
+    ("triangular", {"width": 4}, {0: 1, 1: 0.75, -3: 0.25, 4: 0, -4: 0}),
+    ("triangular", {"width": 0}, {0: 1, 5e-7: 0.5, -5e-7: 0.5, 1e-5: 0}),
+    ("arctan", {}, {0: 1, 1 / np.pi: 0.5, -1 / np.pi: 0.5, INF: 0, -INF: 0, NAN: NAN}),
+    ("arctan", {"alpha": 4}, {0: 2, 0.5 / np.pi: 1}),
+    ("fast_sigmoid", {}, {0: 1, 0.04: 0.25, -0.04: 0.25, 0.12: 1 / 16, INF: 0, NAN: NAN}),
+    ("fast_sigmoid", {"slope": 1}, {1: 0.25, 3: 1 / 16}),
+    ("sigmoid_surrogate", {}, {0: 1, INF: 0, -INF: 0, NAN: NAN, np.log(3) / 4: 0.75}),
+    ("sigmoid_surrogate", {"alpha": 1}, {0: 0.25, np.log(3): 3 / 16, -np.log(3): 3 / 16}),
+    ("gradient_reversal", {}, {0: -1, NAN: -1}),
+    ("gradient_reversal", {"alpha": 0.5}, {7: -0.5}),
+    ("scale", {}, {3: 1}),
+    ("scale", {"s": -2}, {3: -2}),
+)
+
+
+def point(mark: Any, dtype: Any) -> Any:
+    """The number a landmark names, in a dtype; "0.5+" is the next one above 0.5."""
+    if not isinstance(mark, str):
+        return np.asarray(mark, dtype)
+    up = mark.endswith("+")
+    edge = np.asarray(float(mark[:-1]), dtype)
+    if edge == 0:  # not a subnormal number, which some frameworks flush
+        return np.asarray(1e-30 if up else -1e-30, dtype)
+    return np.nextafter(edge, np.asarray(INF if up else -INF, dtype))
+
+
+@pytest.mark.parametrize(("name", "params", "factors"), LANDMARKS)
+def test_factors_at_landmarks(
+    backend: Any, name: str, params: dict[str, Any], factors: dict[Any, float]
+) -> None:
+    rule = xg.get(name).with_params(**params)
+    for dtype in (FLOAT32, FLOAT64):
+        x = np.array([point(mark, dtype) for mark in factors])
+        f = xg.lower(rule, backend.name, forward="Heaviside")
+        _, grad_in = backend.vjp(f, x, np.ones_like(x))
+        # 1e-6: of an input that no float holds, such as 1 / pi, and of width 1e-6
+        np.testing.assert_allclose(grad_in, list(factors.values()), rtol=1e-6, atol=1e-7)
+
+
+@each_rule
+def test_without_the_forwards_input_a_factor_that_depends_on_it_is_one(
+    backend: Any, name: str
+) -> None:
+    g = spread((3, 4), FLOAT32)
+    own = {"clip_norm", "centralize", "scale", "gradient_reversal", "noise"}
+    if name in ("guided", "deconvnet"):
+        np.testing.assert_array_equal(
+            backend.numpy(xg.get(name)(None, backend.array(g), None)), np.maximum(g, 0)
+        )
+        return
+    rule = xg.get(name).with_params(s=2.0) if name == "scale" else xg.get(name)
+    grad_in = backend.numpy(rule(None, backend.array(g), None, **keyed(name)))
+    assert grad_in.dtype == g.dtype
+    if name in RANDOM and name != "noise":
+        factor = uniform(fold_in((0, 5), 0), g.size, FLOAT32).reshape(g.shape)
+        np.testing.assert_array_equal(grad_in, g * factor)
+    elif name not in own:
+        np.testing.assert_array_equal(grad_in, g)
+    else:
+        x = spread((3, 4), FLOAT32, seed=1)  # these never look at it
+        with_input = backend.numpy(rule(None, backend.array(g), backend.array(x), **keyed(name)))
+        np.testing.assert_array_equal(grad_in, with_input)
+        assert not np.array_equal(grad_in, g)
+
+
+def keyed(name: str) -> dict[str, Any]:
+    return {"key": 5} if name in RANDOM else {}
+
+
+@each_rule
+def test_a_rule_is_callable_on_the_tensors_of_every_framework(backend: Any, name: str) -> None:
+    for dtype in (FLOAT32, BFLOAT16):
+        g, x = spread((2, 5), dtype), spread((2, 5), dtype, seed=1)
+        with backend.precision(dtype):
+            grad_out, tin = backend.array(g), backend.array(x)
+            grad_in = xg.get(name)(None, grad_out, tin, **keyed(name))
+            assert isinstance(grad_in, type(grad_out))
+            result = backend.numpy(grad_in)
+        assert (result.dtype, result.shape) == (dtype, (2, 5))
+
+
+def test_every_rule_of_the_library_has_an_oracle() -> None:
+    library = {name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)}
+    assert library == {*LIBRARY, *CURVES, *TRANSFORMS}
+
+
+@pytest.mark.parametrize("name", sorted({*LIBRARY, *CURVES, *TRANSFORMS}))
+def test_a_rule_states_its_formula_and_source_and_names_all_it_takes(name: str) -> None:
+    rule = xg.get(name)
+    assert "Source:" in rule.__doc__
+    signature = inspect.signature(rule.function)
+    assert list(signature.parameters)[:3] == ["ctx", "grad_out", "tin"]
+    for parameter in list(signature.parameters.values())[3:]:
+        assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        assert parameter.default is not parameter.empty
+        assert parameter.annotation in ("float", "int", "bool", "str")
+
+
+@each_rule
+def test_a_gradient_in_another_dtype_is_cast_to_that_of_the_input(backend: Any, name: str) -> None:
+    g, x = spread(6, FLOAT64), spread(6, FLOAT32, seed=1)
+    with backend.precision(FLOAT64):
+        rule = xg.get(name)
+        grad_in = backend.numpy(rule(None, backend.array(g), backend.array(x), **keyed(name)))
+        again = rule(None, backend.array(g.astype(np.float32)), backend.array(x), **keyed(name))
+    assert grad_in.dtype == FLOAT32
+    np.testing.assert_array_equal(grad_in, backend.numpy(again))
+
+
+# --- whole tensors --------------------------------------------------------------------------------
+
+
+def apply(backend: Any, name: str, g: Any, **params: Any) -> Any:
+    with backend.precision(g.dtype):
+        return backend.numpy(xg.get(name)(None, backend.array(g), None, **params))
+
+
+def test_clip_norm_limits_the_norm_and_leaves_smaller_gradients_alone(backend: Any) -> None:
+    g = spread((4, 5), FLOAT64)
+    clipped = apply(backend, "clip_norm", g, max_norm=0.5)
+    np.testing.assert_allclose(np.linalg.norm(clipped), 0.5, rtol=1e-14)
+    np.testing.assert_allclose(clipped / g, 0.5 / np.linalg.norm(g), rtol=1e-14)
+    np.testing.assert_array_equal(apply(backend, "clip_norm", g, max_norm=100.0), g)
+    zero = np.zeros(3)
+    np.testing.assert_array_equal(apply(backend, "clip_norm", zero), zero)
+    np.testing.assert_array_equal(apply(backend, "clip_norm", np.array([3.0, NAN])), [NAN, NAN])
+
+
+def test_clip_norm_never_divides_by_less_than_eps(backend: Any) -> None:
+    g = np.array([1e-4, 0.0])
+    clipped = apply(backend, "clip_norm", g, max_norm=1e-3, eps=1e-2)
+    np.testing.assert_allclose(clipped, g * 0.1, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1, -3])
+def test_centralize_takes_the_mean_away_along_one_dimension(backend: Any, dim: int) -> None:
+    g = spread((2, 3, 4), FLOAT64)
+    expected = g - g.mean(axis=dim, keepdims=True)
+    for keepdim in (True, False):
+        result = apply(backend, "centralize", g, dim=dim, keepdim=keepdim)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_rules_repeat_by_key_and_differ_without(backend: Any, name: str) -> None:
+    g = spread(50, FLOAT32)
+    first, again = (apply(backend, name, g, key=3) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, apply(backend, name, g, key=4))
+    if backend.name != "jax":  # it has no generator of its own
+        assert not np.array_equal(apply(backend, name, g), apply(backend, name, g))
+
+
+def test_noise_is_standard_normal_times_sigma(backend: Any) -> None:
+    from scipy import stats
+
+    g = np.full(4000, 7.0)
+    noise = (apply(backend, "noise", g, sigma=0.5, key=1) - g) / 0.5
+    assert stats.kstest(noise, "norm").pvalue > 0.01
+
+
+# --- FreeGrad's own -------------------------------------------------------------------------------
+
+FREEGRAD_PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
+    "d(ReLU)": ({},),
+    "d(Linear)": ({},),
+    "rectangular": ({}, {"a": -0.7, "b": 0.1}),
+    "triangular": ({}, {"width": 0.3}, {"width": 0.0}),
+    "scale": ({}, {"s": 0.3}),
+    "clip_norm": ({}, {"max_norm": 0.1}, {"max_norm": 1e3, "eps": 1e-3}),
+    "centralize": ({}, {"dim": 0}),
+}
+
+
+@pytest.mark.parametrize("name", FREEGRAD_PARAMS)
+@pytest.mark.needs("torch", "freegrad")
+def test_a_rule_of_freegrads_name_gives_freegrads_numbers_bit_for_bit(name: str) -> None:
+    import freegrad
+    import torch
+
+    edges = [0.0, -0.0, 0.5, -0.5, 0.7, 0.1, 1.0, 0.3, -0.3, INF, -INF, NAN, 1e30, 1e-30]
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        x = torch.cat([torch.tensor(edges), torch.from_numpy(spread(50, FLOAT32))]).to(dtype)
+        g = torch.from_numpy(spread(64, FLOAT32, seed=1)).to(dtype)
+        for params in FREEGRAD_PARAMS[name]:
+            theirs = freegrad.get(name)(None, g, x, **params)
+            ours = xg.get(name)(None, g, x, **params)
+            assert ours.dtype == theirs.dtype
+            assert torch.equal(ours.isnan(), theirs.isnan())
+            assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
+
+
+@pytest.mark.parametrize("rule", FREEGRAD_PARAMS)
+@pytest.mark.needs("torch", "freegrad")
+def test_rules_of_freegrads_names_give_its_numbers_in_every_dtype_shape_and_stride(
+    rule: str,
+) -> None:
+    import freegrad
+    import torch
+
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        for shape in ((), (0,), (3,), (2, 3, 4), (4, 6)):
+            numbers = (np.asarray(spread(shape, FLOAT32, seed=seed)) for seed in (0, 1))
+            x, g = (torch.from_numpy(array).to(dtype) for array in numbers)
+            if shape == (4, 6):
+                x, g = strided(x), strided(g)
+            for params in FREEGRAD_PARAMS[rule]:
+                if rule == "centralize" and not shape:
+                    continue  # FreeGrad's own has no dimension 0 there
+                theirs = freegrad.get(rule)(None, g, x, **params)
+                ours = xg.get(rule)(None, g, x, **params)
+                assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+                assert torch.equal(ours, theirs), f"{rule}, {params}, {shape}, {dtype}"
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.needs("torch", "freegrad")
+def test_a_random_rule_is_zero_where_freegrads_is_and_has_its_spread(name: str) -> None:
+    import freegrad
+    import torch
+
+    torch.manual_seed(0)
+    x = torch.from_numpy(np.linspace(-7, 7, 20001))
+    g = torch.ones_like(x)
+    theirs, ours = freegrad.get(name)(None, g, x), xg.get(name)(None, g, x)
+    assert torch.equal(ours == 0, theirs == 0)
+    assert abs(float(ours.mean() - theirs.mean())) < 0.01
+    assert abs(float(ours.std() - theirs.std())) < 0.01

@@ -1,0 +1,188 @@
+"""`multigrad rules`: families, words, JSON, narrow terminals; and what a wrong name suggests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import multigrad as xg
+
+OWN = "multigrad.rules.library."
+# Of the library: other tests register their own.
+LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
+needs_cli = pytest.mark.needs("typer", "rich")
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the command with these words, on a screen of a width."""
+    from typer.testing import CliRunner
+
+    from multigrad.look.command.app import app
+
+    def run(*words: str, width: int = 100) -> Any:
+        monkeypatch.setenv("COLUMNS", str(width))
+        return CliRunner().invoke(app, ["rules", *words])
+
+    return run
+
+
+@pytest.fixture
+def needy() -> Iterator[str]:
+    @xg.register("listed_needy")
+    def needy(ctx: Any, grad_out: Any, tin: Any, gain: float) -> Any:
+        """grad_out * gain."""
+        return gain * grad_out + 0.0 * tin
+
+    yield "listed_needy"
+    xg.unregister("listed_needy")
+
+
+def library_rules() -> set[str]:
+    return {name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)}
+
+
+@needs_cli
+def test_every_rule_stands_with_its_defaults_above_its_formula(invoke: Any) -> None:
+    lines = invoke().output.splitlines()
+    named = {line.split()[0]: i for i, line in enumerate(lines) if line[:2] == "  " != line[2:4]}
+    assert library_rules() <= named.keys()
+    line, formula = lines[named["rectangular"]], lines[named["rectangular"] + 1]
+    assert "a=-0.5" in line and "b=0.5" in line
+    assert formula.strip() == (xg.get("rectangular").__doc__ or "").splitlines()[0]
+
+
+@needs_cli
+@pytest.mark.parametrize("width", [40, 60, 140])
+def test_no_line_is_wider_than_the_screen(invoke: Any, width: int) -> None:
+    output = "".join(
+        invoke("--family", each, width=width).output for each in ("surrogate", "peers")
+    )
+    wide = [line for line in output.splitlines() if len(line) > width and len(line.split()) > 1]
+    assert not wide
+    assert "grad_out where a <= tin <= b" in " ".join(output.split())
+
+
+@needs_cli
+def test_a_family_is_headed_by_what_its_module_says(invoke: Any) -> None:
+    from multigrad.rules.library import jamming
+
+    lines = invoke("--family", "jamming", width=200).output.splitlines()
+    said = " ".join((jamming.__doc__ or "").partition("\n\n")[0].split())
+    assert " ".join(lines[: lines.index("")]) == f"jamming: {said.removesuffix('.')}"
+    names = {line.split()[0] for line in lines if line[:2] == "  " != line[2:4]}
+    assert names >= {"full_jam", "positive_jam", "rectangular_jam"}
+    assert names == {name for name in xg.rules() if xg.get(name).__module__ == jamming.__name__}
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("atan", {"arctan", "snntorch.atan", "spikingjelly.atan"}),
+        ("SuperSpike", {"fast_sigmoid", "snnax.superspike", "spyx.superspike"}),
+        ("1308.3432", {"straight_through"}),
+        ("triangluar", {"triangular"}),
+    ],
+)
+def test_like_finds_by_name_formula_source_and_spelling(
+    invoke: Any, word: str, names: set[str]
+) -> None:
+    result = invoke("--like", word, "--json")
+    assert names <= {row["name"] for row in json.loads(result.output)}
+    assert len(json.loads(result.output)) < 10
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--family", "spikng"), "no family 'spikng'; did you mean 'spiking'?"),
+        (("--like", "xyzzy"), "no rule like 'xyzzy'"),
+        (("--family", "jamming", "--like", "arctan"), "no rule like 'arctan' among "),
+    ],
+)
+def test_what_finds_nothing_is_an_error(invoke: Any, words: Any, message: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@needs_cli
+def test_estimators_are_listed_when_asked_for_and_found_by_a_word(invoke: Any) -> None:
+    rows = json.loads(invoke("--estimators", "--json").output)
+    assert {row["name"] for row in rows} == set(xg.estimators.catalogue())
+    assert {row["kind"] for row in rows} == {"estimator"}
+    (lsq,) = [row for row in rows if row["name"] == "lsq"]
+    assert lsq["gradients"].startswith("x: 1 where")
+    assert lsq["params"]["bits"] == {"default": 4, "range": ">= 1 and <= 16"}
+    found = invoke("--like", "LSQ").output
+    assert "xg.estimators, step_sizes" in found and "lsq_plus" in found
+
+
+@needs_cli
+def test_json_has_all_that_is_said_of_a_rule(invoke: Any) -> None:
+    rows = {row["name"]: row for row in json.loads(invoke("--json").output)}
+    assert rows.keys() == set(xg.rules())
+    row = rows["rectangular"]
+    assert row["family"] == "surrogate"
+    assert row["formula"].startswith("grad_out where a <= tin <= b, else 0")
+    assert {name: param["default"] for name, param in row["params"].items()} == {
+        "a": -0.5,
+        "b": 0.5,
+    }
+    assert row["source"].startswith('"rectangular" of FreeGrad')
+    assert row["without_tin"] == "`grad_out`, unchanged"
+
+
+@needs_cli
+def test_a_rule_of_yours_comes_first_and_marks_what_must_be_given(invoke: Any, needy: str) -> None:
+    lines = invoke().output.splitlines()
+    assert lines[0] == "Rules of yours"
+    (line,) = [line for line in lines if needy in line]
+    assert "gain (required)" in line
+    (row,) = [row for row in json.loads(invoke("--json").output) if row["name"] == needy]
+    assert (row["family"], row["params"]["gain"]["default"]) == ("", None)
+    assert row["without_tin"] == "not known"
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("triangluar", ["triangular"]),
+        ("superspike", ["fast_sigmoid", "snnax.superspike"]),
+        ("atan", ["arctan", "snntorch.atan", "spikingjelly.atan"]),
+        ("ste", ["straight_through"]),
+        ("GRL", ["gradient_reversal"]),
+        ("larq.StraightThrough", ["straight_through"]),
+        ("snntorch.atn", ["snntorch.atan"]),
+        ("boxcar", ["rectangular", "spyx.boxcar"]),
+        ("reversal", ["gradient_reversal"]),
+    ],
+)
+def test_a_wrong_name_suggests_what_others_call_so(word: str, names: list[str]) -> None:
+    with pytest.raises(xg.RuleError) as raised:
+        xg.get(word)
+    message = str(raised.value)
+    assert message.startswith(f"no rule named {word!r}; did you mean {names[0]!r}")
+    assert all(repr(name) in message for name in names)
+    assert message.count("'") <= 8
+
+
+@pytest.mark.parametrize("word", ["xyzzy", "", ".", "grad_out"])
+def test_a_name_like_none_suggests_none(word: str) -> None:
+    with pytest.raises(xg.RuleError) as raised:
+        xg.get(word)
+    # Other tests have rules of their own.
+    near = {name for name in LIBRARY if repr(name) in str(raised.value)}
+    assert not near - {word}
+
+
+@pytest.mark.parametrize("word", ["lsq", "LSQ", "ste_round", "ste-sign"])
+def test_the_name_of_a_function_of_the_library_says_so(word: str) -> None:
+    function = word.lower().replace("-", "_")
+    with pytest.raises(xg.RuleError, match=rf"a Function .*xg\.estimators\.{function}\("):
+        xg.get(word)

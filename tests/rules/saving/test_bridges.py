@@ -1,0 +1,403 @@
+"""An activation of one framework inside of another: the same numbers, the same draws, and memory
+that is safe.
+
+What each host adds (compilers, transforms, derivatives of derivatives) is in
+test_bridges_<host>.py; Functions are in test_bridges_functions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.tensors.values import borrow, lend
+from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
+from multigrad.functions.recipes.examples import capture_example
+from multigrad.lowering.forwards import find_forward
+from multigrad.rules.bridging import call_activation
+from multigrad.rules.bridging.functions import find_plain_functions, make_foreign
+
+from ...conftest import BACKENDS
+from ...written.hosts_and_guests import both_modes, every_host, every_pair, pull
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+DTYPES = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+RULES = (
+    ("Heaviside", "triangular", {"width": 2.0}),
+    ("ReLU", "clip_norm", {"max_norm": 0.5}),
+    ("Tanh", None, {}),
+    ("Linear", None, {}),
+)
+EDGES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1e-30, -1e-30, 1e30]
+
+
+def bridged(
+    guest: str, forward: str, rule: Any = None, params: dict[str, Any] | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Give an activation that runs in a guest."""
+    act = xg.activation(forward, rule=rule, params=params)
+    return lambda x: call_activation(act.forward, act.in_force(), x, guest)
+
+
+def reference(
+    forward: str, rule: Any, params: dict[str, Any], x: Array, cotangent: Array
+) -> tuple[Array, Array]:
+    """Give the output and the gradient on NumPy."""
+    y, pullback = xg.vjp(xg.activation(forward, rule=rule, params=params), x)
+    return y, pullback(cotangent)[0]
+
+
+def data(dtype: Any = np.float32, shape: tuple[int, ...] = (5, 7)) -> tuple[Array, Array]:
+    """Give an input and a cotangent."""
+    generator = np.random.default_rng(0)
+    return generator.normal(size=shape).astype(dtype), generator.normal(size=shape).astype(dtype)
+
+
+def assert_same(found: Array, expected: Array) -> None:
+    """Check that numbers are the same: within 4 eps of the largest one; their dtype and shape
+    too.
+    """
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    wide = expected.astype(np.float64)
+    bound = 4 * float(ml_dtypes.finfo(expected.dtype).eps) * max(1.0, np.abs(wide).max(initial=0.0))
+    np.testing.assert_allclose(found.astype(np.float64), wide, rtol=0, atol=bound)
+
+
+@every_pair
+@both_modes
+@pytest.mark.parametrize(("forward", "rule", "params"), RULES)
+def test_output_and_gradient_are_those_of_the_reference(
+    host: str, guest: str, compiled: bool, forward: str, rule: Any, params: dict[str, Any]
+) -> None:
+    x, cotangent = data()
+    y, gradient = pull(host, bridged(guest, forward, rule, params), x, cotangent, compiled)
+    expected = reference(forward, rule, params, x, cotangent)
+    assert_same(y, expected[0])
+    assert_same(gradient, expected[1])
+
+
+@every_pair
+@both_modes
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_every_float_dtype_crosses_and_comes_back(
+    host: str, guest: str, compiled: bool, dtype: Any
+) -> None:
+    x, cotangent = data(dtype)
+    y, gradient = pull(host, bridged(guest, "ReLU", "triangular"), x, cotangent, compiled)
+    expected = reference("ReLU", "triangular", {}, x, cotangent)
+    assert_same(y, expected[0])
+    assert_same(gradient, expected[1])
+
+
+@every_pair
+@both_modes
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2)], ids=str)
+def test_scalars_and_empty_tensors_cross(
+    host: str, guest: str, compiled: bool, shape: tuple[int, ...]
+) -> None:
+    x, cotangent = data(shape=shape)
+    x, cotangent = np.asarray(x), np.asarray(cotangent)
+    y, gradient = pull(host, bridged(guest, "Heaviside", "rectangular"), x, cotangent, compiled)
+    expected = reference("Heaviside", "rectangular", {}, x, cotangent)
+    np.testing.assert_array_equal(y, expected[0], strict=True)
+    np.testing.assert_array_equal(gradient, expected[1], strict=True)
+
+
+@every_pair
+@both_modes
+@pytest.mark.parametrize("rule", ["rectangular", "d(ReLU)"])
+def test_masks_are_exact_at_edges(host: str, guest: str, compiled: bool, rule: str) -> None:
+    x = np.array(EDGES, np.float32)
+    cotangent = np.arange(1.0, len(x) + 1, dtype=np.float32)
+    y, gradient = pull(host, bridged(guest, "Heaviside", rule), x, cotangent, compiled)
+    expected = reference("Heaviside", rule, {}, x, cotangent)
+    np.testing.assert_array_equal(y, expected[0])
+    np.testing.assert_array_equal(gradient, expected[1])
+
+
+@every_pair
+@both_modes
+@pytest.mark.parametrize("rule", ["full_jam", "rectangular_jam"])
+def test_draws_under_a_key_are_those_of_the_reference(
+    host: str, guest: str, compiled: bool, rule: str
+) -> None:
+    x, cotangent = data()
+    with xg.use(rule, key=(3, 2**32 - 1)):
+        application = xg.activation("ReLU").in_force()
+        forward = find_forward("ReLU")
+        found = pull(
+            host, lambda x: call_activation(forward, application, x, guest), x, cotangent, compiled
+        )[1]
+    with xg.use(rule, key=(3, 2**32 - 1)):
+        expected = reference("ReLU", None, {}, x, cotangent)[1]
+    np.testing.assert_array_equal(found, expected)
+
+
+@every_pair
+@pytest.mark.needs("torch", "tensorflow")
+def test_without_a_key_the_host_draws_as_for_itself(host: str, guest: str) -> None:
+    import tensorflow as tf
+    import torch
+
+    if host == "jax":
+        with pytest.raises(MultigradError, match="needs a key on jax"):
+            pull(host, bridged(guest, "ReLU", "full_jam"), *data(), compiled=False)
+        return
+    drawn = []
+    for f in (bridged(guest, "ReLU", "full_jam"), xg.activation("ReLU", rule="full_jam")):
+        torch.manual_seed(5)
+        tf.random.set_seed(5)
+        drawn.append(pull(host, f, *data(), compiled=False)[1])
+    np.testing.assert_array_equal(*drawn)
+
+
+@every_pair
+@both_modes
+def test_a_param_may_be_a_tensor_of_the_host(host: str, guest: str, compiled: bool) -> None:
+    x, cotangent = data()
+    width = BACKENDS[host].array(np.float32(1.5))
+    f = bridged(guest, "Heaviside", "triangular", {"width": width})
+    gradient = pull(host, f, x, cotangent, compiled)[1]
+    expected = reference("Heaviside", "triangular", {"width": 1.5}, x, cotangent)[1]
+    assert_same(gradient, expected)
+
+
+@every_pair
+def test_a_rule_that_looks_at_its_input_runs(host: str, guest: str) -> None:
+    def by_rank(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * tin.ndim
+
+    x, cotangent = data()
+    gradient = pull(host, bridged(guest, "ReLU", by_rank), x, cotangent, compiled=True)[1]
+    np.testing.assert_array_equal(gradient, cotangent * 2)
+
+
+@pytest.mark.parametrize(
+    "host", [pytest.param(n, marks=pytest.mark.needs(n, "torch")) for n in ("jax", "tensorflow")]
+)
+def test_a_rule_that_is_not_captured_runs_as_it_is_in_the_guest(host: str) -> None:
+    def branching(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * 2 if float(tin.sum()) > 0 else grad_out * 3
+
+    x = cotangent = np.ones(4, np.float32)
+    f = bridged("torch", "ReLU", branching)
+    with pytest.warns(NativeRuleWarning, match="runs as it is"):
+        assert_same(pull(host, f, x, cotangent, compiled=False)[1], cotangent * 2)
+    assert_same(pull(host, f, -x, cotangent, compiled=True)[1], cotangent * 3)
+
+
+@every_pair
+def test_what_a_native_rule_writes_to_is_its_own(host: str, guest: str) -> None:
+    @xg.register(f"overwriting_{host}_{guest}", native=True)
+    def overwriting(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        if guest in ("numpy", "torch"):
+            tin *= 0
+            grad_out += 1
+        return grad_out + tin
+
+    try:
+        x, cotangent = data()
+        seen: list[Tensor] = []
+        f = bridged(guest, "Linear", overwriting)
+
+        def noted(tin: Tensor) -> Tensor:
+            seen.append(tin)
+            return f(tin)
+
+        BACKENDS[host].vjp(noted, x, cotangent)
+        if host != "jax":  # there it is a tracer
+            np.testing.assert_array_equal(BACKENDS[host].numpy(seen[0]), x)
+        given = BACKENDS[host].array(x)
+        np.testing.assert_array_equal(BACKENDS[host].numpy(f(given)), x)
+        np.testing.assert_array_equal(BACKENDS[host].numpy(given), x)
+    finally:
+        xg.unregister(f"overwriting_{host}_{guest}")
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def address(tensor: Tensor) -> int:
+    """Give where a tensor's memory begins."""
+    if hasattr(tensor, "data_ptr"):
+        return int(tensor.data_ptr())
+    if hasattr(tensor, "unsafe_buffer_pointer"):
+        return int(tensor.unsafe_buffer_pointer())
+    if not isinstance(tensor, np.ndarray):
+        tensor = np.from_dlpack(tensor)
+    return int(tensor.__array_interface__["data"][0])
+
+
+def aligned(size: int) -> Array:
+    """Give ones whose memory begins at a multiple of 64 bytes."""
+    memory = np.ones(size + 16, np.float32)
+    start = -address(memory) % 64 // 4
+    return memory[start : start + size]
+
+
+@every_pair
+def test_aligned_memory_is_read_where_it_is(host: str, guest: str) -> None:
+    if host == "torch":
+        import torch
+
+        x = torch.from_numpy(aligned(1000))
+    else:
+        x = BACKENDS[host].array(np.ones(1000, np.float32))
+        x = x + 1  # of the framework's own making
+    seen = borrow(load_backend(guest), lend(load_backend(host), x))
+    assert address(seen) == address(x)
+
+
+@every_pair
+def test_memory_of_ones_own_is_a_copy(host: str, guest: str) -> None:
+    x = BACKENDS[host].array(np.ones(1000, np.float32))
+    seen = borrow(load_backend(guest), lend(load_backend(host), x), own=True)
+    assert address(seen) != address(x)
+
+
+@every_host
+def test_numpy_as_a_guest_cannot_write_to_the_host(host: str) -> None:
+    x = BACKENDS[host].array(np.ones(8, np.float32))
+    seen = borrow(load_backend("numpy"), lend(load_backend(host), x))
+    with pytest.raises(ValueError, match="read-only"):
+        seen[0] = 2
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    "guest",
+    [
+        pytest.param(name, marks=pytest.mark.needs(name) if name != "numpy" else ())
+        for name in ("numpy", "jax", "tensorflow")
+    ],
+)
+@pytest.mark.parametrize("layout", ["misaligned", "strided", "transposed", "expanded"])
+def test_memory_that_does_not_fit_is_copied(guest: str, layout: str) -> None:
+    import torch
+
+    base = torch.from_numpy(aligned(4096)).reshape(64, 64).cumsum(0)
+    x = {
+        "misaligned": base.flatten()[1:],  # TensorFlow would end the process
+        "strided": base[:, ::3],
+        "transposed": base.T,
+        "expanded": base[:1].expand(5, 64),
+    }[layout].requires_grad_()
+    y = bridged(guest, "Tanh")(x)
+    y.backward(torch.ones_like(x))
+    assert x.grad is not None
+    torch.testing.assert_close(y, torch.tanh(x))
+    torch.testing.assert_close(x.grad, 1 - torch.tanh(x.detach()) ** 2)
+
+
+@every_pair
+@pytest.mark.parametrize(
+    "rule", ["triangular", "rectangular", "clip_norm", "full_jam", "d(Linear)"]
+)
+def test_captured_code_writes_to_nothing_of_the_host(host: str, guest: str, rule: str) -> None:
+    act = xg.activation("ReLU", rule=rule)
+    with xg.use(rule, key=1):
+        application = act.in_force()
+    x, cotangent = (BACKENDS[host].array(each) for each in data())
+    lent = [lend(load_backend(host), each) for each in (x, cotangent)]
+    assert application is not None
+    function = xg.get(rule).under(act.forward.name)
+    leaves = (x, *application.bound_rule.values)
+    variant = capture_example(function, *leaves)
+    plain_functions = find_plain_functions(function, variant, load_backend(guest))
+    foreign = make_foreign(function, variant, plain_functions, load_backend(guest), leaves)
+    if plain_functions.is_random:
+        lent.insert(1, lend(load_backend("numpy"), np.array([1, 2], np.uint32)))
+    foreign.run(lent[:-1])
+    _, pull_back = foreign.record(lent[:-1])
+    for _ in range(2):
+        pull_back(lent[-1:])
+        foreign.gradients(lent[:-1], lent[-1:])
+    for tensor, before in zip((x, cotangent), data(), strict=True):
+        np.testing.assert_array_equal(BACKENDS[host].numpy(tensor), before)
+
+
+@every_pair
+def test_threads_do_not_meet(host: str, guest: str) -> None:
+    f = bridged(guest, "Heaviside", "triangular")
+    generator = np.random.default_rng(1)
+    inputs = [generator.normal(size=100_000).astype(np.float32) for _ in range(6)]
+    expected = [reference("Heaviside", "triangular", {}, x, x)[1] for x in inputs]
+
+    def work(i: int) -> bool:
+        found = [BACKENDS[host].vjp(f, inputs[i], inputs[i])[1] for _ in range(25)]
+        return all(np.allclose(each, expected[i], rtol=0, atol=1e-6) for each in found)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(6)))
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@every_host
+def test_a_guest_that_does_not_exist_is_said(host: str) -> None:
+    with pytest.raises(BackendNotFound, match=r"no backend named 'jaxx'; did you mean 'jax'"):
+        bridged("jaxx", "ReLU")(BACKENDS[host].array(data()[0]))
+
+
+@every_pair
+def test_integers_are_refused_under_a_rule(host: str, guest: str) -> None:
+    with pytest.raises(GradientError, match="got a int32 tensor"):
+        bridged(guest, "ReLU", "triangular")(BACKENDS[host].array(np.arange(3, dtype=np.int32)))
+
+
+@every_pair
+@both_modes
+def test_an_error_in_the_guest_keeps_its_words(host: str, guest: str, compiled: bool) -> None:
+    @xg.register(f"failing_{host}_{guest}", native=True)
+    def failing(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        raise ValueError("out of cheese")
+
+    try:
+        with pytest.raises(Exception, match="out of cheese") as caught:
+            pull(host, bridged(guest, "ReLU", failing), *data(), compiled)
+        assert f"failing_{host}_{guest}" in str(caught.value)
+        assert f"failed in {guest}" in str(caught.value)
+    finally:
+        xg.unregister(f"failing_{host}_{guest}")
+
+
+@every_pair
+def test_a_gradient_of_another_shape_is_refused(host: str, guest: str) -> None:
+    @xg.register(f"reducing_{host}_{guest}", native=True)
+    def reducing(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out[:1]
+
+    try:
+        with pytest.raises(GradientError, match="returned shape"):
+            pull(host, bridged(guest, "ReLU", reducing), *data(), compiled=False)
+    finally:
+        xg.unregister(f"reducing_{host}_{guest}")
+
+
+@every_host
+def test_the_hosts_own_framework_is_no_bridge(host: str) -> None:
+    x, cotangent = data()
+    found = pull(host, bridged(host, "Heaviside", "triangular"), x, cotangent, compiled=False)
+    native = pull(host, xg.activation("Heaviside", rule="triangular"), x, cotangent, compiled=False)
+    for ours, theirs in zip(found, native, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "guest", [pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax", "tensorflow")]
+)
+def test_numpy_is_a_host_too(guest: str) -> None:
+    x, _ = data()
+    y = bridged(guest, "Tanh", "triangular")(x)
+    assert_same(y, np.tanh(x))
+    y[0] = 1  # the caller's own

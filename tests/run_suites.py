@@ -1,0 +1,104 @@
+"""Run the tests where all frameworks are installed, in parts: what needs one framework, Keras on
+each of them, and what needs several.
+
+Each part has a process of its own, which imports no framework before a test asks for it; and Keras
+fixes its backend when it is imported.
+
+Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+WORKERS = ("-n", "2", "--dist", "worksteal", "--once")
+ALL = "torch,jax,tensorflow"
+COMPILING = "--compiling=jax"
+CONFORMANCE = ("--pyargs", "multigrad.testing.conformance")
+OWN = {"jax": (COMPILING, "--require=flax,optax")}
+# Thousands of small programs are compiled and run once: XLA optimizes none of them; and where the
+# numbers of single ops are not what is tested, it emits as it did before it fused.
+PLAIN_XLA = "--xla_backend_optimization_level=0"
+CHEAP_XLA = f"{PLAIN_XLA} --xla_cpu_use_fusion_emitters=false"
+# Files of ours in which the kernels' numbers are what is tested.
+OF_KERNELS = (str(HERE / "capture" / "types" / "test_jax_integers.py"),)
+LAYERS = ("test_bridged_layers_keras.py", "test_custom_gradient_keras.py")
+# The files of Keras's tests in which frameworks meet.
+BESIDE_KERAS = {
+    "torch": LAYERS,
+    # It exports with TensorFlow.
+    "jax": (*LAYERS, "saving/test_export_keras.py", "test_functions_keras.py"),
+    # The last of them runs Keras on each backend by itself.
+    "tensorflow": (*LAYERS, "saving/test_saving_across_keras.py"),
+}
+
+
+class Suite(NamedTuple):
+    """A run of pytest.
+
+    Attributes:
+        name: what it is called on the command line.
+        options: what it is given.
+        environment: what is set for it.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def suites() -> Iterator[Suite]:
+    """Yield what is run, in that order."""
+    tests = str(HERE)
+    for name in ALL.split(","):
+        own = (f"--backends={name}", *OWN.get(name, ()))
+        plain, cheap = (
+            {"KERAS_BACKEND": name, **({"XLA_FLAGS": flags} if name == "jax" else {})}
+            for flags in (PLAIN_XLA, CHEAP_XLA)
+        )
+        if name == "jax":
+            ignored = (f"--ignore={file}" for file in OF_KERNELS)
+            yield Suite(name, (*own, *ignored, tests), cheap)
+            yield Suite(f"kernels-{name}", (*own, *OF_KERNELS, *CONFORMANCE), plain)
+        else:
+            yield Suite(name, (*own, tests, *CONFORMANCE), plain)
+        yield Suite(f"keras-{name}", (f"--backends={name}", "--require=keras", tests), cheap)
+        files = tuple(str(HERE / "keras" / file) for file in BESIDE_KERAS[name])
+        beside = (f"--backends={ALL}", "--require=keras")
+        yield Suite(f"beside-keras-{name}", (*beside, *files), cheap)
+    packages = "--require=einops,flax,freegrad,ipykernel,keras,nbclient,optax"
+    several = (f"--backends=numpy,{ALL}", COMPILING, packages, f"--ignore={HERE / 'keras'}")
+    yield Suite("several", (*several, tests), {"MULTIGRAD_PROGRAMS": "250", "XLA_FLAGS": CHEAP_XLA})
+
+
+def main(arguments: list[str]) -> int:
+    """Run the suites; 1 if a test fails in any, 2 for a name that is none."""
+    rows = {suite.name: suite for suite in suites()}
+    options = [each for each in arguments if each.startswith("-")]
+    asked = [each for each in arguments if each not in options] or list(rows)
+    unknown = [name for name in asked if name not in rows]
+    if unknown:
+        print(f"no suite {', '.join(unknown)}; there are {', '.join(rows)}", file=sys.stderr)
+        return 2
+    failed = []
+    for name in asked:
+        suite, began = rows[name], time.monotonic()
+        print(f"--- {name}", flush=True)
+        command = ["pytest", *WORKERS, *suite.options, *options]
+        done = subprocess.run(command, env={**os.environ, **suite.environment}, check=False)
+        failed += [name] if done.returncode else []
+        print(f"--- {name}: {time.monotonic() - began:.0f} s", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,296 @@
+"""The DIGITS experiment as people run it: a command that trains, prints tables and leaves files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from multigrad.demo.frameworks import NAMES as FRAMEWORK_NAMES
+
+from ..harness.hidden import run_without
+
+NAMES = ("numpy", "torch", "jax", "tensorflow", "keras", "freegrad")
+RULES = ("true", "d(Linear)", "rectangular", "triangular")
+ROWS = [(forward, rule) for forward in ("Logistic", "Heaviside") for rule in RULES]
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+pytestmark = [pytest.mark.anywhere, pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")]
+
+
+def demo_command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "multigrad.cli", "demo", *map(str, words)]
+
+
+def invoke_demo(*words: object) -> Any:
+    """Run the demo in this process, which saves its start; for NumPy alone."""
+    from typer.testing import CliRunner
+
+    from multigrad.look.command.app import app
+
+    command = ["demo", "--frameworks", "numpy", *map(str, words)]
+    return CliRunner().invoke(app, command)
+
+
+def run_demo(*words: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(
+        demo_command(*words), check=False, capture_output=True, text=True, env=environment
+    )
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def list_installed() -> list[str]:
+    """Name the frameworks that the demo must use here."""
+    names = [name for name in NAMES if find_spec(name) is not None]
+    return [name for name in names if name != "freegrad" or "torch" in names]
+
+
+@pytest.fixture(scope="module")
+def everywhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Two epochs of everything in every installed framework: what was printed, and the folder."""
+    folder = tmp_path_factory.mktemp("demo") / "figures"
+    result = run_demo("--epochs", 2, "--out", folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout, folder
+
+
+@pytest.fixture
+def task() -> Any:
+    from multigrad.demo.task import load_task
+
+    return load_task(epochs=3, seed=0)
+
+
+def test_every_installed_framework_runs_every_row(everywhere: tuple[str, Path]) -> None:
+    runs = read_results(everywhere[1])["runs"]
+    for name in list_installed():
+        rows = [(run["forward"], run["rule"]) for run in runs if run["framework"] == name]
+        # FreeGrad 1.0.1 cannot differentiate its Heaviside without a rule.
+        absent = [("Heaviside", "true")] if name == "freegrad" else []
+        assert rows == [row for row in ROWS if row not in absent]
+
+
+def test_the_table_shows_the_accuracy_of_each_framework(everywhere: tuple[str, Path]) -> None:
+    printed, folder = everywhere
+    table = printed[printed.index("Logistic hidden units: test accuracy") :]
+    for run in read_results(folder)["runs"]:
+        assert f"{run['accuracy']:.4f}" in table
+    assert all(name in table for name in list_installed())
+
+
+def test_a_run_records_each_epoch_and_its_last_predictions(everywhere: tuple[str, Path]) -> None:
+    for run in read_results(everywhere[1])["runs"]:
+        assert len(run["losses"]) == len(run["accuracies"]) == 2
+        assert len(run["predictions"]) == 360
+        assert run["accuracy"] == run["accuracies"][-1]
+        assert run["losses"][1] < run["losses"][0]
+        assert run["seconds"] > 0
+
+
+def test_all_frameworks_take_the_same_first_step(everywhere: tuple[str, Path]) -> None:
+    if len(list_installed()) == 1:
+        pytest.skip("no framework installed to compare with NumPy")
+    parity = read_results(everywhere[1])["parity"]
+    assert [(row["forward"], row["rule"]) for row in parity] == ROWS
+    for row in parity:
+        assert row["reference"] == "numpy"
+        for difference in row["to_reference"]:
+            assert difference["gradient"] <= 4e-6 * row["largest_gradient"]
+            assert difference["predictions"] <= 1
+
+
+def test_after_a_whole_training_the_frameworks_agree_on_the_test_images(tmp_path: Path) -> None:
+    if len(list_installed()) == 1:
+        pytest.skip("no framework installed to compare with NumPy")
+    # `rectangular` is the hardest rule: at its edges a rounding error can switch a gradient off.
+    result = run_demo("--rules", "rectangular", "--out", tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    results = read_results(tmp_path)
+    worst = {row["forward"]: row["worst"]["predictions"] for row in results["parity"]}
+    assert worst["Logistic"] <= 1
+    assert worst["Heaviside"] <= 3
+    # FreeGrad 1.0.1's five seeds: .953 +- .006 with Logistic, .963 +- .005 with Heaviside.
+    for run in results["runs"]:
+        assert run["accuracy"] > (0.929 if run["forward"] == "Logistic" else 0.943)
+
+
+def test_the_pictures_are_written(everywhere: tuple[str, Path]) -> None:
+    for name in ("learning-curves.png", "gradient-shapes.png"):
+        assert (everywhere[1] / name).read_bytes().startswith(PNG_SIGNATURE)
+        assert str(everywhere[1] / name) in everywhere[0]
+
+
+def test_without_any_framework_it_runs_on_numpy_alone(tmp_path: Path) -> None:
+    frameworks = [name for name in FRAMEWORK_NAMES if name != "numpy"]  # brought ones too
+    result = run_without(frameworks, "demo", "--epochs", 1, "--out", tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    runs = read_results(tmp_path)["runs"]
+    assert [(run["framework"], run["forward"], run["rule"]) for run in runs] == [
+        ("numpy", *row) for row in ROWS
+    ]
+    assert "nothing to compare" in result.stdout
+
+
+def test_the_seed_decides_the_numbers(tmp_path: Path) -> None:
+    losses = []
+    for index, seed in enumerate((5, 5, 6)):
+        folder = tmp_path / str(index)
+        words = ("--rules", "triangular", "--epochs", 2, "--seed", seed, "--out", folder)
+        assert invoke_demo(*words).exit_code == 0
+        losses.append([run["losses"] for run in read_results(folder)["runs"]])
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_options_choose_frameworks_rules_and_epochs(tmp_path: Path) -> None:
+    result = invoke_demo("--rules", "true, triangular,true", "--quick", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    results = read_results(tmp_path)
+    assert [run["rule"] for run in results["runs"]] == ["true", "triangular"] * 2
+    assert results["settings"]["epochs"] == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--frameworks", "numpy,torhc"), "did you mean 'torch'"),
+        (("--rules", "triangluar"), "did you mean 'triangular'"),
+        (("--epochs", "0"), "epochs"),
+        (("--seed", "-1"), "seed"),
+    ],
+)
+def test_a_wrong_option_is_an_error_before_anything_is_trained(
+    tmp_path: Path, words: tuple[str, ...], text: str
+) -> None:
+    folder = tmp_path / "out"
+    result = invoke_demo(*words, "--out", folder)
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not folder.exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    occupied = tmp_path / "out"
+    occupied.write_text("mine")
+    result = invoke_demo("--out", occupied)
+    assert result.exit_code == 2
+    assert str(occupied) in result.stderr
+    assert occupied.read_text() == "mine"
+
+
+def test_a_framework_that_is_not_installed_names_its_install_line(tmp_path: Path) -> None:
+    result = run_without(["jax"], "demo", "--frameworks", "numpy,jax", "--out", tmp_path / "out")
+    assert result.returncode == 2
+    assert "pip install 'multigrad-rules[jax]'" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("module", ["sklearn", "matplotlib"])
+def test_without_the_extra_it_names_the_install_line(module: str) -> None:
+    result = run_without([module], "demo", "--frameworks", "numpy")
+    assert result.returncode == 2
+    assert "pip install 'multigrad-rules[demo]'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_broken_framework_does_not_cost_the_others_their_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "site" / "tensorflow"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('libbroken.so: cannot open')\n")
+    path = os.pathsep.join(filter(None, [str(broken.parent), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    words = ("--frameworks", "tensorflow,numpy", "--rules", "true", "--epochs", 1)
+    result = run_demo(*words, "--out", tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    results = read_results(tmp_path)
+    assert [run["framework"] for run in results["runs"]] == ["numpy", "numpy"]
+    assert {gap["framework"] for gap in results["gaps"] if gap["failed"]} == {"tensorflow"}
+    assert "libbroken.so" in result.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way on Windows")
+@pytest.mark.parametrize("framework", [pytest.param(n, marks=pytest.mark.needs(n)) for n in NAMES])
+def test_an_interrupt_keeps_what_is_finished(framework: str, tmp_path: Path) -> None:
+    words = ("--frameworks", framework, "--rules", "triangular,d(Linear),rectangular")
+    command = demo_command(*words, "--epochs", 30, "--out", tmp_path)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        heard = []
+        for line in process.stdout:
+            heard.append(line)
+            if b"accuracy" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        heard.append(process.stdout.read())
+        code = process.wait()
+    printed = b"".join(heard).decode()
+    assert code == 130, printed
+    assert "Traceback" not in printed
+    results = read_results(tmp_path)
+    assert results["interrupted"]
+    assert results["runs"][0]["rule"] == "triangular"
+    assert 1 <= len(results["runs"]) < 6
+    assert all(len(run["losses"]) == 30 for run in results["runs"])
+    assert (tmp_path / "learning-curves.png").read_bytes().startswith(PNG_SIGNATURE)
+    assert "Logistic hidden units: test accuracy" in printed
+
+
+def test_the_split_is_freegrads(task: Any) -> None:
+    assert task.train_x.shape == (1437, 64)
+    assert task.test_x.shape == (360, 64)
+    assert task.train_x.dtype == np.float32
+    assert task.train_x.min() == 0.0
+    assert task.train_x.max() == 1.0
+
+
+def test_each_epoch_shows_every_image_once_in_another_order(task: Any) -> None:
+    from multigrad.demo.task import batches
+
+    sizes = [len(labels) for _, labels in batches(task, task.orders[0])]
+    assert sizes == [64] * 22 + [29]
+    assert all(sorted(order) == list(range(1437)) for order in task.orders)
+    assert not np.array_equal(task.orders[0], task.orders[1])
+
+
+def test_numpy_gradients_are_those_of_the_loss(task: Any) -> None:
+    from multigrad.demo import train_numpy
+    from multigrad.demo.task import first_batch
+
+    exact = dataclasses.replace(
+        task,
+        train_x=task.train_x.astype(np.float64),
+        weights=tuple(weight.astype(np.float64) for weight in task.weights),
+    )
+    gradients = train_numpy.first_gradients(exact, "Logistic", None)
+    x, labels = first_batch(exact)
+
+    def compute_loss(weights: Any) -> float:
+        first, second, third, fourth = weights
+        logits = 1 / (1 + np.exp(-(x @ first + second))) @ third + fourth
+        chosen = logits[np.arange(len(labels)), labels]
+        return float(np.mean(np.log(np.exp(logits).sum(1)) - chosen))
+
+    generator = np.random.default_rng(0)
+    for place, weight in enumerate(exact.weights):
+        direction = generator.standard_normal(weight.shape)
+        shifted = [list(exact.weights), list(exact.weights)]
+        shifted[0][place] = weight + 1e-5 * direction
+        shifted[1][place] = weight - 1e-5 * direction
+        slope = (compute_loss(shifted[0]) - compute_loss(shifted[1])) / 2e-5
+        assert np.sum(gradients[place] * direction) == pytest.approx(slope, rel=1e-6, abs=1e-9)

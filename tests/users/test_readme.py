@@ -1,0 +1,44 @@
+"""The README is short, its commands are those of CI, and what it links and draws is there.
+
+Its code is run with that of the other pages.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import multigrad as xg
+
+README = Path(__file__).parents[2] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+MOST_LINES = 160
+
+
+def test_it_is_short() -> None:
+    assert len(TEXT.splitlines()) <= MOST_LINES
+
+
+def test_the_graph_in_the_picture_is_the_one_that_is_shown() -> None:
+    shown = re.sub(r" +# .*", "", xg.show("triangular"))
+    for line in shown.splitlines():
+        assert line.strip() in TEXT
+    assert xg.show("triangular").count("=") == 6
+
+
+def test_both_commands_are_those_of_tox_and_ci() -> None:
+    assert "python -m pip install tox && python -m tox run -e demo" in TEXT
+    ci = (README.parent / ".ci" / "run").read_text(encoding="utf-8")
+    assert "python -m pip install tox && python -m tox run" in ci
+
+
+def test_every_page_that_is_linked_is_a_file() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", TEXT)
+    assert len(links) > 30
+    assert [link for link in links if not (README.parent / link).is_file()] == []
+
+
+def test_every_extra_that_it_installs_is_declared() -> None:
+    declared = (README.parent / "pyproject.toml").read_text(encoding="utf-8")
+    extras = {name for names in re.findall(r"'\.\[([\w,]+)\]'", TEXT) for name in names.split(",")}
+    assert extras and all(re.search(rf"^{name} = \[", declared, re.MULTILINE) for name in extras)

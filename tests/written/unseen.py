@@ -1,0 +1,37 @@
+"""A list in which a test counts captures: what a rule adds to it is no change that a capture would
+see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from multigrad.trace.trace import Value
+
+
+class Unseen:
+    """Holds what is appended; in a slot, into which no capture looks."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def append(self, item: Any) -> None:
+        """Add an item; of a symbol its class, as no symbol may outlive its capture."""
+        self.items.append(type(item) if isinstance(item, Value) else item)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        return self.items == (other.items if isinstance(other, Unseen) else other)
+
+    __hash__ = None  # type: ignore[assignment]

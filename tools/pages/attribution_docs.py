@@ -1,0 +1,84 @@
+"""The page about attribution, from the declarations of its rules and composites."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from multigrad.models import attribution
+from multigrad.models.attribution import composites, rules
+from multigrad.models.attribution.layers import LAYERS
+from multigrad.models.attribution.relevance import Relevance
+
+EXAMPLE = """```python
+import torch
+import multigrad as xg
+
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10)
+)
+x = torch.ones(1, 3, 8, 8, requires_grad=True)
+composite = xg.composites.epsilon_gamma_box(low=-1.0, high=1.0, canonize=True)
+with xg.attach(model, composite) as attached:  # printed, a table of what each layer got
+    heat = torch.autograd.grad(model(x)[0, 3], x)[0]
+print(heat.shape)  # torch.Size([1, 3, 8, 8])
+```"""
+HEADS = ("rule", "what x gets", "layers", "source")
+
+
+def rule_rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield each rule of relevance: its call, its formula, the kinds it is for, its source."""
+    for make in public_functions(rules):
+        rule: Any = make(*[0.0] * len(required(make)))
+        if isinstance(rule, Relevance):
+            kinds = [k for k, row in LAYERS.items() if row.has_weight or rule.formula.is_plain]
+            formula, source = said(make)
+            yield call(make), formula, ", ".join(kinds), source
+
+
+def composite_rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield each composite: its call, what it is, its map, its source."""
+    for make in composites.COMPOSITES.values():
+        made = make(*required(make))
+        described, source = said(make)
+        rows = [*((f"first {kind}", r) for kind, r in made.first.items()), *made.layers.items()]
+        chosen = ", ".join(f"{kind}: {getattr(rule, 'name', rule)}" for kind, rule in rows)
+        yield call(make), described, chosen, source
+
+
+def mean_rows() -> Iterator[tuple[str, str, str]]:
+    """Yield each mean of a gradient: its call, what it is, its source."""
+    for make in (attribution.smooth, attribution.integrated):
+        described, source = said(make)
+        yield call(make), described, source
+
+
+def public_functions(module: Any) -> Iterator[Callable[..., Any]]:
+    """Yield the functions that a module defines."""
+    for name, value in vars(module).items():
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_":
+            yield value
+
+
+def required(make: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that a function must be given."""
+    parameters = inspect.signature(make).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty]
+
+
+def call(make: Callable[..., Any]) -> str:
+    """Return a function with its arguments and defaults."""
+    words = []
+    for p in inspect.signature(make).parameters.values():
+        if p.kind is p.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(p.name if p.default is p.empty else f"{p.name}={p.default!r}")
+    return f"`{make.__name__}({', '.join(words)})`"
+
+
+def said(make: Callable[..., Any]) -> tuple[str, str]:
+    """Return a docstring's first paragraph and its source."""
+    text = inspect.cleandoc(make.__doc__ or "")
+    source = text.partition("Source:")[2].partition("\n\n")[0]
+    return " ".join(text.partition("\n\n")[0].split()), " ".join(source.split())

@@ -1,0 +1,77 @@
+"""The page about the command `multigrad`, written from the commands and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer.main
+
+from multigrad.look.command.app import app
+
+# Their examples run where no framework is installed, in a second; a test of the docs runs them.
+QUICK = ("rules", "plot", "show")
+
+
+def parts() -> Iterator[str]:
+    """Yield the parts of the page: what the command is for, then each subcommand."""
+    group: Any = typer.main.get_command(app)
+    shown = {name: each for name, each in group.commands.items() if not each.hidden}
+    yield (
+        f"{group.help} It is installed with the extra `cli`: `pip install 'multigrad-rules[cli]'`."
+    )
+    rows = "\n".join(
+        f"| [`multigrad {name}`](#multigrad-{name}) | {first_line(each)} |"
+        for name, each in shown.items()
+    )
+    yield f"| command | what it does |\n| --- | --- |\n{rows}"
+    yield (
+        "A command ends with 0 where all is well, 1 where a check found a difference, 2 where it "
+        "was misused; `multigrad COMMAND --help` prints what stands here."
+    )
+    for name, each in shown.items():
+        yield from subcommand(name, each)
+
+
+def first_line(command: Any) -> str:
+    """Return what a command says it does."""
+    return " ".join((command.help or "").split("\n\n")[0].split())
+
+
+def subcommand(name: str, command: Any) -> Iterator[str]:
+    """Yield the parts about one subcommand."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    words = "".join(f" {name_of(each)}" for each in arguments)
+    yield f"## multigrad {name}"
+    yield first_line(command)
+    yield f"```text\nmultigrad {name}{words}{' [OPTIONS]' if options else ''}\n```"
+    rows = [*map(argument_row, arguments), *map(option_row, options)]
+    if rows:
+        yield "| | what | default |\n| --- | --- | --- |\n" + "\n".join(rows)
+    language = "console" if name in QUICK else "text"
+    yield f"```{language}\n$ {(command.epilog or '').removeprefix('Example: ')}\n```"
+
+
+def argument_row(argument: Any) -> str:
+    """Return the row of an argument."""
+    needed = "needed" if argument.required else ""
+    return f"| `{name_of(argument)}` | {escaped(argument.help)} | {needed} |"
+
+
+def option_row(option: Any) -> str:
+    """Return the row of an option, with its default."""
+    spelled = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+    default = option.default
+    empty = default is None or default is False or default == ""
+    return f"| {spelled} | {escaped(option.help)} | {'' if empty else f'`{default}`'} |"
+
+
+def escaped(text: str | None) -> str:
+    """Return a help text that does not end a cell."""
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def name_of(argument: Any) -> str:
+    """Return what an argument is called in the help."""
+    return argument.metavar or argument.human_readable_name.upper()

@@ -1,0 +1,399 @@
+"""The tables of the folder docs, written from what they describe.
+
+Ops come from the op table and the backends' rows, rules from their docstrings and what they do,
+fast kernels and differences from the tables that each backend declares. A test compares the files
+with what is written here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from multigrad import xp
+from multigrad.backend.contract import Backend
+from multigrad.backend.differences import ALL, KINDS, Difference
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.capture.values.methods import METHODS
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+from multigrad.look import exchanges
+from multigrad.look.described import Param, describe_all
+
+from . import attribution_docs, estimator_docs, same_curves, same_names
+from .captured import captured_names, describe
+from .conversions import OF_USERS, count_by, count_equal, read_rows
+from .rule_examples import at_points
+
+# A stranger's backend has docs of its own.
+BACKENDS = ("numpy", "torch", "jax", "tensorflow")
+NOTICE = "<!-- Written by `tools/write_pages.py`; change what it is written from. -->"
+
+
+def write_docs(folder: Path) -> list[Path]:
+    """Write every page into a folder and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, render in PAGES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def page(title: str, *parts: str) -> str:
+    """Return a page of paragraphs and tables."""
+    return "\n\n".join([f"# {title}", NOTICE, *parts]) + "\n"
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(header), *(list(row) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines)
+
+
+def bullets(meanings: Mapping[str, str]) -> str:
+    """Return a Markdown list of words with their meanings."""
+    return "\n".join(f"- **{word}**: {text}." for word, text in meanings.items())
+
+
+def escape(text: str) -> str:
+    """Return text that does not end a cell."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def code(words: Iterable[str]) -> str:
+    """Return names as code, separated by commas."""
+    return ", ".join(f"`{word}`" for word in words)
+
+
+# --- ops ----------------------------------------------------------------------------------------
+
+
+def render_ops() -> str:
+    """Return the page about the op table."""
+    backends = [load_backend(name) for name in BACKENDS]
+    header = ("op", "in a rule", "operands", "attributes", "meaning", *(b.name for b in backends))
+    rows = []
+    for op in ops.CALLABLE_OPS:
+        cells = (f"`{op.name}`", xp_name(op), code(op.operands), code(op.attrs), op.doc)
+        rows.append((*cells, *(status(op, backend) for backend in backends)))
+    return page(
+        "Ops",
+        f"The {len(rows)} operations that a rule may be made of, in the order of the op table. A "
+        "rule written for torch, NumPy, jax or TensorFlow is captured as these; written with "
+        "`xg.xp` it names them itself. Ops marked *in VJPs* appear only where another op is "
+        "differentiated.",
+        "The last columns say what each backend runs: its framework's `kernel`; the kernel "
+        "`adapted` (16-bit floats computed in float32 and rounded once, numbers and devices "
+        "brought together); a short function of its `own`, where names and defaults differ or "
+        "where the kernel is wrong or missing (see [differences](differences.md)); or the `infix` "
+        "operator.",
+        table(header, rows),
+    )
+
+
+def xp_name(op: Op) -> str:
+    """Return what an op is called in `xg.xp`."""
+    if op.in_vjps:
+        return "*in VJPs*"
+    return f"`{op.in_xp}`" if op.in_xp else "*by keys*"
+
+
+def status(op: Op, backend: Backend) -> str:
+    """Return what a backend runs for an op."""
+    if op in backend.kernels.unsupported:
+        return f"lacks it: {backend.kernels.unsupported[op]}"
+    native: Any = backend.kernels.rows.get(op)
+    if native is None:
+        return "infix"
+    own = (getattr(native, "__module__", "") or "").startswith("multigrad")
+    return "own" if own else "adapted" if hasattr(native, "__wrapped__") else "kernel"
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def render_rules() -> str:
+    """Return the page about the rule library."""
+    rows = []
+    for row in sorted(describe_all(), key=operator.attrgetter("name")):
+        if row.family:
+            params = ", ".join(map(param_in_range, row.params))
+            cells = (row.formula, at_points(row.name), params, row.without_tin)
+            cells = (*cells, str(row.exchanged), row.source)
+            rows.append((f"`{row.name}`", *cells))
+    return page(
+        "Rules",
+        f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
+        "input of the forward. *Example*: what comes of `grad_out` = 1 at `tin` = -1, -0.5, 0, 0.5 "
+        "and 1, with the default params. A rule on a parameter's gradient gets no `tin`; the fifth "
+        "column says what it then does. Beside a param's default stands its range: a number out of "
+        "it is an error where it is given.",
+        "*Over shards*: what the rule exchanges where a tensor is a part of an array, "
+        '`over="global"`; see [devices](devices.md).',
+        bullets(exchanges.KINDS),
+        table(
+            (
+                "rule",
+                "gradient and edges",
+                "example",
+                "params",
+                "without `tin`",
+                "over shards",
+                "source",
+            ),
+            rows,
+        ),
+    )
+
+
+def param_in_range(param: Param) -> str:
+    """Return a param with its default, and its range."""
+    return f"`{param.name}={param.default!r}`" + (f" ({param.range})" if param.range else "")
+
+
+def render_same_names() -> str:
+    """Return the page about rules that share a name."""
+    return page("Same name, different curve", *same_names.parts(table, same_curves.draw_curves))
+
+
+# --- dialects -----------------------------------------------------------------------------------
+
+LIBRARIES = {
+    "numpy": "NumPy and SciPy",
+    "torch": "torch",
+    "jax": "jax",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras, whatever it runs on",
+}
+
+
+def render_dialects() -> str:
+    """Return the page about the names that rules may use."""
+    header = ("name", "ops")
+    parts = []
+    for dialect, title in LIBRARIES.items():
+        rows = [(code(names), describe(handler)) for names, handler in captured_names(dialect)]
+        parts += [f"## {title}\n\n{len(rows)} functions.", table(header, rows)]
+    own = [(f"`xp.{name}`", describe(getattr(xp, name))) for name in sorted(xp.__all__)]
+    own = [row for row in own if callable(getattr(xp, row[0].strip("`").removeprefix("xp.")))]
+    common = [(f"`x.{name}`", describe(handler)) for name, handler in sorted(METHODS.items())]
+    return page(
+        "Dialects",
+        "Every name that a rule may use, by library, with the op that it is captured as (see "
+        "[ops](ops.md)); where there are several, the handler is composed of them, and the "
+        "arguments decide which are recorded. A library's name keeps that library's defaults: "
+        "`torch.std` divides by n - 1, `jnp.std` by n. Names of one function stand in one row. "
+        "Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
+        "numbers are captured in every dialect.",
+        "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` "
+        "keras.ops. *No op*: the name gives the tensor itself, a shape, a dtype, a constant or a "
+        "Python value.",
+        *parts,
+        f"## xg.xp and the Array API\n\n{len(own)} functions; `x.__array_namespace__()` gives them "
+        "too.",
+        table(header, own),
+        f"## Methods of a tensor\n\n{len(common)} methods, in every dialect; where libraries "
+        "differ, that of the rule's own library is meant.",
+        table(header, common),
+    )
+
+
+# --- fast kernels -------------------------------------------------------------------------------
+
+
+def render_fast_kernels() -> str:
+    """Return the page about the fast rows of the backends."""
+    rows = [
+        (
+            f"`{row.name}`",
+            "rewrite" if row.rewrites or row.rewrite_graph else "way of running",
+            row.reason,
+        )
+        for backend in map(load_backend, BACKENDS)
+        for row in backend.kernels.fast.patterns
+    ]
+    return page(
+        "Fast kernels",
+        "Where nobody takes a derivative of the lowered code, a backend may run it by these rows. "
+        "A test compares each with the plain code on edge values: the same bits, or, where a row "
+        "rounds less often or sums in another order, within the bound of the rule. The figures "
+        "are of 1,000,000 float32 numbers on one thread of a CPU, unless they say otherwise. jax "
+        "and TensorFlow have none: their compilers fuse by themselves.",
+        table(("row", "what it is", "what was measured"), rows),
+        "To turn rows off, for a comparison or because one is suspected:",
+        "```python\nimport torch\nimport multigrad as xg\n"
+        "from multigrad.lowering.patterns import without\n\n"
+        'with without("torch.in_place", "torch.square"):\n'
+        '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
+        'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the '
+        "environment.",
+    )
+
+
+# --- differences --------------------------------------------------------------------------------
+
+
+def render_differences() -> str:
+    """Return the page about what the frameworks do differently."""
+    tables = {name: load_backend(name).differences for name in BACKENDS}
+    kept = [
+        (name, what_of(row), row.kind, dtypes_of(row), row.figure, reason_of(row))
+        for name, rows in tables.items()
+        for row in rows.kept
+    ]
+    mended = [
+        (name, row.kernel, row.dtypes, row.figure)
+        for name, rows in tables.items()
+        for row in rows.mended
+    ]
+    versions = ", ".join(rows.measured for rows in tables.values())
+    return page(
+        "Differences between frameworks",
+        "Every op, rule and activation gives the same numbers on every backend: within 4 eps of "
+        "the exact result, or of the largest value met on the way to it; masks are exact. What "
+        "follows are the exceptions, with their figures. They were measured on a CPU with "
+        f"{versions}. An eps is the distance from 1 to the next number of the dtype.",
+        "## What is left\n\nThe tests hold each row to its figure, and fail where it is no longer "
+        "needed (rows that depend on the processor aside). The kinds:",
+        bullets(KINDS),
+        table(("backend", "what", "kind", "dtypes", "figure", "reason"), kept),
+        "## What is mended\n\nThese kernels are wrong, or missing, as the frameworks have them. "
+        "Our rows correct or replace them, so a rule does not meet these errors; code that calls "
+        "the kernel itself does. Errors are in eps of the result where nothing else is said.",
+        table(("backend", "kernel", "dtypes", "its error"), mended),
+        "Kept although they look large, because the formula's own intermediate values are larger: "
+        "the far tail of `erfc` (26 eps in jax, 24 in TensorFlow), `lgamma` and `digamma` near "
+        "their zeros (up to 27 and 7 eps of 1), `polygamma` of order 2 and above, which "
+        "underflows for inputs above 1e18. `prod` and `cumprod` lose second derivatives where two "
+        "factors of one product are exactly zero.",
+    )
+
+
+def what_of(row: Difference) -> str:
+    """Return the functions that differ."""
+    return "all" if row.what == "*" else f"`{row.what}`"
+
+
+def dtypes_of(row: Difference) -> str:
+    """Return the dtypes of a row in words."""
+    return "all" if row.dtypes == ALL else ", ".join(row.dtypes)
+
+
+def reason_of(row: Difference) -> str:
+    """Return the reason, and whether it depends on the processor."""
+    return row.reason if row.settled else f"{row.reason}; depends on the processor"
+
+
+# --- conversions --------------------------------------------------------------------------------
+
+
+def render_conversions() -> str:
+    """Return the page about other people's custom gradients."""
+    rows = read_rows()
+    kinds = count_by(rows, [row.kind for row in rows])
+    packages = count_by(rows, [row.package for row in rows])
+    sections = []
+    for package, own in packages.items():
+        cells = [
+            (f"`{row.name}`", f"`{row.inputs}`", row.summary, row.reason.replace("`", "'"))
+            for row in own
+        ]
+        header = ("what", "inputs", "verdict", "what is not captured")
+        sections.append(f"## {package}: {count_equal(own)}\n\n{table(header, cells)}")
+    return page(
+        "Conversions",
+        f"{len(rows)} custom gradients of {len(packages.keys() - {OF_USERS})} packages, and "
+        "functions of users that apply them, unchanged. Each is "
+        "run on its own framework, forward and backward, and by multigrad on NumPy, torch, jax "
+        "(eager and under `jax.jit`) and TensorFlow (eager and under `tf.function`). *Equal*: the "
+        "same numbers as the original; *as it is*: the original itself runs, on its own framework; "
+        "*refused*: a TraceError says what is not captured, and where. `tox -e foreign` holds the "
+        "pinned packages to this table; `multigrad convert` does the same for any other.",
+        table(
+            ("what", "equal on every backend"),
+            [(kind, count_equal(own)) for kind, own in kinds.items()],
+        ),
+        *sections,
+    )
+
+
+# --- attribution --------------------------------------------------------------------------------
+
+
+def render_attribution() -> str:
+    """Return the page about rules of relevance and composites."""
+    heads = attribution_docs.HEADS
+    return page(
+        "Attribution",
+        "Rules that read what a layer holds: relevance R at its output comes back to its input x, "
+        "shared out by what each input did for the output z. They stand in `xg.attribution` "
+        "under zennit's names and with its defaults; `stabilize(z)` is z + e, or z - e where "
+        "z < 0. 16-bit tensors are computed in float32 and rounded once. Rules that read no "
+        "weights (`guided`, `deconvnet`, `beta_smooth`, `pass`) are among the [rules](rules.md).",
+        table(heads, attribution_docs.rule_rows()),
+        "`rule.over(kind)` is a layer with that rule for its gradient, on any framework's tensors: "
+        '`xg.attribution.gamma().over("linear")(x, weight, bias)`.',
+        "## Composites\n\nWhich rule each kind of layer of a model gets, `xg.composites`. A layer "
+        "of a kind that is not named keeps its own gradient. `canonize=True` merges a batch "
+        "normalization with the layer before it and lets additions in code count as layers; no "
+        "weight is changed.",
+        attribution_docs.EXAMPLE,
+        table(("composite", *heads[1:]), attribution_docs.composite_rows()),
+        "## Means of a gradient\n\nOf any gradient: under a composite, under rules, or the model's "
+        "own.",
+        table((heads[0], "what it is", heads[-1]), attribution_docs.mean_rows()),
+    )
+
+
+# --- estimators ----------------------------------------------------------------------------------
+
+
+def render_estimators() -> str:
+    """Return the page about the Functions of the library."""
+    tables = []
+    for title, functions in estimator_docs.families():
+        rows = [estimator_docs.row_of(function) for function in functions]
+        tables.append(f"## {title}\n\n{table(estimator_docs.HEADS, rows)}")
+    count = sum(len(functions) for _, functions in estimator_docs.families())
+    return page(
+        "Estimators",
+        f"The {count} Functions of the library, for the tensors of every framework: "
+        "`xg.estimators.NAME(x, ...)`. Each has a forward of its own, and gradients that are not "
+        "its derivative; for those that are put under an activation see [rules](rules.md). "
+        "`g` is the gradient that arrives; *x: 1* says that x gets g times 1. A number may be "
+        "given for any tensor but the first, and then has no gradient; a tensor may be given for "
+        "a number. *Numbers*: defaults, and the ranges of what is given as a number; one outside "
+        "of its range, and a shape that does not fit, is an error at the call.",
+        estimator_docs.EXAMPLE,
+        *tables,
+    )
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def render_command() -> str:
+    """Return the page about the command."""
+    from . import command_docs  # the only page that needs typer
+
+    return page("The command", *command_docs.parts())
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "ops.md": render_ops,
+    "rules.md": render_rules,
+    "estimators.md": render_estimators,
+    "same_name.md": render_same_names,
+    "attribution.md": render_attribution,
+    "dialects.md": render_dialects,
+    "fast_kernels.md": render_fast_kernels,
+    "differences.md": render_differences,
+    "conversions.md": render_conversions,
+    "reference/command.md": render_command,
+}

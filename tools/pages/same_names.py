@@ -1,0 +1,276 @@
+"""Rules of one name, and what tells their curves apart: measured, by running each on NumPy.
+
+A name is the last part of a rule's, without `surrogate` and `grad`; SYNONYMS brings together what
+packages call by several.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+
+import multigrad as xg
+from multigrad.errors import RuleError
+
+Array = np.ndarray[Any, Any]
+
+HEADS = ("rule", "gradient", "params", "at 0", "at 0.5", "at -0.5", "area", "as the first")
+SYNONYMS = {
+    "absbinarysign": "absolutebinarysign",
+    "adaptivegradclip": "adaptiveclip",
+    "addnoise": "noise",
+    "atan": "arctan",
+    "circ": "circle",
+    "circdist": "circle",
+    "clip": "clipvalue",
+    "clipbyblockrms": "cliprms",
+    "clipgradvalue": "clipvalue",
+    "deconvolution": "deconvnet",
+    "dorefa": "dorefaactivations",
+    "fastsigmoid": "superspike",
+    "guidedbackprop": "guided",
+    "heavierfc": "erf",
+    "invsquare": "superspike",
+    "leakykrelu": "leakyrelu",
+    "lso": "leakyspike",
+    "nonzerosignlogabs": "nonzerosignlog",
+    "normalizebyupdatenorm": "normalize",
+    "piecewiseexp": "exponential",
+    "rect": "rectangular",
+    "relubetasmooth": "betasmooth",
+    "reludeconvnet": "deconvnet",
+    "reluguidedbackprop": "guided",
+    "rev": "gradientreversal",
+    "scalebysign": "sign",
+    "settozero": "stop",
+    "sfs": "sparsefastsigmoid",
+    "singleexponential": "exponential",
+    "slayer": "exponential",
+    "squarewavefourierseries": "squarewavefourier",
+    "sso": "stochasticspike",
+    "stopgradient": "stop",
+    "straightthroughestimator": "straightthrough",
+    "super": "superspike",
+    "triangle": "triangular",
+    "unitrectangular": "rectangular",
+}
+HALF = np.concatenate([np.geomspace(1e-4, 40, 60), [0.5, 1.0]])
+X = np.concatenate([-HALF, [0.0], HALF]).reshape(5, 5, 5)  # of three axes, as means differ
+EDGES = 2
+G = np.resize([1.0, -2.0, 0.5], X.shape)
+# Where an area is measured: evenly over the middle, then by factors, as far as it may still grow.
+STEP, MIDDLE, FAR, FARTHER = 2e-4, 16.0, 1e7, 1e9
+
+
+INTRODUCTION = (
+    "Packages give one name to several curves, and one curve several names. A plain name has one "
+    "meaning here; a package's own stands behind its name, `snntorch.atan`, with its defaults. The "
+    "figures are those of the rules, computed with these defaults: the factor that multiplies the "
+    "gradient at 0, 0.5 and -0.5, and the area below the factor, *none* where it is infinite or "
+    "undefined. *As the first*: the params that give the first rule of a table these numbers. All "
+    "rules with their sources: [rules](rules.md); what packages do that they do not say: "
+    "[faults](peers_faults.md)."
+)
+
+
+def parts(
+    table: Callable[[Iterable[str], Iterable[Iterable[str]]], str],
+    draw: Callable[[list[xg.Rule]], str],
+) -> list[str]:
+    """Return the paragraphs of the page, with what makes a table of a header and rows, and what
+    draws a picture of rules.
+    """
+    found = list(groups().values())
+    alike = [rules for rules in found if is_one_curve(rules)]
+    sections = [
+        "\n\n".join(filter(None, [f"## {title(rules)}", draw(rules), table(HEADS, rows(rules))]))
+        for rules in found
+        if rules not in alike
+    ]
+    names = "; ".join(", ".join(f"`{rule.name}`" for rule in rules) for rules in alike)
+    ending = "These have the same numbers and defaults under every one of their names"
+    return [INTRODUCTION, *sections, f"## One curve\n\n{ending}: {names}."]
+
+
+def groups() -> dict[str, list[xg.Rule]]:
+    """Return the library's rules by name, where more than one has it; ours are the first."""
+    import_module("multigrad.rules.library")
+    named: dict[str, list[xg.Rule]] = {}
+    for name in sorted(xg.rules(), key=package_first):
+        rule = xg.get(name)
+        if rule.__module__.startswith("multigrad.rules.library."):
+            named.setdefault(common_name(name), []).append(rule)
+    return {name: rules for name, rules in sorted(named.items()) if len(rules) > 1}
+
+
+def package_first(name: str) -> tuple[bool, str]:
+    return "." in name, name
+
+
+def common_name(name: str) -> str:
+    """Return what a rule is called whatever the package: `snntorch.atan` is `arctan`."""
+    last = name.rpartition(".")[2].lower().replace("_", "")
+    for ending in ("surrogate", "grad"):
+        last = last.removesuffix(ending)
+    return SYNONYMS.get(last, last)
+
+
+def title(rules: Iterable[xg.Rule]) -> str:
+    """Return the names that a group has, each once."""
+    return ", ".join(dict.fromkeys(rule.name.rpartition(".")[2] for rule in rules))
+
+
+def is_one_curve(rules: list[xg.Rule]) -> bool:
+    """Whether all of a group give the same numbers, each with its own defaults."""
+    return all(as_the_first(rule, rules[0]) == SAME for rule in rules[1:])
+
+
+def rows(rules: list[xg.Rule]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each rule of a group."""
+    for rule in rules:
+        formula = inspect.cleandoc(rule.__doc__ or "").partition("Source:")[0]
+        params = written(defaults(rule))
+        alike = "" if rule is rules[0] else as_the_first(rule, rules[0])
+        yield (f"`{rule.name}`", first_sentence(formula), params, *figures(rule), alike)
+
+
+def first_sentence(text: str) -> str:
+    """Return the text up to the first full stop that ends a sentence."""
+    return " ".join(text.split()).partition(". ")[0].removesuffix(".")
+
+
+def defaults(rule: xg.Rule) -> dict[str, Any]:
+    return {
+        name: value for name, value in rule.params.items() if value is not inspect.Parameter.empty
+    }
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+SAME, OTHER = "the same", "**another curve**"
+
+
+def applied(rule: xg.Rule, g: Array, x: Array, key: int = 0, **params: Any) -> Array | None:
+    """Return a rule's result; None where it needs more than that."""
+    try:
+        with np.errstate(all="ignore"):
+            return rule(None, g, x, **params, key=key)
+    except RuleError:
+        return None
+
+
+def as_the_first(rule: xg.Rule, first: xg.Rule) -> str:
+    """Return with which params, and times what, the first of a group gives a rule's numbers."""
+    own = applied(rule, G, X)
+    if own is None or applied(first, G, X) is None:
+        return ""
+    results = [(params, applied(first, G, X, **params)) for params in settings(rule, first)]
+    for params, result in results:
+        if result is not None and agree(own, result):
+            return written(params) or SAME
+    for params, result in results:
+        if result is not None and agree(own, result, most=EDGES):
+            return ", ".join(filter(None, [written(params), "but for the edges"]))
+    for params, result in results:
+        times = None if result is None else multiple(own, result)
+        if times is not None:
+            return ", ".join(filter(None, [written(params), f"times {times:.3g}"]))
+    return OTHER
+
+
+def settings(rule: xg.Rule, first: xg.Rule) -> Iterator[dict[str, Any]]:
+    """Yield params for the first of a group that may make it another rule; few changes first."""
+    numbers = [each for each in defaults(rule).values() if type(each) in (int, float) and each]
+    known = {name: each for name, each in defaults(first).items() if type(each) in (int, float)}
+    tried = {name: sorted(candidates(type(value), numbers)) for name, value in known.items()}
+    yield {}
+    for count in (1, 2):
+        for names in combinations(known, count):
+            for values in product(*(tried[name] for name in names)):
+                params = dict(zip(names, values, strict=True))
+                if all(value != known[name] for name, value in params.items()):
+                    yield params
+
+
+def candidates(kind: type, numbers: Iterable[float]) -> set[float]:
+    """Return what a param may be where another rule has these: a number, its inverse, a half."""
+    if kind is int:
+        return {more for number in numbers if type(number) is int for more in (number, number - 1)}
+    return {each for n in map(float, numbers) for each in (n, 1.0 / n, n / 2.0, n * 2.0, -n / 2.0)}
+
+
+def multiple(own: Array, ours: Array) -> float | None:
+    """Return by which number one result is a multiple of another."""
+    if not (np.isfinite(own).all() and np.isfinite(ours).all() and ours.any()):
+        return None
+    place = np.abs(ours).argmax()
+    times = float(own.flat[place] / ours.flat[place])
+    return times if times and agree(own, times * ours) else None
+
+
+def written(params: dict[str, Any]) -> str:
+    return ", ".join(f"`{name}={value!r}`" for name, value in params.items())
+
+
+def agree(own: Array, ours: Array, most: int = 0) -> bool:
+    """Whether two results are the same numbers, but for so many."""
+    return int((~np.isclose(own, ours, rtol=1e-9, atol=1e-12, equal_nan=True)).sum()) <= most
+
+
+def figures(rule: xg.Rule) -> tuple[str, ...]:
+    """Return the factor at 0, 0.5 and -0.5 and the area below it, as text."""
+    result = applied(rule, G, X)
+    if result is None or not is_factor(rule, result):
+        return ("", "", "", "")
+    again = applied(rule, G, X, key=1)
+    if again is None or not agree(again, result):
+        return ("random",) * 3 + ("",)
+    at = [float(factor(rule, np.array([x]))[0]) for x in (0.0, 0.5, -0.5)]
+    return (*(shown(value) for value in at), area(rule))
+
+
+def is_drawn(rule: xg.Rule) -> bool:
+    """Whether a rule has a curve: the same in each draw, and of each element's own input."""
+    result, again = applied(rule, G, X), applied(rule, G, X, key=1)
+    if result is None or again is None or not agree(result, again):
+        return False
+    return is_factor(rule, result)
+
+
+def is_factor(rule: xg.Rule, result: Array) -> bool:
+    """Whether a rule multiplies each element by a number that depends on this element's input."""
+    alone = applied(rule, G[:1, :1, :1], X[:1, :1, :1])
+    if alone is None or not agree(alone, result[:1, :1, :1]):
+        return False
+    doubled = applied(rule, 2.0 * G, X)
+    return doubled is not None and agree(doubled, 2.0 * result)
+
+
+def factor(rule: xg.Rule, x: Array) -> Array:
+    result = applied(rule, np.ones_like(x), x)
+    assert result is not None
+    return result
+
+
+def area(rule: xg.Rule) -> str:
+    """Return the integral of the factor, or that it has none."""
+    middle = (np.arange(-MIDDLE / STEP, MIDDLE / STEP) + 0.5) * STEP
+    total = float(factor(rule, middle).sum()) * STEP
+    tails = []
+    for far in (FAR, FARTHER):
+        edges = np.geomspace(MIDDLE, far, 20_000)
+        centers, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+        tails.append(float(((factor(rule, centers) + factor(rule, -centers)) * widths).sum()))
+    if not np.isfinite(tails).all() or abs(tails[1] - tails[0]) > 1e-3:
+        return "none"
+    return shown(total + tails[0])
+
+
+def shown(value: float) -> str:
+    """Return three digits; what is less than rounding is zero."""
+    return "0" if abs(value) < 5e-4 else f"{value:.3g}"

@@ -1,0 +1,193 @@
+"""What type checkers are told that stands elsewhere already, as source made from there: the names
+of activations, and the functions of `xg.xp`. The examples of those are written beside them.
+
+`python tools/write_sources.py` writes the files; a test compares them with what it
+would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import multigrad
+from multigrad.capture.dialects import xp
+from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.graph import ops
+from multigrad.graph.ops import results
+from multigrad.lowering.forwards import ACTIVATIONS, ALIASES, plainly
+from multigrad.trace.xp import ops as recorded
+from multigrad.trace.xp import transposes
+
+from .xp_examples import render_examples
+
+ROOM = Path(multigrad.__file__).parent
+NAMES = '''"""The names of activations, for type checkers: also usual others and lower case.
+
+Written from the table in `forwards.py` by `python tools/write_sources.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+ActivationName: TypeAlias = Literal[
+{names}
+]  # fmt: skip
+'''
+HEAD = """# fmt: off
+# ruff: noqa: E501, F401, RUF022, RUF100
+# {title}
+# Written from the functions themselves by `python tools/write_sources.py`.
+
+import builtins
+{imports}
+T = TypeVar("T")  # noqa: PYI001
+Tensor: TypeAlias = Any
+
+__all__ = [
+{names}
+]
+
+"""
+RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
+
+from ..axes import Axis
+"""
+NAMESPACE = """from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from ...trace.axes import Axis
+from ...trace.xp.ops import *
+from ...trace.xp.shapes import Pairs
+from ...trace.xp.windows import Steps
+from ..symbols.symbols import SymbolicDType
+"""
+LIMITS = """__array_api_version__: str
+
+class FloatInfo:
+{limits}
+"""
+LIKE = "Tensor"  # what the functions call a tensor
+# Bools and places: arrays of NumPy have another type for each dtype.
+OTHER_DTYPES = (results.compared, results.integer, results.index_reduced, results.counted)
+OF_OTHERS = {row.in_xp for row in ops.CALLABLE_OPS if row.result in OTHER_DTYPES} | {
+    "all", "any", "argmax_mask", "argmin_mask", "astype", "count_nonzero", "top_k_mask",
+}  # fmt: skip
+NO_OPERANDS = {"condition", "indices"}
+
+
+def render_names() -> str:
+    """Return the module of the activations' names."""
+    rows = [(name, row.op.name if row.op is not None else "") for name, row in ACTIVATIONS.items()]
+    rows += [(alias, snake(alias)) for alias in ALIASES]
+    names: dict[str, None] = {}
+    for name, other in rows:
+        usual = other if plainly(other) == plainly(name) else name.lower()
+        names.update(dict.fromkeys([name, name.lower(), usual]))
+    steps = [row for row in ACTIVATIONS.values() if row.setting and row.setting[0] == "at_zero"]
+    names.update(dict.fromkeys(f"{row.name}(at_zero=1.0)" for row in steps))
+    return NAMES.format(names=fill(names))
+
+
+def snake(name: str) -> str:
+    """binary_step for BinaryStep."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def fill(names: Any) -> str:
+    """Return quoted names in lines of a list."""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return textwrap.fill(f"{quoted},", 100, initial_indent="    ", subsequent_indent="    ")
+
+
+def render_stub() -> str:
+    """Return what checkers read in the place of `capture/dialects/xp.py`."""
+    limits_of: Any = xp.FloatInfo
+    limits = "\n".join(f"    {each.name}: {each.type}" for each in fields(limits_of))
+    title = (
+        "`xg.xp` as type checkers see it: a result is of the tensors' type, where it has their "
+        "dtype too; a\n# number may stand for one of several tensors."
+    )
+    names = sorted(xp.__all__)
+    own = [name for name in names if name not in recorded.__all__]
+    head = HEAD.format(title=title, imports=NAMESPACE, names=fill(names))
+    return "".join([head, LIMITS.format(limits=limits), *declarations(xp, own)])
+
+
+def render_recorded(module: Any) -> str:
+    """Return what checkers read in the place of a module of functions that are made from rows."""
+    title = "What is made in the module of this name; see `made.py`."
+    names = sorted(module.__all__)
+    head = HEAD.format(title=title, imports=RECORDED, names=fill(names))
+    return "".join([head, *declarations(module, module.__all__)])  # in the order of the rows
+
+
+def declarations(module: Any, names: list[str]) -> list[str]:
+    """Return names of a module as a checker reads them."""
+    return [declare(name, getattr(module, name)) for name in names]
+
+
+def declare(name: str, value: Any) -> str:
+    """Return a name of `xg.xp` as a checker reads it."""
+    if inspect.isfunction(value):
+        return declare_function(name, value)
+    known = {float: "float", type(None): "None", SymbolicDType: "SymbolicDType"}
+    return f"{name}: {known.get(type(value), 'Any')}\n"
+
+
+def declare_function(name: str, function: Callable[..., Any]) -> str:
+    """Return a function as a checker reads it."""
+    signature = inspect.signature(function)
+    operands = [
+        each.name
+        for each in signature.parameters.values()
+        if each.annotation == LIKE and each.default is each.empty and each.name not in NO_OPERANDS
+    ]
+    if signature.return_annotation != LIKE or not operands or name in OF_OTHERS:
+        result = LIKE if name in OF_OTHERS else written(signature.return_annotation)
+        return f"def {name}{write(signature, {})} -> {result}: ...\n"
+    like = "T" if len(operands) == 1 else "T | float"
+    whole = f"def {name}{write(signature, dict.fromkeys(operands, like))} -> T: ...\n"
+    if like == "T" or "condition" not in signature.parameters:
+        return whole
+    # two numbers, as in where(x > 0, 1.0, 0.0), say nothing of the tensors' type
+    numbers = write(signature, dict.fromkeys(operands, "float"))
+    return f"@overload\ndef {name}{numbers} -> Tensor: ...\n@overload\n{whole}"
+
+
+def write(signature: inspect.Signature, types: dict[str, str]) -> str:
+    """Return parameters as source, some of them of another type."""
+    rows = [
+        each.replace(annotation=types.get(each.name, written(each.annotation)))
+        for each in signature.parameters.values()
+    ]
+    text = str(signature.replace(parameters=rows, return_annotation=inspect.Signature.empty))
+    return re.sub(r": '([^']*)'", r": \1", text)
+
+
+def written(annotation: Any) -> str:
+    """Return an annotation as source; `bool` is a dtype there."""
+    is_said = annotation is not inspect.Parameter.empty
+    return re.sub(r"\bbool\b", "builtins.bool", str(annotation)) if is_said else "Any"
+
+
+MODULES: dict[str, Callable[[], str]] = {
+    "lowering/names.py": render_names,
+    "trace/xp/examples.py": render_examples,
+    "trace/xp/ops.pyi": partial(render_recorded, recorded),
+    "trace/xp/transposes.pyi": partial(render_recorded, transposes),
+    "capture/dialects/xp.pyi": render_stub,
+}
+
+
+def write_files() -> None:
+    """Write the files anew."""
+    for file, render in MODULES.items():
+        (ROOM / file).write_text(render(), encoding="utf-8")

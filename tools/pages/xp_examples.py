@@ -1,0 +1,133 @@
+"""The example of each function of `xg.xp` that is made from a row of the op table, as source.
+
+Operands are taken from the row's domain and kind, and the result is what its meaning in NumPy
+gives: an example is true when it is written, and a test runs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.properties import (
+    ABOVE_MINUS_ONE,
+    ABOVE_ONE,
+    ABOVE_ZERO,
+    BETWEEN_ZERO_AND_ONE,
+    REALS,
+    WITHIN_ONE,
+    Domain,
+)
+from multigrad.graph.ops.results import reduced
+from multigrad.trace.xp import all as xp
+
+WIDTH, DIGITS = 100, 4
+MODULE = '''"""The examples of `ops.py`, as `python tools/write_sources.py` writes them."""
+
+EXAMPLES = """\\
+{examples}"""
+'''
+# Numbers by domain: of the first operand, the second and the third.
+NUMBERS = {
+    REALS: ([-1.5, 0.5, 2.0], [2.0, -0.5, 1.0], [0.5, 0.25, 1.0]),
+    ABOVE_ZERO: ([0.5, 1.0, 4.0], [0.5, 1.0, 4.0]),
+    ABOVE_ONE: ([1.0, 1.5, 3.0],),
+    ABOVE_MINUS_ONE: ([-0.5, 0.0, 2.0], [-0.5, 0.0, 2.0]),
+    WITHIN_ONE: ([-0.5, 0.0, 0.5],),
+    BETWEEN_ZERO_AND_ONE: ([0.1, 0.5, 0.9],),
+}
+MASKS = ([True, True, False], [True, False, False])
+INTEGERS = ([1, 5, 12], [1, 2, 3])
+TABLE = "np.array([[3.0, 1.0, 2.0], [0.5, 4.0, 4.0]])"
+MATRIX = "np.array([[4.0, 2.0], [2.0, 3.0]])"
+# Arguments that the row does not tell: shapes that fit each other, attributes without a default.
+ARGUMENTS = {
+    "matmul": f"{MATRIX}, np.array([[1.0], [2.0]])",
+    "sum_to": f"{TABLE}, np.zeros((2, 1))",
+    "reshape_like": f"{TABLE}, np.zeros((3, 2))",
+    "squeeze": "np.array([[1.0, 2.0]])",
+    "expand_dims": "np.array([1.0, 2.0])",
+    "swapaxes": f"{TABLE}, 0, 1",
+    "moveaxis": f"{TABLE}, 0, -1",
+    "flip": "np.array([1.0, 2.0, 3.0])",
+    "threshold": "np.array([-1.5, 0.5, 2.0]), 1.0, -9.0",
+    "glu": "np.array([1.0, 2.0, 0.0, -1.0])",
+    "nextafter": "np.array([1.0]), np.array([2.0])",
+    "isnan": "np.array([1.0, np.nan, np.inf])",
+    "isinf": "np.array([1.0, np.nan, np.inf])",
+    "isfinite": "np.array([1.0, np.nan, np.inf])",
+    "signbit": "np.array([-1.0, -0.0, 0.0])",
+    "fmax": "np.array([1.0, np.nan]), np.array([2.0, 3.0])",
+    "fmin": "np.array([1.0, np.nan]), np.array([2.0, 3.0])",
+    "equal": "np.array([0.0, 1.0]), np.array([-0.0, 2.0])",
+    "not_equal": "np.array([0.0, np.nan]), np.array([-0.0, np.nan])",
+    "sinc": "np.array([-0.5, 0.0, 0.5])",
+    "lgamma": "np.array([-1.5, 0.5, 3.0])",
+    "any": "np.array([[True, False], [False, False]]), axis=1",
+    "all": "np.array([[True, True], [True, False]]), axis=1",
+    "rad2deg": "np.array([0.0, np.pi])",
+    "deg2rad": "np.array([0.0, 180.0])",
+    **dict.fromkeys(("det", "inv", "pinv", "cholesky", "logabsdet", "signdet"), MATRIX),
+    **dict.fromkeys(("sort", "argsort"), "np.array([3.0, 1.0, 2.0])"),
+    **dict.fromkeys(("softmax", "log_softmax"), "np.array([0.0, 1.0, 1.0])"),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), "np.array([1.0, 3.0, 2.0])"),
+    **dict.fromkeys(("argmax", "argmin", "argmax_mask", "argmin_mask"), f"{TABLE}, axis=1"),
+}
+
+
+def render_examples() -> str:
+    """Return the module of the examples, in the order of the rows."""
+    rows = [row for row in ops.CALLABLE_OPS if not row.composed and not row.in_vjps]
+    return MODULE.format(examples="".join(map(example_of, rows)))
+
+
+def example_of(row: Op) -> str:
+    """Return a function's example: code, and what it prints."""
+    arguments = ARGUMENTS.get(row.in_xp) or arguments_of(row)
+    call = f"xp.{row.in_xp}({arguments})"
+    shown = f"{call} - 1.0" if row.in_xp == "nextafter" else call
+    result = evaluate(shown)
+    if is_long(result):
+        shown = f"np.round({shown}, {DIGITS})"
+        result = evaluate(shown)
+    lines = [f">>> {shown}", *repr(result).split("\n")]
+    if len(lines[0]) + 8 > WIDTH:
+        first, _, rest = arguments.partition("), ")
+        lines[:1] = [f">>> x = {first})", f">>> {shown.replace(f'{first})', 'x', 1)}"]
+        assert rest
+    return "".join(f"{line}\n" for line in lines)
+
+
+def arguments_of(row: Op) -> str:
+    """Return operands inside of the row's domains, as source."""
+    if row.result is reduced:
+        return f"{TABLE}, axis=1"
+    return ", ".join(f"np.array({numbers_of(row, i)})" for i in range(len(row.operands)))
+
+
+def numbers_of(row: Op, position: int) -> Any:
+    """Return the numbers of one operand."""
+    if row.coerce == "bool" or row.operands[position] in ("mask", "condition"):
+        return MASKS[position]
+    if row.coerce == "int":
+        return INTEGERS[position]
+    domain = REALS if row.domain is None else row.domain
+    domain = domain if isinstance(domain, Domain) else domain[position]
+    return NUMBERS[domain][position]
+
+
+def evaluate(source: str) -> Any:
+    """Return what an example gives."""
+    return eval(source, {"np": np, "xp": xp})
+
+
+def is_long(result: Any) -> bool:
+    """Return whether a result prints with more digits than a reader wants."""
+    given = np.asarray(result)
+    if given.dtype.kind != "f" or not np.isfinite(given).all():
+        return False
+    rounded = np.round(given, DIGITS)
+    return not np.array_equal(rounded, given) and bool(np.abs(given).max() > 10.0**-DIGITS)

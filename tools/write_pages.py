@@ -1,0 +1,36 @@
+"""Write the tables of the documentation from what they describe; needs every backend.
+
+python tools/write_pages.py
+python tools/write_pages.py --backend mlx
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from multigrad.demo.frameworks import prepare_environment
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def main() -> None:
+    """Write all pages, or that of one backend."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(";")[0])
+    parser.add_argument("--out", type=Path, default=DOCS, help="the folder of the pages")
+    parser.add_argument("--backend", help="write the page of this backend alone")
+    options = parser.parse_args()
+    prepare_environment()
+    if options.backend:
+        from pages.backend_docs import write_backend_page
+
+        print(write_backend_page(options.backend, options.out))
+        return
+    from pages.docs import write_docs
+
+    for path in write_docs(options.out):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
