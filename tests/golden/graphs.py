@@ -13,11 +13,16 @@ import multigrad as xg
 
 from ..dtypes.table import PATTERNS, Library, names_of, patterns_of, values
 
-PLACES = re.compile(r"  # \S+:\d+$|\(?\b[\w.]+\.py:\d+\)?|0x[0-9a-f]+", re.MULTILINE)
+PLACES = re.compile(
+    r"  # \S+:\d+$|\(?\b[\w.]+\.py:\d+\)?|0x[0-9a-f]+|(?<=installed backend )\([\w, ]+\)",
+    re.MULTILINE,
+)
 
 
 def without_places(text: str) -> str:
-    """Return a text without lines of files and addresses, which any edit moves."""
+    """Return a text without what an edit or another environment changes: lines of files, addresses,
+    the list of installed backends.
+    """
     return PLACES.sub("", text)
 
 

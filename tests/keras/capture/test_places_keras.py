@@ -25,7 +25,7 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "argmax": lambda t: t * keras.ops.cast(keras.ops.argmax(t, axis=1, keepdims=True), "float32"),
     "take": lambda t: keras.ops.take(t, keras.ops.argmax(t[:, :, 0], axis=1), axis=1),
     "take_along_axis of all": lambda t: (
-        t * keras.ops.sum(keras.ops.take_along_axis(t, keras.ops.argmax(t, axis=0)))
+        t * keras.ops.sum(keras.ops.take_along_axis(t, keras.ops.argmax(t[:, 0], axis=1)))
     ),
     "take_along_axis": lambda t: (
         keras.ops.take_along_axis(t, keras.ops.argsort(t, axis=1), axis=1) * 2
