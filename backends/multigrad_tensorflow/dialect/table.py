@@ -182,7 +182,9 @@ DIALECT = Dialect(
     types=TYPES,
     # Its erfinv is off by up to 82,137 ulp of float32 (2.21).
     habits=Habits(
-        inexact={**dict.fromkeys(SINGLE_INSIDE, SINGLE), "erfinv": 82_137 * SINGLE}, whole="int32"
+        lists_are_tensors=True,
+        inexact={**dict.fromkeys(SINGLE_INSIDE, SINGLE), "erfinv": 82_137 * SINGLE},
+        whole="int32",
     ),
     wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
     paired=(PAIRED,),

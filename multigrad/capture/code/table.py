@@ -8,6 +8,7 @@ stands here.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,10 +19,11 @@ from typing import Any
 from ...backend.finding.discovery import entry_points as find_backends
 from ...backend.finding.discovery import load_backend, load_point
 from ...backend.finding.installed import find_points
-from ...errors import RuleTypeError, TraceError, suggest
+from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
 from ...graph.ir.types import INT64
 from ...graph.passes.facts import BUFFERS
 from ...trace.trace import NeedsConcrete, Trace, Value
+from ...trace.xp.shapes import stack
 from .conventions import conventions_read
 from .libraries import add_library
 
@@ -43,6 +45,7 @@ class Habits:
         integers_first: an integer in an index is taken before its arrays, wherever it stands.
         bytes_are_masks: an index of uint8 is a mask; else integers.
         nested_lists: a list of lists is one index.
+        lists_are_tensors: a function of a tensor takes a list of equal shapes as what it stacks to.
         small_integers_wrap: a float beyond int8, uint8 or int16 wraps; else it is limited.
         float8_is_limited: a float beyond float8_e4m3fn is its largest number; else NaN.
         plus_copies: `+x` is a copy; else x itself.
@@ -58,6 +61,7 @@ class Habits:
     integers_first: bool = False
     bytes_are_masks: bool = False
     nested_lists: bool = True
+    lists_are_tensors: bool = False
     plus_copies: bool = True
     none_is_other: bool = False
     inexact: Mapping[str, float] = field(default_factory=dict)
@@ -266,6 +270,9 @@ def record_call(
         changed = trace.overriding.call(trace, dialect, function, args, kwargs)
         if changed is not None:
             return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
+    known = find_dialect(dialect)
+    if known is not None and known.habits.lists_are_tensors:
+        handler = functools.partial(_with_lists_as_tensors, handler)
     before = trace.dialect, trace.readings, trace.types_of
     trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), "code"
     try:
@@ -276,8 +283,37 @@ def record_call(
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
         raise trace.error(f"calls {shown} in a way not captured: {error}") from error
+    except BackendNotFound as error:
+        listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
+        if listed is None:
+            raise
+        reason = f"it is given a {type(listed).__name__} of tensors"
+        raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
     finally:
         trace.dialect, trace.readings, trace.types_of = before
+
+
+def _with_lists_as_tensors(handler: Handler, /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call; where no tensor but a list is there, with each list as what it stacks to."""
+    try:
+        return handler(*args, **kwargs)
+    except BackendNotFound:
+        tensors = tuple([_stacked(each) for each in args])
+        named = {name: _stacked(each) for name, each in kwargs.items()}
+        if all(map(operator.is_, (*args, *kwargs.values()), (*tensors, *named.values()))):
+            raise
+        return handler(*tensors, **named)
+
+
+def _stacked(given: Any) -> Any:
+    return stack([_stacked(each) for each in given]) if _holds_values(given) else given
+
+
+def _holds_values(given: Any) -> bool:
+    """Return whether it is a list, or a list of lists, in which a symbolic value stands."""
+    return type(given) in (list, tuple) and any(
+        isinstance(each, Value) or _holds_values(each) for each in given
+    )
 
 
 def describe_routes(trace: Trace) -> str:

@@ -348,7 +348,8 @@ DIALECT = Dialect(
     runs_on=keras.backend.backend,
     shown="keras.ops",
     types=TYPES,
-    habits=Habits(promotes_to_float32=True),  # keras.backend.result_type
+    # keras.backend.result_type, and convert_to_tensor
+    habits=Habits(promotes_to_float32=True, lists_are_tensors=True),
     keeps=is_layer,
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),

@@ -21,6 +21,10 @@ def largest_and_places(t: Tensor) -> Tensor:
 
 
 CASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a list as a tensor": lambda t: tf.reduce_sum([t, tf.tanh([t * 2, t])[1]], axis=0),
+    "lists as a tensor": lambda t: (
+        t * tf.exp([[t[0, 0, 0], t[0, 1, 0]], [t[1, 0, 0], t[0, 0, 1]]])[0, 1]
+    ),
     "argmax": lambda t: t * tf.cast(tf.argmax(t, axis=1)[:, None], t.dtype),
     "taken in order": lambda t: tf.gather(
         t, tf.argsort(t, axis=-1, direction="DESCENDING"), batch_dims=2
