@@ -81,7 +81,13 @@ def _shares(
 
 
 def _as_tensor(inputs: Tensor, end: Any) -> Any:
-    """Return an end as a tensor, so that it is nudged in the dtype of the inputs."""
+    """Return an end as a tensor, so that it is nudged in the dtype of the inputs.
+
+    Raises:
+        TypeError: the inputs are a list, which TensorFlow makes a tensor of float32 of.
+    """
+    if isinstance(inputs, list | tuple):
+        raise TypeError("its inputs are a list, which TensorFlow turns into float32: stack them")
     if isinstance(end, Value) and end.node.type.kind == "tensor":
         return cast(end, T)
     if not isinstance(end, Value) and np.ndim(end):
