@@ -9,30 +9,7 @@ from ..backend.tensors.served import served_by
 
 if TYPE_CHECKING:
     from multigrad.compat import snntorch as surrogate  # noqa: PLW0406 (for type checkers)
-    from multigrad_torch.compat.snntorch import (
-        LSO,
-        SFS,
-        SSO,
-        ATan,
-        CustomSurrogate,
-        FastSigmoid,
-        Heaviside,
-        LeakySpikeOperator,
-        Sigmoid,
-        SparseFastSigmoid,
-        SpikeRateEscape,
-        StochasticSpikeOperator,
-        StraightThroughEstimator,
-        Triangular,
-        atan,
-        custom_surrogate,
-        fast_sigmoid,
-        heaviside,
-        sigmoid,
-        spike_rate_escape,
-        straight_through_estimator,
-        triangular,
-    )
+    from multigrad_torch.compat.snntorch import *
 
 __all__ = [
     "LSO",

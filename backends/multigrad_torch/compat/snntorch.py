@@ -7,6 +7,7 @@ never NaN, `LSO` works. `triangular` is snnTorch's curve, which is no triangle.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -19,55 +20,35 @@ Tensor: TypeAlias = torch.Tensor
 SurrogateGradient = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def straight_through_estimator() -> Activation:
-    """A step whose gradient passes unchanged."""
-    return activation("Heaviside", "snntorch.straight_through_estimator")
+def step(rule: str) -> Callable[..., Activation]:
+    """Return snnTorch's function of a rule's params, which makes a step with that gradient."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    params = get(rule).params
+    signature = inspect.Signature(
+        [inspect.Parameter(name, kind, default=default) for name, default in params.items()]
+    )
+
+    def make(*args: Any, **given: Any) -> Activation:
+        bound = signature.bind(*args, **given)
+        bound.apply_defaults()
+        return activation("Heaviside", rule, bound.arguments)
+
+    make.__name__ = make.__qualname__ = rule.rpartition(".")[2]
+    make.__doc__ = f"A step whose gradient is that of {rule!r}.\n\n{get(rule).__doc__}"
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make
 
 
-def triangular(threshold: float = 1) -> Activation:
-    """A step with snnTorch's "triangular" gradient: the threshold below zero, minus it above."""
-    return activation("Heaviside", "snntorch.triangular", {"threshold": threshold})
-
-
-def fast_sigmoid(slope: float = 25) -> Activation:
-    """A step with the gradient 1 / (1 + slope |x|)^2."""
-    return activation("Heaviside", "snntorch.fast_sigmoid", {"slope": slope})
-
-
-def atan(alpha: float = 2.0) -> Activation:
-    """A step with the gradient of an arctangent."""
-    return activation("Heaviside", "snntorch.atan", {"alpha": alpha})
-
-
-def heaviside() -> Activation:
-    """A step whose gradient passes where it spikes."""
-    return activation("Heaviside", "snntorch.heaviside")
-
-
-def sigmoid(slope: float = 25) -> Activation:
-    """A step with the gradient of a logistic sigmoid."""
-    return activation("Heaviside", "snntorch.sigmoid", {"slope": slope})
-
-
-def spike_rate_escape(beta: float = 1, slope: float = 25) -> Activation:
-    """A step with the gradient slope exp(-beta |x - 1|)."""
-    params = {"beta": beta, "slope": slope}
-    return activation("Heaviside", "snntorch.spike_rate_escape", params)
-
-
-def SSO(mean: float = 0, variance: float = 0.2) -> Activation:
-    """A step whose gradient passes where it spikes, and is noise elsewhere."""
-    return activation("Heaviside", "snntorch.SSO", {"mean": mean, "variance": variance})
-
-
-def LSO(slope: float = 0.1) -> Activation:
-    """A step whose gradient passes where it spikes, and is scaled elsewhere."""
-    return activation("Heaviside", "snntorch.LSO", {"slope": slope})
-
-
-def SFS(slope: float = 25, B: float = 1) -> Activation:
-    """A step with the gradient of the fast sigmoid above B alone."""
-    return activation("Heaviside", "snntorch.SFS", {"slope": slope, "B": B})
+straight_through_estimator = step("snntorch.straight_through_estimator")
+triangular = step("snntorch.triangular")
+fast_sigmoid = step("snntorch.fast_sigmoid")
+atan = step("snntorch.atan")
+heaviside = step("snntorch.heaviside")
+sigmoid = step("snntorch.sigmoid")
+spike_rate_escape = step("snntorch.spike_rate_escape")
+SSO = step("snntorch.SSO")
+LSO = step("snntorch.LSO")
+SFS = step("snntorch.SFS")
 
 
 def custom_surrogate(custom_surrogate_function: SurrogateGradient) -> Activation:
@@ -98,23 +79,22 @@ class CustomSurrogate:
 class AppliedFunction:
     """A class of snnTorch's as its functions apply it: `FastSigmoid.apply(x, 25)`."""
 
-    def __init__(self, rule: str, *names: str) -> None:
+    def __init__(self, rule: str) -> None:
         self.rule = rule
-        self.names = names
 
     def apply(self, input_: Tensor, *params: Any) -> Tensor:
         """Return the spikes."""
-        given = dict(zip(self.names, params, strict=True))
+        given = dict(zip(get(self.rule).params, params, strict=True))
         return get(self.rule).with_params(**given).under("Heaviside")(input_)
 
 
 StraightThroughEstimator = AppliedFunction("snntorch.straight_through_estimator")
-Triangular = AppliedFunction("snntorch.triangular", "threshold")
-FastSigmoid = AppliedFunction("snntorch.fast_sigmoid", "slope")
-ATan = AppliedFunction("snntorch.atan", "alpha")
+Triangular = AppliedFunction("snntorch.triangular")
+FastSigmoid = AppliedFunction("snntorch.fast_sigmoid")
+ATan = AppliedFunction("snntorch.atan")
 Heaviside = AppliedFunction("snntorch.heaviside")
-Sigmoid = AppliedFunction("snntorch.sigmoid", "slope")
-SpikeRateEscape = AppliedFunction("snntorch.spike_rate_escape", "beta", "slope")
-StochasticSpikeOperator = AppliedFunction("snntorch.SSO", "mean", "variance")
-LeakySpikeOperator = AppliedFunction("snntorch.LSO", "slope")
-SparseFastSigmoid = AppliedFunction("snntorch.SFS", "slope", "B")
+Sigmoid = AppliedFunction("snntorch.sigmoid")
+SpikeRateEscape = AppliedFunction("snntorch.spike_rate_escape")
+StochasticSpikeOperator = AppliedFunction("snntorch.SSO")
+LeakySpikeOperator = AppliedFunction("snntorch.LSO")
+SparseFastSigmoid = AppliedFunction("snntorch.SFS")

@@ -8,6 +8,7 @@ may be assigned. SpikingJelly's own Triton and CuPy kernels know its own classes
 
 from __future__ import annotations
 
+import inspect
 import numbers
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
@@ -111,123 +112,45 @@ class Surrogate(Activation, SurrogateFunctionBase):
         return get(cls.rule_name)(None, grad_output, x, **given)
 
 
-class PiecewiseQuadratic(Surrogate):
-    rule_name = "spikingjelly.piecewise_quadratic"
+def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surrogate]:
+    """Return the class of a rule, which takes the rule's params and whether it spikes."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    defaults = get(rule).params if always_spikes else {**get(rule).params, "spiking": True}
+    params = [inspect.Parameter(each, kind, default=value) for each, value in defaults.items()]
+    signature = inspect.Signature([inspect.Parameter("self", kind), *params])
 
-    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
+    def __init__(self: Surrogate, *args: Any, **given: Any) -> None:
+        bound = signature.bind(self, *args, **given)
+        bound.apply_defaults()
+        _, *values = bound.args
+        Surrogate.__init__(self, **dict(zip(defaults, values, strict=True)))
 
-
-class PiecewiseExp(Surrogate):
-    rule_name = "spikingjelly.piecewise_exp"
-
-    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class Sigmoid(Surrogate):
-    rule_name = "spikingjelly.sigmoid"
-
-    def __init__(self, alpha: float = 4.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    own = {"rule_name": rule, "__init__": __init__, "__module__": __name__}
+    return type(name, (Surrogate,), own)
 
 
-class SoftSign(Surrogate):
-    rule_name = "spikingjelly.soft_sign"
-
-    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class SuperSpike(Surrogate):
-    rule_name = "spikingjelly.super_spike"
-
-    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class ATan(Surrogate):
-    rule_name = "spikingjelly.atan"
-
-    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class NonzeroSignLogAbs(Surrogate):
-    rule_name = "spikingjelly.nonzero_sign_log_abs"
-
-    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class Erf(Surrogate):
-    rule_name = "spikingjelly.erf"
-
-    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class PiecewiseLeakyReLU(Surrogate):
-    rule_name = "spikingjelly.piecewise_leaky_relu"
-
-    def __init__(self, w: float = 1.0, c: float = 0.01, spiking: bool = True) -> None:
-        super().__init__(spiking, w=w, c=c)
-
-
-class SquarewaveFourierSeries(Surrogate):
-    rule_name = "spikingjelly.squarewave_fourier_series"
-
-    def __init__(self, n: int = 2, T_period: float = 8, spiking: bool = True) -> None:
-        super().__init__(spiking, n=n, T_period=T_period)
-
-
-class S2NN(Surrogate):
-    rule_name = "spikingjelly.s2nn"
-
-    def __init__(self, alpha: float = 4.0, beta: float = 1.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha, beta=beta)
-
-
-class QPseudoSpike(Surrogate):
-    rule_name = "spikingjelly.q_pseudo_spike"
-
-    def __init__(self, alpha: float = 2.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class LeakyKReLU(Surrogate):
-    rule_name = "spikingjelly.leaky_k_relu"
-
-    def __init__(self, leak: float = 0.0, k: float = 1.0, spiking: bool = True) -> None:
-        super().__init__(spiking, leak=leak, k=k)
-
-
-class FakeNumericalGradient(Surrogate):
-    rule_name = "spikingjelly.fake_numerical_gradient"
-
-    def __init__(self, alpha: float = 0.3) -> None:
-        super().__init__(True, alpha=alpha)
-
-
-class LogTailedReLU(Surrogate):
-    rule_name = "spikingjelly.log_tailed_relu"
-
-    def __init__(self, alpha: float = 0.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
-
-
-class DeterministicPass(Surrogate):
-    rule_name = "spikingjelly.deterministic_pass"
-
-    def __init__(self, spiking: bool = True) -> None:
-        super().__init__(spiking)
-
-
-class Rect(Surrogate):
-    rule_name = "spikingjelly.rect"
-
-    def __init__(self, alpha: float = 1.0, spiking: bool = True) -> None:
-        super().__init__(spiking, alpha=alpha)
+PiecewiseQuadratic = surrogate("PiecewiseQuadratic", "spikingjelly.piecewise_quadratic")
+PiecewiseExp = surrogate("PiecewiseExp", "spikingjelly.piecewise_exp")
+Sigmoid = surrogate("Sigmoid", "spikingjelly.sigmoid")
+SoftSign = surrogate("SoftSign", "spikingjelly.soft_sign")
+SuperSpike = surrogate("SuperSpike", "spikingjelly.super_spike")
+ATan = surrogate("ATan", "spikingjelly.atan")
+NonzeroSignLogAbs = surrogate("NonzeroSignLogAbs", "spikingjelly.nonzero_sign_log_abs")
+Erf = surrogate("Erf", "spikingjelly.erf")
+PiecewiseLeakyReLU = surrogate("PiecewiseLeakyReLU", "spikingjelly.piecewise_leaky_relu")
+SquarewaveFourierSeries = surrogate(
+    "SquarewaveFourierSeries", "spikingjelly.squarewave_fourier_series"
+)
+S2NN = surrogate("S2NN", "spikingjelly.s2nn")
+QPseudoSpike = surrogate("QPseudoSpike", "spikingjelly.q_pseudo_spike")
+LeakyKReLU = surrogate("LeakyKReLU", "spikingjelly.leaky_k_relu")
+FakeNumericalGradient = surrogate(
+    "FakeNumericalGradient", "spikingjelly.fake_numerical_gradient", always_spikes=True
+)
+LogTailedReLU = surrogate("LogTailedReLU", "spikingjelly.log_tailed_relu")
+DeterministicPass = surrogate("DeterministicPass", "spikingjelly.deterministic_pass")
+Rect = surrogate("Rect", "spikingjelly.rect")
 
 
 # --- other forwards than a step -------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The curves of surrogate gradients: what each multiplies a gradient by, as a function of `tin`.
 
-Several rules share one, with edges and defaults of their own. Each is written so that no finite
-input overflows to NaN or infinity in any dtype: an intermediate infinity ends as a zero.
+Several rules share one, with edges and defaults of their own; where a curve's docstring says what
+becomes of grad_out, it is that of its rules. Each is written so that no finite input overflows to
+NaN or infinity in any dtype: an intermediate infinity ends as a zero.
 """
 
 from __future__ import annotations
@@ -10,39 +11,19 @@ import math
 from typing import Any
 
 from ...trace.xp import all as xp
+from .rows import FINITE, NOT_NEGATIVE, POSITIVE, ranged
 
 Tensor = Any
 Number = Any
+
+
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 def cauchy(x: Tensor, height: Number, slope: Number) -> Tensor:
     """height / (1 + (slope * x)^2)."""
     u = slope * x
     return height / (1.0 + u * u)
-
-
-def arctan(x: Tensor, alpha: Number) -> Tensor:
-    """(alpha / 2) / (1 + (pi/2 * alpha * x)^2)."""
-    return cauchy(x, 0.5 * alpha, 0.5 * math.pi * alpha)
-
-
-def fast_sigmoid(x: Tensor, slope: Number) -> Tensor:
-    """1 / (1 + slope * |x|)^2."""
-    u = 1.0 / (1.0 + slope * abs(x))
-    return u * u
-
-
-def sigmoid(x: Tensor, alpha: Number) -> Tensor:
-    """alpha * s(alpha x) * s(-alpha x), which is alpha s (1 - s) and neither overflows nor
-    cancels.
-    """
-    u = alpha * x
-    return alpha * (xp.sigmoid(u) * xp.sigmoid(-u))
-
-
-def tanh(x: Tensor, slope: Number) -> Tensor:
-    """1 - tanh(slope * x)^2, written as 4 s(2u) s(-2u)."""
-    return sigmoid(x * slope, 2.0) * 2.0
 
 
 def triangle(x: Tensor, height: Number, slope: Number) -> Tensor:
@@ -56,65 +37,13 @@ def bell(x: Tensor, height: Number, slope: Number) -> Tensor:
     return height * xp.exp(-(u * u))
 
 
-def erf(x: Tensor, alpha: Number) -> Tensor:
-    """alpha / sqrt(pi) * exp(-(alpha * x)^2)."""
-    return bell(x, alpha * math.pi**-0.5, alpha)
-
-
 def normal(x: Tensor, mean: Number, sigma: Number) -> Tensor:
     """The density of a normal distribution."""
     u = (x - mean) / sigma
     return xp.exp(-0.5 * (u * u)) / (sigma * math.sqrt(2.0 * math.pi))
 
 
-def multi_gaussian(x: Tensor, mean: Number, sigma: Number, h: Number, s: Number) -> Tensor:
-    """(1 + h) N(x; mean, sigma) - h N(x; sigma, s sigma) - h N(x; -sigma, s sigma)."""
-    sides = normal(x, sigma, s * sigma) + normal(x, -sigma, s * sigma)
-    return (1.0 + h) * normal(x, mean, sigma) - h * sides
-
-
-def exponential(x: Tensor, height: Number, slope: Number) -> Tensor:
-    """height * exp(-slope * |x|)."""
-    return height * xp.exp(-(slope * abs(x)))
-
-
-def periodic_exponential(x: Tensor, height: Number, width: Number, threshold: Number) -> Tensor:
-    """height * exp(-|u| / width): u = x below zero; from there on a sawtooth through zero at each
-    multiple of the threshold, from -threshold to threshold.
-    """
-    past = xp.remainder(x, threshold)
-    teeth = 2.0 * xp.minimum(past, threshold - past)
-    return height * xp.exp(-(xp.where(x < 0.0, -x, teeth) / width))
-
-
-def circle(x: Tensor, alpha: Number) -> Tensor:
-    """(1 + (x / alpha)^2)^(-3/2), which is alpha^3 / (alpha^2 + x^2)^(3/2)."""
-    u = x / alpha
-    return (1.0 + u * u) ** -1.5
-
-
-def nonzero_sign_log(x: Tensor, alpha: Number) -> Tensor:
-    """1 / (1 / alpha + |x|)."""
-    return 1.0 / (1.0 / alpha + abs(x))
-
-
-def squarewave_fourier(x: Tensor, terms: int, period: Number) -> Tensor:
-    """(4 / period) * sum of cos((2i - 1) 2 pi x / period) for i in 1..terms."""
-    # The angle of a large x overflows in 16 bits; its turn does not.
-    angle = (2.0 * math.pi) * (xp.remainder(x, period) / period)
-    waves = x * 0.0
-    for i in range(1, terms + 1):
-        waves = waves + xp.cos((2.0 * i - 1.0) * angle)
-    return (4.0 / period) * waves
-
-
-def s2nn(x: Tensor, alpha: Number, beta: Number) -> Tensor:
-    """alpha s(alpha x) (1 - s(alpha x)) below zero, beta / (x + 1) from there on."""
-    above = beta / (xp.maximum(x, 0.0) + 1.0)
-    return xp.where(x < 0.0, sigmoid(x, alpha), above)
-
-
-def q_pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
+def pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
     """(1 + 2 |x| / width)^-alpha.
 
     The power raises the rounding of its sum to the alpha; what the sum has lost is given back.
@@ -126,22 +55,14 @@ def q_pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
     return total**-alpha * xp.exp(-(alpha * lost))
 
 
-def log_tailed_relu(x: Tensor, alpha: Number) -> Tensor:
-    """1 / x above 1, 1 for 0 < x <= 1, alpha from zero down."""
-    return xp.where(x > 0.0, 1.0 / xp.maximum(x, 1.0), alpha)
-
-
-def numerical(x: Tensor, alpha: Number) -> Tensor:
-    """min(1 / |x|, alpha), alpha at both zeros."""
-    is_near = abs(x) * alpha <= 1.0
-    return xp.where(is_near, alpha, 1.0 / xp.where(is_near, 1.0, abs(x)))
-
-
-def swish_sign(x: Tensor, beta: Number) -> Tensor:
-    """beta * (2 - u tanh(u/2)) / (1 + cosh(u)) with u = beta x."""
-    u = xp.minimum(beta * abs(x), 1000.0)  # from there on it is 0 in every dtype
-    slope = xp.sigmoid(u) * xp.sigmoid(-u)
-    return (2.0 * beta) * (slope * (2.0 - u * xp.tanh(0.5 * u)))
+def squarewave(x: Tensor, terms: int, period: Number) -> Tensor:
+    """(4 / period) * sum of cos((2i - 1) 2 pi x / period) for i in 1..terms."""
+    # The angle of a large x overflows in 16 bits; its turn does not.
+    angle = (2.0 * math.pi) * (xp.remainder(x, period) / period)
+    waves = x * 0.0
+    for i in range(1, terms + 1):
+        waves = waves + xp.cos((2.0 * i - 1.0) * angle)
+    return (4.0 / period) * waves
 
 
 def dorefa_weights(grad_out: Tensor, x: Tensor) -> Tensor:
@@ -150,3 +71,203 @@ def dorefa_weights(grad_out: Tensor, x: Tensor) -> Tensor:
     is_zero = largest == 0.0
     # Divided last: the inverse of a subnormal maximum is infinite.
     return grad_out * xp.where(is_zero, 0.0, tanh(x, 1.0)) / xp.where(is_zero, 1.0, largest)
+
+
+# --- curves that rules are rows of ----------------------------------------------------------------
+
+
+@ranged(alpha=POSITIVE)
+def arctan(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * (alpha / 2) / (1 + (pi/2 * alpha * tin)^2): alpha / 2 at zero."""
+    return cauchy(x, 0.5 * alpha, 0.5 * math.pi * alpha)
+
+
+@ranged(slope=NOT_NEGATIVE)
+def fast_sigmoid(x: Tensor, slope: Number) -> Tensor:
+    """grad_out / (1 + slope * |tin|)^2: 1 at zero."""
+    u = 1.0 / (1.0 + slope * abs(x))
+    return u * u
+
+
+@ranged(slope=NOT_NEGATIVE, threshold=FINITE)
+def sparse_fast_sigmoid(x: Tensor, slope: Number, threshold: Number) -> Tensor:
+    """grad_out / (1 + slope * |tin|)^2 where tin > threshold, else 0 (0 at threshold)."""
+    return fast_sigmoid(x, slope) * (x > threshold)
+
+
+@ranged(alpha=POSITIVE)
+def soft_sign(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * (alpha / 2) / (1 + alpha * |tin|)^2: alpha / 2 at zero."""
+    return 0.5 * alpha * fast_sigmoid(x, alpha)
+
+
+@ranged(alpha=POSITIVE)
+def sigmoid(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * alpha * s(alpha tin) * (1 - s(alpha tin)), s the logistic sigmoid: alpha / 4 at
+    zero.
+    """
+    u = alpha * x
+    return alpha * (xp.sigmoid(u) * xp.sigmoid(-u))  # neither overflows nor cancels
+
+
+@ranged(slope=NOT_NEGATIVE)
+def tanh(x: Tensor, slope: Number) -> Tensor:
+    """grad_out * (1 - tanh(slope * tin)^2): 1 at zero."""
+    return sigmoid(x * slope, 2.0) * 2.0  # 4 s(2u) s(-2u) does not cancel
+
+
+@ranged(alpha=POSITIVE)
+def piecewise_quadratic(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * alpha * max(0, 1 - alpha * |tin|): 0 from |tin| = 1 / alpha on."""
+    return triangle(x, alpha, alpha)
+
+
+@ranged(alpha=POSITIVE)
+def erf(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * alpha / sqrt(pi) * exp(-(alpha * tin)^2): alpha / sqrt(pi) at zero."""
+    return bell(x, alpha * math.pi**-0.5, alpha)
+
+
+@ranged(mean=FINITE, sigma=POSITIVE, scale=FINITE)
+def gaussian(x: Tensor, scale: Number, sigma: Number, mean: Number = 0.0) -> Tensor:
+    """grad_out * scale * N(tin; mean, sigma), N the density of the normal distribution."""
+    return scale * normal(x, mean, sigma)
+
+
+@ranged(mean=FINITE, sigma=POSITIVE, h=FINITE, s=POSITIVE, scale=FINITE)
+def multi_gaussian(
+    x: Tensor, scale: Number, sigma: Number, h: Number, s: Number, mean: Number = 0.0
+) -> Tensor:
+    """grad_out * scale * ((1 + h) N(tin; mean, sigma) - h N(tin; sigma, s sigma)
+    - h N(tin; -sigma, s sigma)), N the density of the normal distribution.
+    """
+    sides = normal(x, sigma, s * sigma) + normal(x, -sigma, s * sigma)
+    return scale * ((1.0 + h) * normal(x, mean, sigma) - h * sides)
+
+
+@ranged(alpha=NOT_NEGATIVE, scale=FINITE)
+def exponential(x: Tensor, alpha: Number, scale: Number) -> Tensor:
+    """grad_out * scale * exp(-alpha * |tin|): scale at zero."""
+    return scale * xp.exp(-(alpha * abs(x)))
+
+
+@ranged(alpha=NOT_NEGATIVE)
+def slayer(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * exp(-alpha * |tin|): 1 at zero."""
+    return exponential(x, alpha, 1.0)
+
+
+@ranged(alpha=POSITIVE)
+def piecewise_exp(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * (alpha / 2) * exp(-alpha * |tin|): alpha / 2 at zero."""
+    return exponential(x, alpha, 0.5 * alpha)
+
+
+@ranged(beta=NOT_NEGATIVE, slope=FINITE)
+def spike_rate_escape(x: Tensor, beta: Number, slope: Number) -> Tensor:
+    """grad_out * slope * exp(-beta * |tin - 1|): slope at tin = 1."""
+    return exponential(x - 1.0, beta, slope)
+
+
+@ranged(width=POSITIVE, threshold=POSITIVE, scale=FINITE)
+def periodic_exponential(x: Tensor, width: Number, threshold: Number, scale: Number) -> Tensor:
+    """grad_out * scale * exp(-|u| / width): u = tin below zero; from zero on a sawtooth between
+    -threshold and threshold that is zero at each multiple of the threshold, where a neuron spikes
+    once more. NaN at infinity, where the sawtooth has no value.
+    """
+    past = xp.remainder(x, threshold)
+    teeth = 2.0 * xp.minimum(past, threshold - past)
+    return scale * xp.exp(-(xp.where(x < 0.0, -x, teeth) / width))
+
+
+@ranged(alpha=POSITIVE)
+def circle(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * alpha^3 / (alpha^2 + tin^2)^(3/2): 1 at zero."""
+    u = x / alpha
+    return (1.0 + u * u) ** -1.5
+
+
+@ranged(alpha=POSITIVE)
+def nonzero_sign_log(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out / (1 / alpha + |tin|): alpha at zero."""
+    return 1.0 / (1.0 / alpha + abs(x))
+
+
+@ranged(n=">= 1", period=POSITIVE)
+def squarewave_fourier(x: Tensor, n: int, period: Number) -> Tensor:
+    """grad_out * (4 / period) * sum of cos((2i - 1) 2 pi tin / period) for i = 1..n: the derivative
+    of a square wave's first n Fourier terms. NaN at infinity.
+    """
+    return squarewave(x, n, period)
+
+
+@ranged(alpha=POSITIVE, beta=FINITE)
+def s2nn(x: Tensor, alpha: Number, beta: Number) -> Tensor:
+    """grad_out * alpha s(alpha tin) (1 - s(alpha tin)) where tin < 0, s the logistic sigmoid; else
+    grad_out * beta / (tin + 1): beta at zero.
+    """
+    above = beta / (xp.maximum(x, 0.0) + 1.0)
+    return xp.where(x < 0.0, sigmoid(x, alpha), above)
+
+
+@ranged(alpha="> 1 and finite")
+def q_pseudo_spike(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * (1 + 2 |tin| / (alpha - 1))^-alpha, for alpha > 1: 1 at zero."""
+    return pseudo_spike(x, alpha, alpha - 1.0)
+
+
+@ranged(alpha=FINITE)
+def log_tailed_relu(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out / tin where tin > 1, grad_out where 0 < tin <= 1, else alpha * grad_out (alpha at
+    zero).
+    """
+    return xp.where(x > 0.0, 1.0 / xp.maximum(x, 1.0), alpha)
+
+
+@ranged(alpha=NOT_NEGATIVE)
+def numerical(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * min(1 / |tin|, alpha): alpha at both zeros."""
+    is_near = abs(x) * alpha <= 1.0
+    return xp.where(is_near, alpha, 1.0 / xp.where(is_near, 1.0, abs(x)))
+
+
+@ranged(alpha=POSITIVE)
+def unit_rectangular(x: Tensor, alpha: Number) -> Tensor:
+    """grad_out * alpha where |tin| < 1 / (2 alpha), else 0; the edges do not belong to it."""
+    return alpha * (abs(x) < 0.5 / alpha)
+
+
+@ranged(w=POSITIVE, c=FINITE)
+def piecewise_leaky_relu(x: Tensor, w: Number, c: Number) -> Tensor:
+    """grad_out / (2 w) where |tin| < w, else c * grad_out (c at both edges)."""
+    return xp.where(abs(x) < w, 0.5 / w, c)
+
+
+@ranged(leak=FINITE, k=FINITE)
+def leaky_k_relu(x: Tensor, leak: Number, k: Number) -> Tensor:
+    """grad_out * k where tin >= 0, else grad_out * leak (k at zero)."""
+    return xp.where(x >= 0.0, k, leak)
+
+
+@ranged(slope=FINITE)
+def leaky_spike(x: Tensor, slope: Number) -> Tensor:
+    """grad_out where tin > 0, else grad_out * slope (slope at zero)."""
+    return xp.where(x > 0.0, 1.0, slope)
+
+
+@ranged(mean=FINITE, variance=NOT_NEGATIVE)
+def stochastic_spike(x: Tensor, mean: Number, variance: Number) -> Tensor:
+    """grad_out where tin > 0, else grad_out * (U - 1/2 + mean) * variance, with U uniform on [0, 1)
+    for each element (zero counts as below).
+    """
+    return xp.where(x > 0.0, 1.0, (xp.rand_like(x) - 0.5 + mean) * variance)
+
+
+@ranged(beta=POSITIVE)
+def swish_sign(x: Tensor, beta: Number) -> Tensor:
+    """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin: beta at zero,
+    below zero from |u| = 2.4 on, 0 at infinity.
+    """
+    u = xp.minimum(beta * abs(x), 1000.0)  # from there on it is 0 in every dtype
+    slope = xp.sigmoid(u) * xp.sigmoid(-u)  # 1 / (1 + cosh(u)) is twice that, and does not overflow
+    return (2.0 * beta) * (slope * (2.0 - u * xp.tanh(0.5 * u)))

@@ -18,8 +18,8 @@ def linear_derivative(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out
 
 
-@register("pass")
 @register("straight_through")
+@register("pass")
 def straight_through(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """grad_out, unchanged.
 

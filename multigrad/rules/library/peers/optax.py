@@ -9,49 +9,28 @@ from typing import Any
 
 from ....trace.xp import all as xp
 from ...registry import register
-from .. import norms
-from ..limits import parameter
+from .. import limits, norms, transforms
+from ..rows import table
 
 Tensor = Any
-
-
-@register("optax.scale", ranges={"step_size": "finite"})
-def scale(ctx: Any, grad_out: Tensor, tin: Tensor | None, step_size: float = 1.0) -> Tensor:
-    """grad_out * step_size.
-
-    Source: `scale` of optax.
-    """
-    return grad_out * step_size
-
-
-@register("optax.set_to_zero")
-def set_to_zero(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
-    """0, whatever grad_out is, also where it is infinite or NaN.
-
-    Source: `set_to_zero` of optax.
-    """
-    return xp.zeros_like(grad_out)
-
-
-@register("optax.clip", ranges={"max_delta": ">= 0"})
-def clip(ctx: Any, grad_out: Tensor, tin: Tensor | None, max_delta: float = 1.0) -> Tensor:
-    """grad_out limited to [-max_delta, max_delta], each element by itself; NaN stays NaN.
-
-    Source: `clip` of optax.
-    """
-    return xp.clip(grad_out, -max_delta, max_delta)
-
-
-@register("optax.clip_by_block_rms", ranges={"threshold": "> 0"})
-def clip_by_block_rms(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, threshold: float = 1.0
-) -> Tensor:
-    """grad_out / max(1, rms / threshold), with the root mean square of the whole tensor; grad_out
-    itself where an element is infinite or NaN.
-
-    Source: `clip_by_block_rms` of optax, whose squares overflow where ours do not.
-    """
-    return norms.clip_rms(grad_out, threshold)
+named = table(__name__)
+named("optax.scale", transforms.scale, "`scale` of optax", s=("step_size", 1.0))
+named("optax.set_to_zero", limits.stop, "`set_to_zero` of optax")
+named("optax.clip", limits.clip_value, "`clip` of optax", limit=("max_delta", 1.0))
+named(
+    "optax.clip_by_block_rms",
+    limits.clip_rms,
+    "`clip_by_block_rms` of optax, whose squares overflow where ours do not",
+    threshold=1.0,
+)
+named(
+    "optax.normalize_by_update_norm",
+    limits.normalize,
+    "`normalize_by_update_norm` of optax, whose norm is that of all leaves together",
+    scale=("scale_factor", 1.0),
+    eps=1e-6,
+)
+named("optax.scale_by_sign", limits.sign, "`scale_by_sign` of optax")
 
 
 @register(
@@ -65,31 +44,9 @@ def adaptive_grad_clip(
 
     Source: `adaptive_grad_clip` of optax; the same as our `adaptive_clip`.
     """
-    return norms.clip_units(grad_out, parameter("optax.adaptive_grad_clip", tin), clipping, eps)
-
-
-@register(
-    "optax.normalize_by_update_norm",
-    ranges={"scale_factor": "finite", "eps": ">= 0 and finite"},
-)
-def normalize_by_update_norm(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, scale_factor: float = 1.0, eps: float = 1e-6
-) -> Tensor:
-    """grad_out * scale_factor / (norm + eps), with the Euclidean norm of the whole tensor; 0 where
-    all of it is 0, NaN where an element is infinite or NaN.
-
-    Source: `normalize_by_update_norm` of optax, whose norm is that of all leaves together.
-    """
-    return norms.normalize(grad_out, scale_factor, eps)
-
-
-@register("optax.scale_by_sign")
-def scale_by_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
-    """-1, 0 or 1, as grad_out is below, at or above zero; NaN where it is NaN.
-
-    Source: `scale_by_sign` of optax.
-    """
-    return xp.sign(grad_out)
+    return norms.clip_units(
+        grad_out, limits.parameter("optax.adaptive_grad_clip", tin), clipping, eps
+    )
 
 
 @register("optax.centralize")

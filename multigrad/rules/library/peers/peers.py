@@ -11,18 +11,58 @@ from typing import Any
 
 from ...registry import register
 from .. import curves
+from ..rows import table
 
 Tensor = Any
-
-
-@register("norse.super", ranges={"alpha": ">= 0 and finite"})
-def norse_super(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
-    """grad_out / (1 + alpha * |tin|)^2: 1 at zero.
-
-    Source: `super` of norse; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha,
-    whatever is given.
-    """
-    return grad_out if tin is None else grad_out * curves.fast_sigmoid(tin, alpha)
+named = table(__name__)
+named(
+    "norse.super",
+    curves.fast_sigmoid,
+    "`super` of norse; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha, "
+    "whatever is given",
+    slope=("alpha", 100.0),
+)
+named("norse.tanh", curves.tanh, "`tanh` of norse", slope=("alpha", 100.0))
+named("norse.circ", curves.circle, "`circ` of norse", alpha=100.0)
+named(
+    "sinabs.Gaussian",
+    curves.gaussian,
+    "`Gaussian` of sinabs",
+    mean=("mu", 0.0),
+    sigma=0.5,
+    scale=("grad_scale", 1.0),
+)
+named(
+    "sinabs.MultiGaussian",
+    curves.multi_gaussian,
+    "`MultiGaussian` of sinabs",
+    mean=("mu", 0.0),
+    sigma=0.5,
+    h=0.15,
+    s=6.0,
+    scale=("grad_scale", 1.0),
+)
+named(
+    "sinabs.PeriodicExponential",
+    curves.periodic_exponential,
+    "`PeriodicExponential` of sinabs",
+    width=("grad_width", 0.5),
+    scale=("grad_scale", 1.0),
+    threshold=1.0,
+)
+named(
+    "spyx.superspike",
+    curves.fast_sigmoid,
+    "`superspike` of spyx; `fast_sigmoid` under another name",
+    slope=("k", 25.0),
+)
+named("spyx.tanh", curves.tanh, "`tanh` of spyx", slope=("k", 1.0))
+named(
+    "snnax.sigmoid",
+    curves.sigmoid,
+    "`sigmoid_surrogate` of snnax as it is documented; its code raises a TypeError",
+    alpha=("beta", 1.0),
+)
 
 
 @register("norse.triangle", ranges={"alpha": "finite"})
@@ -32,24 +72,6 @@ def norse_triangle(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float 
     Source: `triangle` of norse.
     """
     return grad_out if tin is None else grad_out * curves.triangle(tin, alpha, 1.0)
-
-
-@register("norse.tanh", ranges={"alpha": ">= 0 and finite"})
-def norse_tanh(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
-    """grad_out * (1 - tanh(alpha * tin)^2): 1 at zero.
-
-    Source: `tanh` of norse.
-    """
-    return grad_out if tin is None else grad_out * curves.tanh(tin, alpha)
-
-
-@register("norse.circ", ranges={"alpha": "> 0 and finite"})
-def norse_circ(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
-    """grad_out * alpha^3 / (alpha^2 + tin^2)^(3/2): 1 at zero.
-
-    Source: `circ` of norse.
-    """
-    return grad_out if tin is None else grad_out * curves.circle(tin, alpha)
 
 
 @register("norse.heavi_erfc", ranges={"alpha": ">= 0 and finite"})
@@ -75,54 +97,6 @@ def sinabs_heaviside(
 
 
 @register(
-    "sinabs.Gaussian", ranges={"mu": "finite", "sigma": "> 0 and finite", "grad_scale": "finite"}
-)
-def sinabs_gaussian(
-    ctx: Any,
-    grad_out: Tensor,
-    tin: Tensor | None,
-    mu: float = 0.0,
-    sigma: float = 0.5,
-    grad_scale: float = 1.0,
-) -> Tensor:
-    """grad_out * grad_scale * N(tin; mu, sigma), N the density of the normal distribution.
-
-    Source: `Gaussian` of sinabs.
-    """
-    return grad_out if tin is None else grad_out * (grad_scale * curves.normal(tin, mu, sigma))
-
-
-@register(
-    "sinabs.MultiGaussian",
-    ranges={
-        "mu": "finite",
-        "sigma": "> 0 and finite",
-        "h": "finite",
-        "s": "> 0 and finite",
-        "grad_scale": "finite",
-    },
-)
-def sinabs_multi_gaussian(
-    ctx: Any,
-    grad_out: Tensor,
-    tin: Tensor | None,
-    mu: float = 0.0,
-    sigma: float = 0.5,
-    h: float = 0.15,
-    s: float = 6.0,
-    grad_scale: float = 1.0,
-) -> Tensor:
-    """grad_out * grad_scale * ((1 + h) N(tin; mu, sigma) - h N(tin; sigma, s sigma)
-    - h N(tin; -sigma, s sigma)), N the density of the normal distribution.
-
-    Source: `MultiGaussian` of sinabs.
-    """
-    if tin is None:
-        return grad_out
-    return grad_out * (grad_scale * curves.multi_gaussian(tin, mu, sigma, h, s))
-
-
-@register(
     "sinabs.SingleExponential",
     ranges={"grad_width": "> 0 and finite", "grad_scale": "finite", "threshold": "> 0 and finite"},
 )
@@ -141,30 +115,8 @@ def sinabs_single_exponential(
     if tin is None:
         return grad_out
     return grad_out * curves.exponential(
-        tin, grad_scale / (grad_width * threshold), 1.0 / (grad_width * threshold)
+        tin, 1.0 / (grad_width * threshold), grad_scale / (grad_width * threshold)
     )
-
-
-@register(
-    "sinabs.PeriodicExponential",
-    ranges={"grad_width": "> 0 and finite", "grad_scale": "finite", "threshold": "> 0 and finite"},
-)
-def sinabs_periodic_exponential(
-    ctx: Any,
-    grad_out: Tensor,
-    tin: Tensor | None,
-    grad_width: float = 0.5,
-    grad_scale: float = 1.0,
-    threshold: float = 1.0,
-) -> Tensor:
-    """grad_out * grad_scale * exp(-|u| / grad_width), u as in `periodic_exponential`; NaN at
-    infinity.
-
-    Source: `PeriodicExponential` of sinabs.
-    """
-    if tin is None:
-        return grad_out
-    return grad_out * curves.periodic_exponential(tin, grad_scale, grad_width, threshold)
 
 
 @register("spyx.boxcar", ranges={"width": ">= 0", "height": "finite"})
@@ -197,24 +149,6 @@ def spyx_arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) 
     return grad_out if tin is None else grad_out * curves.cauchy(tin, 1.0 / math.pi, math.pi * k)
 
 
-@register("spyx.superspike", ranges={"k": ">= 0 and finite"})
-def spyx_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 25.0) -> Tensor:
-    """grad_out / (1 + k * |tin|)^2: 1 at zero.
-
-    Source: `superspike` of spyx; `fast_sigmoid` under another name.
-    """
-    return grad_out if tin is None else grad_out * curves.fast_sigmoid(tin, k)
-
-
-@register("spyx.tanh", ranges={"k": ">= 0 and finite"})
-def spyx_tanh(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 1.0) -> Tensor:
-    """grad_out * (1 - tanh(k * tin)^2): 1 at zero.
-
-    Source: `tanh` of spyx.
-    """
-    return grad_out if tin is None else grad_out * curves.tanh(tin, k)
-
-
 @register("snnax.superspike", ranges={"beta": ">= 0 and finite"})
 def snnax_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 10.0) -> Tensor:
     """grad_out / (1 + beta * |tin|): 1 at zero.
@@ -223,15 +157,6 @@ def snnax_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float
     whose curve this is.
     """
     return grad_out if tin is None else grad_out / (1.0 + beta * abs(tin))
-
-
-@register("snnax.sigmoid", ranges={"beta": "> 0 and finite"})
-def snnax_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 1.0) -> Tensor:
-    """grad_out * s(beta tin) * (1 - s(beta tin)) * beta, s the logistic sigmoid: beta / 4 at zero.
-
-    Source: `sigmoid_surrogate` of snnax as it is documented; its code raises a TypeError.
-    """
-    return grad_out if tin is None else grad_out * curves.sigmoid(tin, beta)
 
 
 @register("snnax.piecewise", ranges={"beta": ">= 0"})
