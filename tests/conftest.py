@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
-import re
 import sys
 import threading
 import types
@@ -41,12 +41,12 @@ from multigrad.testing.under_test import BackendUnderTest, is_installed, split_n
 # whatever becomes of `sys.path`, by which a namespace's path is searched anew.
 sys.modules.setdefault("tests", types.ModuleType("tests")).__path__ = [str(Path(__file__).parent)]
 
+from .harness import once
+
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
-FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
 CONTEXTS = threading.local()
-# What a file imports while it is collected.
-IMPORTED = re.compile(r"""^\S.*pytest\.importorskip\("(\w+)""", re.MULTILINE)
+TESTS = Path(__file__).parent
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -114,71 +114,42 @@ def share_contexts(jax: Any) -> None:
     mlir.make_ir_context = make_once
 
 
-def names_keras(path: Path) -> bool:
-    return "keras" in path.read_text(encoding="utf-8")
+def is_once(config: pytest.Config) -> bool:
+    return bool(config.getoption("--once"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what would import a framework that no test here needs, and beside Keras the files
-    that do not name it.
-    """
+    """Leave out the files in which no test belongs to this environment."""
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    if not (is_test and config.getoption("--once")):
+    if not (is_test and is_once(config)):
         return None
-    if is_beside_keras(config) and not names_keras(collection_path):
-        return True
-    imported = set(IMPORTED.findall(collection_path.read_text(encoding="utf-8")))
-    return True if imported & (FRAMEWORKS - frameworks_asked(config)) else None
+    return None if once.environment_of(config).may_read(collection_path) else True
 
 
-def is_beside_keras(config: pytest.Config) -> bool:
-    """Return whether Keras's tests are asked for, on one framework: where several are, theirs
-    run.
-    """
-    is_required = "keras" in split_names(str(config.getoption("--require")))
-    return is_required and len(frameworks_asked(config)) < 2
-
-
-def frameworks_asked(config: pytest.Config) -> set[str]:
-    return set(split_names(str(config.getoption("--backends")))) & FRAMEWORKS
-
-
-def frameworks_of(item: pytest.Item) -> set[str]:
-    """Return the frameworks, Keras among them, without which a test cannot run.
-
-    `backend`, and in the Keras tests `guest` and `reader`, are what it runs on.
-    """
-    named = {name for mark in item.iter_markers("needs") for name in mark.args}
-    if "keras" in named:
-        named.add(os.environ.get("KERAS_BACKEND", ""))
-    spec = getattr(item, "callspec", None)
-    given = {} if spec is None else spec.params
-    named |= {str(given.get(role)) for role in ("backend", "guest", "reader")}
-    return named & {*FRAMEWORKS, "keras"}
-
-
-def belongs(item: pytest.Item, asked: set[str], beside_keras: bool) -> bool:
-    """Return whether a test belongs to the environment that has these frameworks."""
-    needed = frameworks_of(item)
-    if item.get_closest_marker("anywhere"):
-        return len(asked) > 1 or not (needed or asked or beside_keras)
-    if len(asked) > 1:
-        return len(needed - {"keras"}) > 1
-    if beside_keras:
-        return "keras" in needed and needed <= {*asked, "keras"}
-    return needed == asked
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[pytest.Item] | None:
+    """Make no cases of a function none of which belongs to this environment."""
+    if not (is_once(collector.config) and name.startswith("test") and inspect.isfunction(obj)):
+        return None
+    needed = once.needed_by_all(collector, obj)
+    if needed is None or once.environment_of(collector.config).has(needed, is_anywhere=False):
+        return None
+    once.tell_hidden(collector.path, needed, has_roles=False)
+    return []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--once"):
+    if not is_once(config):
         return
-    asked, beside_keras = frameworks_asked(config), is_beside_keras(config)
-    hidden = {item.path for item in items if "keras" in frameworks_of(item)}
-    hidden = {path.name for path in hidden if not names_keras(path)}
-    assert not hidden, f"{hidden}: beside Keras a file is collected if it says 'keras'"
-    elsewhere = [item for item in items if not belongs(item, asked, beside_keras)]
+    here, elsewhere, environment = [], [], once.environment_of(config)
+    for item in items:
+        needed = once.frameworks_of(item)
+        if item.path.is_relative_to(TESTS):
+            once.tell_hidden(item.path, needed, "backend" in getattr(item, "fixturenames", ()))
+        is_anywhere = item.get_closest_marker("anywhere") is not None
+        (here if environment.has(needed, is_anywhere) else elsewhere).append(item)
     config.hook.pytest_deselected(items=elsewhere)
-    items[:] = [item for item in items if belongs(item, asked, beside_keras)]
+    items[:] = here
 
 
 class NumpyBackend:

@@ -17,13 +17,12 @@ import multigrad as xg
 from multigrad import xp
 from multigrad.errors import RuleTypeError
 
-from ..harness.ejecting import rules_by_rank
+from ..harness.ejecting import BY_RANK
 
 OWN = "multigrad.rules.library."
 pytestmark = pytest.mark.usefixtures("registry_as_found")
 
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
-BY_RANK = rules_by_rank()
 X = np.array([[-1.0, 0.25], [0.75, 2.0]], np.float32)
 G = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 

@@ -25,7 +25,7 @@ from multigrad.functions.eject.shake import Shaker
 from multigrad.graph import ops
 
 from ...harness import ejected
-from ...harness.ejecting import KEY, X, load, native, random_values, rules_by_rank
+from ...harness.ejecting import BY_RANK, KEY, X, load, native, random_values, rules_by_rank
 
 pytestmark = pytest.mark.usefixtures("registry_as_found")
 ejecting = pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
@@ -35,9 +35,8 @@ FORWARDS = ("Linear", "ReLU", "Heaviside")
 
 def library_rules() -> list[str]:
     """Return the library's rules of one graph each; other tests register their own."""
-    ranked = set(rules_by_rank())
     library = [n for n in xg.rules() if xg.get(n).__module__.startswith("multigrad.rules.library.")]
-    return [name for name in library if name not in ranked]
+    return [name for name in library if name not in BY_RANK]
 
 
 def run_apart(backend: str, folder: Path, calls: dict[str, Any]) -> dict[str, Any]:
@@ -47,6 +46,10 @@ def run_apart(backend: str, folder: Path, calls: dict[str, Any]) -> dict[str, An
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return pickle.loads((folder / ejected.RESULTS).read_bytes())
+
+
+def test_the_rules_of_one_graph_per_rank_are_those_that_the_tests_leave_out() -> None:
+    assert set(rules_by_rank()) == BY_RANK
 
 
 # --- functions to eject ---------------------------------------------------------------------------

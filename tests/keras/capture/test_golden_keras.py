@@ -8,6 +8,7 @@ from ...golden import digests
 from ...golden.graphs import captured_texts
 
 keras = pytest.importorskip("keras")
+pytestmark = pytest.mark.needs("keras")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the digests are of Keras on torch")
