@@ -10,7 +10,7 @@ from torch import nn
 
 from multigrad.errors import RuleValueError
 from multigrad.models.attribution.composites import Composite
-from multigrad.models.attribution.kinds import is_layer_rule
+from multigrad.models.attribution.kinds import has_weight, is_layer_rule
 from multigrad.models.handle import Row, named
 from multigrad.models.selectors import Layer
 
@@ -20,8 +20,6 @@ from .layer_rules import CallRule, rule_of_calls
 from .operation_acting import OnModel, OperationsActing, make_mode, may_call
 from .rule_over import PlainRule
 from .swapped_classes import Acting, acting_on, original_class
-
-WITH_PARAMS = frozenset({"linear", "convolution", "convolution_transpose"})
 
 
 def plan_composite(
@@ -88,7 +86,7 @@ def merges(kinds: Sequence[str | None], chosen: Sequence[Any]) -> dict[int, int]
         for i, kind in enumerate(kinds)
         if kind == "batch_normalization"
         and i > 0
-        and kinds[i - 1] in WITH_PARAMS
+        and has_weight(kinds[i - 1])
         and is_layer_rule(chosen[i - 1])
     }
 
@@ -96,9 +94,9 @@ def merges(kinds: Sequence[str | None], chosen: Sequence[Any]) -> dict[int, int]
 def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
     """Return the rules for operations that are called in code."""
     rules = {
-        name: composite.rule(row[0])
+        name: composite.rule(row.kind)
         for name, row in OPERATIONS.items()
-        if composite.canonize or row[0] != "addition"
+        if composite.canonize or row.kind != "addition"
     }
     made: dict[int, CallRule] = {}
     for rule in rules.values():

@@ -18,23 +18,13 @@ from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.handle import named
 
 from ..compile.regions import has_acted, is_around_region, keep_acting
+from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
 from .layer_rules import WeightRule, call_merged, rules_inside
 from .operation_mode import OperationMode, count_hits
 from .rule_over import PlainRule, is_compiling, may_have_gradient, refuse, stack_length
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor
-# Layers of torch that are one of our activations: the operation, and where its numbers stand.
-LAYERS: dict[type, tuple[str, tuple[str, ...]]] = {
-    nn.ReLU: ("relu", ()),
-    nn.ReLU6: ("relu6", ()),
-    nn.LeakyReLU: ("leaky_relu", ("negative_slope",)),
-    nn.ELU: ("elu", ("alpha",)),
-    nn.Tanh: ("tanh", ()),
-    nn.Sigmoid: ("sigmoid", ()),
-    nn.SiLU: ("silu", ()),
-    nn.GELU: ("gelu", ("approximate",)),
-}
 
 
 class InRegions(Acting):
@@ -127,8 +117,9 @@ class LayerActing(OnLayer):
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         forward = self._wrap_any(method)
-        if original in LAYERS:
-            forward = self._wrap_activation(*LAYERS[original], method, forward)
+        operation = ACTIVATION_OF.get(original)
+        if operation is not None:
+            forward = self._wrap_activation(operation, method, forward)
         return forward
 
     def _wrap_any(self, method: Method) -> Method:
@@ -156,10 +147,8 @@ class LayerActing(OnLayer):
 
         return forward
 
-    def _wrap_activation(
-        self, operation: str, numbers: tuple[str, ...], method: Method, general: Method
-    ) -> Method:
-        rule = self.rule
+    def _wrap_activation(self, operation: str, method: Method, general: Method) -> Method:
+        rule, numbers = self.rule, tuple(ACTIVATIONS[operation])
 
         def forward(module: Any, input: Any) -> Any:
             if not isinstance(input, torch.Tensor) or not input.is_floating_point():

@@ -1,4 +1,8 @@
-"""Which kind of layer a module or a call of an operation is, as rules that read weights take it."""
+"""The operations of torch that layers are: one table for all that puts rules on them.
+
+It says which kind of layer a module or a call is, how rules that read weights take it, and which
+are our activations.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleValueError
+from multigrad.models.attribution.kinds import has_weight
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -160,70 +165,94 @@ def addition(input: Any, other: Any, alpha: Any = 1) -> CallOfLayer | None:
     return CallOfLayer("addition", (input, other))
 
 
-# The kind of each operation, and what reads a call of it for rules that take its tensors.
-OPERATIONS: Mapping[str, tuple[str, Callable[..., CallOfLayer | None] | None]] = {
-    "linear": ("linear", linear),
-    **{f"conv{n}d": ("convolution", convolution) for n in (1, 2, 3)},
-    **{
-        f"conv_transpose{n}d": ("convolution_transpose", convolution_transpose) for n in (1, 2, 3)
-    },
-    **{f"avg_pool{n}d": ("average_pooling", pooling(n)) for n in (1, 2, 3)},
-    **{
-        f"adaptive_avg_pool{n}d": ("adaptive_average_pooling", adaptive_pooling(n))
-        for n in (1, 2, 3)
-    },
-    "mean": ("adaptive_average_pooling", mean),
-    "add": ("addition", addition),
-    **{f"max_pool{n}d": ("max_pooling", None) for n in (1, 2, 3)},
-    **{f"adaptive_max_pool{n}d": ("max_pooling", None) for n in (1, 2, 3)},
-    "batch_norm": ("batch_normalization", None),
-    "relu": ("relu", None),
-    **dict.fromkeys(
-        (
-            "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-            "leaky_relu", "logsigmoid", "mish", "prelu", "relu6", "rrelu", "selu", "sigmoid",
-            "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
-        ),
-        ("activation", None),
-    ),
-}  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is known of an operation that layers are.
 
-_STEPS = {"strides": (1,), "padding": ((0, 0),), "dilations": (1,), "groups": 1}
-# Attributes as a layer of a kind may have them.
-EXAMPLES: Mapping[str, Mapping[str, Any]] = {
-    "convolution": _STEPS,
-    "convolution_transpose": _STEPS,
-    "average_pooling": {
-        "sizes": (1,), "strides": (1,), "padding": ((0, 0),), "counts_padding": True,
-    },
-    "adaptive_average_pooling": {"counts": (1,)},
-}  # fmt: skip
+    Attributes:
+        kind: of these layers, as `multigrad.models.attribution.kinds` names it.
+        modules: their classes.
+        read: what reads a call of it for rules that take its tensors; None: they have no meaning
+            there.
+        settings: it is our activation of its name where its numbers, by position and by name, also
+            as attributes of the modules, are these; None: it is none of ours.
+    """
 
-MODULES: Mapping[str, tuple[type[nn.Module], ...]] = {
-    "linear": (nn.Linear,),
-    "convolution": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
-    "convolution_transpose": (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    "average_pooling": (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
-    "adaptive_average_pooling": (
-        nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
+    kind: str
+    modules: tuple[type[nn.Module], ...] = ()
+    read: Callable[..., CallOfLayer | None] | None = None
+    settings: Mapping[str, Any] | None = None
+
+
+AXES = (1, 2, 3)
+# One row for each operation: a layer is added here, and nowhere else.
+OPERATIONS: Mapping[str, Operation] = {
+    "linear": Operation("linear", (nn.Linear,), linear),
+    **{
+        f"conv{n}d": Operation("convolution", (getattr(nn, f"Conv{n}d"),), convolution)
+        for n in AXES
+    },
+    **{
+        f"conv_transpose{n}d": Operation(
+            "convolution_transpose", (getattr(nn, f"ConvTranspose{n}d"),), convolution_transpose
+        )
+        for n in AXES
+    },
+    **{
+        f"avg_pool{n}d": Operation("average_pooling", (getattr(nn, f"AvgPool{n}d"),), pooling(n))
+        for n in AXES
+    },
+    **{
+        f"adaptive_avg_pool{n}d": Operation(
+            "adaptive_average_pooling", (getattr(nn, f"AdaptiveAvgPool{n}d"),), adaptive_pooling(n)
+        )
+        for n in AXES
+    },
+    "mean": Operation("adaptive_average_pooling", read=mean),
+    "add": Operation("addition", read=addition),
+    **{f"max_pool{n}d": Operation("max_pooling", (getattr(nn, f"MaxPool{n}d"),)) for n in AXES},
+    **{
+        f"adaptive_max_pool{n}d": Operation("max_pooling", (getattr(nn, f"AdaptiveMaxPool{n}d"),))
+        for n in AXES
+    },
+    "batch_norm": Operation(
+        "batch_normalization", (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     ),
-    "max_pooling": (
-        nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d,
-        nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
-    ),
-    "batch_normalization": (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
-    "relu": (nn.ReLU,),
-    "activation": (
-        nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh,
-        nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.PReLU, nn.ReLU6, nn.RReLU, nn.SELU, nn.Sigmoid,
-        nn.SiLU, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold,
-    ),
-}  # fmt: skip
+    "relu": Operation("relu", (nn.ReLU,), settings={}),
+    "celu": Operation("activation", (nn.CELU,)),
+    "elu": Operation("activation", (nn.ELU,), settings={"alpha": 1.0}),
+    "gelu": Operation("activation", (nn.GELU,), settings={"approximate": "none"}),
+    "hardshrink": Operation("activation", (nn.Hardshrink,)),
+    "hardsigmoid": Operation("activation", (nn.Hardsigmoid,)),
+    "hardswish": Operation("activation", (nn.Hardswish,)),
+    "hardtanh": Operation("activation", (nn.Hardtanh,)),
+    "leaky_relu": Operation("activation", (nn.LeakyReLU,), settings={"negative_slope": 0.01}),
+    "logsigmoid": Operation("activation", (nn.LogSigmoid,)),
+    "mish": Operation("activation", (nn.Mish,)),
+    "prelu": Operation("activation", (nn.PReLU,)),
+    "relu6": Operation("activation", (nn.ReLU6,), settings={}),
+    "rrelu": Operation("activation", (nn.RReLU,)),
+    "selu": Operation("activation", (nn.SELU,)),
+    "sigmoid": Operation("activation", (nn.Sigmoid,), settings={}),
+    "silu": Operation("activation", (nn.SiLU,), settings={}),
+    "softplus": Operation("activation", (nn.Softplus,)),
+    "softshrink": Operation("activation", (nn.Softshrink,)),
+    "softsign": Operation("activation", (nn.Softsign,)),
+    "tanh": Operation("activation", (nn.Tanh,), settings={}),
+    "tanhshrink": Operation("activation", (nn.Tanhshrink,)),
+    "threshold": Operation("activation", (nn.Threshold,)),
+}
+# Those that are our activations, and the modules that are one: a subclass may compute another.
+ACTIVATIONS = {name: row.settings for name, row in OPERATIONS.items() if row.settings is not None}
+ACTIVATION_OF = {module: name for name in ACTIVATIONS for module in OPERATIONS[name].modules}
+# Only the first of their tensors is an activation.
+WITH_WEIGHTS = frozenset({
+    *(name for name, row in OPERATIONS.items() if has_weight(row.kind)),
+    "batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu", "embedding",
+})  # fmt: skip
 
 
 def kind_of(module: nn.Module) -> str | None:
     """Return the kind of a module, None for one of no name."""
-    for kind, types in MODULES.items():
-        if isinstance(module, types):
-            return kind
-    return None
+    rows = OPERATIONS.values()
+    return next((row.kind for row in rows if isinstance(module, row.modules)), None)

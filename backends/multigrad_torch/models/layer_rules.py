@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.errors import RuleTypeError, RuleValueError
-from multigrad.models.attribution.batch_norm import merge_batch_norm
-from multigrad.models.attribution.kinds import LayerRule, is_layer_rule
+from multigrad.models.attribution.kinds import KINDS, LayerRule, has_meaning, is_layer_rule
+from multigrad.models.attribution.layers import merge_batch_norm
 from multigrad.models.handle import named
 
-from .layer_kinds import EXAMPLES, OPERATIONS, CallOfLayer
+from .layer_kinds import OPERATIONS, CallOfLayer
 from .rule_over import MERGES, PlainRule, is_compiling, may_have_gradient, refuse_symbols
 
 Tensor: TypeAlias = torch.Tensor
@@ -65,7 +65,7 @@ class WeightRule:
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call an operation with this rule for its gradient."""
-        read = OPERATIONS[name][1]
+        read = OPERATIONS[name].read
         refuse_symbols(name, args[0] if args else kwargs.get("input"))
         given = {key: value for key, value in kwargs.items() if key != "out"}
         taken = read(*args, **given) if read is not None and len(given) == len(kwargs) else None
@@ -136,8 +136,9 @@ def rule_of_operation(operation: str, rule: Any) -> CallRule:
     Raises:
         RuleTypeError: the rule reads weights and has no meaning for that operation.
     """
-    if is_layer_rule(rule) and OPERATIONS.get(operation, ("", None))[1] is None:
-        known = ", ".join(name for name, row in OPERATIONS.items() if row[1] is not None)
+    row = OPERATIONS.get(operation)
+    if is_layer_rule(rule) and (row is None or row.read is None):
+        known = ", ".join(name for name, row in OPERATIONS.items() if row.read is not None)
         raise RuleTypeError(
             f"rule {named(rule)!r} reads what layers hold and has no meaning for operation "
             f"{operation!r} (operations: {known})"
@@ -150,18 +151,9 @@ def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:
     weights = rule_of_calls(rule, merges)
     reads = is_layer_rule(rule)
     return {
-        name: weights if reads and row[1] is not None and knows(rule, row[0]) else OWN
+        name: weights if reads and row.read is not None and has_meaning(rule, row.kind) else OWN
         for name, row in OPERATIONS.items()
     }
-
-
-def knows(rule: LayerRule, kind: str) -> bool:
-    """Return whether a rule has a meaning for a kind of layers."""
-    try:
-        rule.over(kind, **EXAMPLES.get(kind, {}))
-    except RuleTypeError:
-        return False
-    return True
 
 
 def version_of(x: Tensor) -> int:
@@ -186,10 +178,8 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
         )
     taken = merging.call
     weight, bias = taken.params
-    is_linear, is_transposed = taken.kind == "linear", taken.kind == "convolution_transpose"
-    if is_transposed and taken.attributes["groups"] != 1:
+    if taken.kind == "convolution_transpose" and taken.attributes["groups"] != 1:
         return None
-    axis = -1 if is_linear else int(is_transposed)
     params = merge_batch_norm(
         weight,
         bias,
@@ -198,7 +188,7 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
         scale=module.weight,
         shift=module.bias,
         epsilon=module.eps,
-        axis=axis,
+        axis=KINDS[taken.kind].channels,
     )
     own = CallOfLayer(taken.kind, taken.inputs, params, taken.attributes, taken.is_single)
     with torch._C.DisableTorchFunction():

@@ -18,6 +18,7 @@ from multigrad.rules.in_force.activation import Activation
 from multigrad.rules.model.rule import resolve
 
 from ..compile.regions import is_first_without_gradients, top_hooks
+from .layer_kinds import ACTIVATIONS, WITH_WEIGHTS
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
@@ -27,24 +28,6 @@ is_compiling = torch.compiler.is_compiling
 
 # A tensor's attribute: what a batch normalization needs of the layer that made it.
 MERGES = "_multigrad_merges"
-# Our activation that an operation is, and the values of its params with which it is that one, by
-# position and name.
-ACTIVATIONS: Mapping[str, tuple[str, tuple[tuple[int, str, Any], ...]]] = {
-    "relu": ("ReLU", ()),
-    "relu6": ("ReLU6", ()),
-    "leaky_relu": ("LeakyReLU", ((1, "negative_slope", 0.01),)),
-    "elu": ("ELU", ((1, "alpha", 1.0),)),
-    "tanh": ("Tanh", ()),
-    "sigmoid": ("Logistic", ()),
-    "silu": ("SiLU", ()),
-    "gelu": ("GELU", ((1, "approximate", "none"),)),
-}
-# The others take activations only.
-WITH_WEIGHTS = frozenset({
-    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm",
-    "prelu", "embedding",
-})  # fmt: skip
 
 
 class PlainRule:
@@ -54,19 +37,17 @@ class PlainRule:
         self.rule = resolve(rule)
         self.name = named(rule)
         self.over = RuleOver(rule)  # a wrong rule or param is said here
-        self.activations = {
-            name: Activation(forward, rule) for name, (forward, _) in ACTIVATIONS.items()
-        }
+        self.activations = {name: Activation(name, rule) for name in ACTIVATIONS}
         self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
 
     def activation(
         self, operation: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Activation | None:
         """Return our activation for a call of an operation, None where it is another function."""
-        row = ACTIVATIONS.get(operation)
-        if row is None:
+        settings = ACTIVATIONS.get(operation)
+        if settings is None:
             return None
-        for position, name, value in row[1]:
+        for position, (name, value) in enumerate(settings.items(), start=1):
             given = args[position] if len(args) > position else kwargs.get(name, value)
             if given != value:
                 return None

@@ -16,9 +16,9 @@ import keras
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
 from ...errors import RuleTypeError, RuleValueError
-from ...models.attribution.batch_norm import merge_batch_norm
 from ...models.attribution.composites import Composite
-from ...models.attribution.kinds import is_layer_rule
+from ...models.attribution.kinds import KINDS, is_layer_rule
+from ...models.attribution.layers import merge_batch_norm
 from ...models.handle import Row, named
 from ...models.selectors import Layer
 from ..base import list_leaves
@@ -127,16 +127,12 @@ def make_merging(layer: Any, rule: Any) -> Call:
             for each in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
         ]
         params = merge_batch_norm(
-            weight, bias, *numbers, epsilon=layer.epsilon, axis=AXES[read.kind]
+            weight, bias, *numbers, epsilon=layer.epsilon, axis=KINDS[read.kind].channels
         )
         merged = Read(read.kind, read.inputs, params, read.attributes, read.order)
         return merged.under(made.rule, original(*given, **kwargs))
 
     return run
-
-
-# Of the channels that come out, in a weight.
-AXES = {"linear": -1, "convolution": 0, "convolution_transpose": 1}
 
 
 def channels_of(read: Read, x: Tensor) -> tuple[int, ...]:

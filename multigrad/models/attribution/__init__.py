@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ...graph.support.namespace import namespace
 from . import composites
-from .batch_norm import merge_batch_norm
+from .layers import merge_batch_norm
 from .means import integrated, smooth
 from .rules import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
 

@@ -17,7 +17,7 @@ from ...graph.support.notebook import InNotebooks
 from ...rules.model.rule import Rule
 from ...rules.registry import get
 from . import rules
-from .kinds import KINDS, PARTS_OF, LayerRule
+from .kinds import KINDS, Kind, LayerRule
 
 Tensor = Any
 AnyRule: TypeAlias = str | Rule | LayerRule
@@ -140,7 +140,7 @@ class Composite(InNotebooks):
 def _entry(rules: Rules, kind: str | None) -> str | None:
     """Return what a kind is called in a map, itself or what it is a part of."""
     while kind is not None and kind not in rules:
-        kind = PARTS_OF.get(kind)
+        kind = KINDS.get(kind, Kind()).part_of
     return kind
 
 

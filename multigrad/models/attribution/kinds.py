@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from ...errors import RuleTypeError
 from ...functions.function import Function
 from ...rules.model.rule import Rule
+
 
 # What each computes, as its Function takes it; attributes are fixed, by keyword. `out` is last and
 # may be left out: what the layer computed of the tensors before it, as a constant with regard to x
@@ -26,20 +29,42 @@ from ...rules.model.rule import Rule
 #       rule that reads no weights
 # A batch normalization that is merged makes one layer with the linear layer or convolution before
 # it, of its kind and with its x, the weight and bias of `merge_batch_norm`, and out from itself.
-KINDS = (
-    "linear", "convolution", "convolution_transpose", "average_pooling",
-    "adaptive_average_pooling", "max_pooling", "addition", "relu", "activation",
-    "batch_normalization",
-)  # fmt: skip
-# What a composite says of the kind on the right holds for that on the left, where it says nothing
-# of that.
-PARTS_OF: Mapping[str, str] = MappingProxyType(
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of layers.
+
+    Attributes:
+        part_of: what a composite says of that kind holds for this one, where it says nothing of it.
+        channels: the axis of a weight on which what comes out lies; None: it has no weight.
+        example: attributes as a layer of this kind may have them.
+    """
+
+    part_of: str | None = None
+    channels: int | None = None
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+
+_STEPS = {"strides": (1,), "padding": ((0, 0),), "dilations": (1,), "groups": 1}
+_WINDOWS = {"sizes": (1,), "strides": (1,), "padding": ((0, 0),), "counts_padding": True}
+KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "relu": "activation",
-        "convolution_transpose": "convolution",
-        "adaptive_average_pooling": "average_pooling",
+        "linear": Kind(channels=-1),
+        "convolution": Kind(channels=0, example=_STEPS),
+        "convolution_transpose": Kind("convolution", channels=1, example=_STEPS),
+        "average_pooling": Kind(example=_WINDOWS),
+        "adaptive_average_pooling": Kind("average_pooling", example={"counts": (1,)}),
+        "max_pooling": Kind(),
+        "addition": Kind(),
+        "relu": Kind("activation"),
+        "activation": Kind(),
+        "batch_normalization": Kind(),
     }
 )
+
+
+def has_weight(kind: str | None) -> bool:
+    """Return whether layers of a kind have a weight; None is of no kind."""
+    return kind is not None and KINDS[kind].channels is not None
 
 
 class LayerRule(Protocol):
@@ -65,3 +90,12 @@ class LayerRule(Protocol):
 def is_layer_rule(rule: Any) -> bool:
     """Return whether a rule reads what its layer holds; a `Rule` reads a gradient and an input."""
     return callable(getattr(rule, "over", None)) and not isinstance(rule, Rule)
+
+
+def has_meaning(rule: LayerRule, kind: str) -> bool:
+    """Return whether a rule has a meaning for a kind of layers."""
+    try:
+        rule.over(kind, **KINDS[kind].example)
+    except RuleTypeError:
+        return False
+    return True
