@@ -21,7 +21,8 @@ from ..trace.trace import Value
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 from .handle import named
-from .over import Over, over
+from .interpose import Following, parts_of
+from .over import over
 from .recorded import captured
 from .selectors import check_row
 
@@ -81,7 +82,7 @@ class Overridden(Generic[P, R]):
         self._by_backend: dict[str, Callable[..., Any]] = {}
         self._said = self._named_by_selectors()
         self._read = tuple(self._readings())
-        self._captured: tuple[tuple[Over, ...], Function] | None = None
+        self._captured: Following[Function] | None = None
         functools.update_wrapper(self, function, updated=())
         vars(self).pop("__wrapped__")  # whoever unwrapped it would lose the rules
 
@@ -112,12 +113,11 @@ class Overridden(Generic[P, R]):
         """The function as a graph with the rules in it: what NumPy takes, and other captures."""
         if not isinstance(self.rules, Mapping):
             raise RuleTypeError("rules that read weights act on functions of jax")
-        acting = tuple(map(over, self.rules.values()))
-        if self._captured is None or self._captured[0] != acting:
-            found = captured(self.function, self.rules, acting)
-            self._captured = acting, found
-            return found
-        return self._captured[1]
+        if self._captured is None:
+            parts = parts_of(self.rules)
+            make = functools.partial(captured, self.function, [part for part, _ in parts])
+            self._captured = Following([rule for _, rule in parts], make)
+        return self._captured.now()
 
     def _on(self, backend: Backend) -> Callable[..., Any]:
         found = self._by_backend.get(backend.name)
@@ -147,7 +147,7 @@ class Overridden(Generic[P, R]):
         """Return the framework whose functions are among the selectors, if any."""
         if not isinstance(self.rules, Mapping):
             return None
-        parts = [part for s in self.rules for part in (s if isinstance(s, tuple) else (s,))]
+        parts = [part for part, _ in parts_of(self.rules)]
         for backend in in_use():
             is_operation = backend.models.is_operation
             if is_operation is not None and any(map(is_operation, parts)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from ..capture.code.signature import name_of
 from ..capture.code.table import record_call
 from ..capture.values.tracer import V
-from ..errors import GradientError, MultigradError, RuleTypeError, RuleValueError, suggest
+from ..errors import GradientError, MultigradError, RuleValueError, suggest
 from ..functions.calls.recipe import Recorded
 from ..functions.function import Function
 from ..functions.plain import PairRecipe
@@ -20,22 +20,22 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT, format_shape, is_float
 from ..trace.trace import Trace, Value
 from ..trace.xp import all as xp
+from .interpose import Meant, no_operation, unmet
 from .over import misfit
+from .selectors import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class Recording(Meant):
     """What a selector means where a function is captured.
 
     Attributes:
-        selector: as it was given.
         op: what the function records, where that is one op: so it is recognized as an operator or a
             method too.
         function: the function itself, where it records several.
         rule: what takes the place of its gradient.
     """
 
-    selector: Any
     op: Op | None
     function: Any
     rule: Function
@@ -45,7 +45,7 @@ class Meant:
 class OverrideRecipe(PairRecipe):
     """A function without a backward of its own, and the rules on what it calls."""
 
-    rows: tuple[Meant, ...] = ()
+    rows: tuple[Recording, ...] = ()
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         acting = Acting(self.name, self.rows)
@@ -58,10 +58,10 @@ class OverrideRecipe(PairRecipe):
 class Acting:
     """Rules on what a capture records; lives while one function is recorded."""
 
-    def __init__(self, name: str, rows: tuple[Meant, ...]) -> None:
+    def __init__(self, name: str, rows: tuple[Recording, ...]) -> None:
         self.name = name
         self.rows = rows
-        self.met: set[Meant] = set()
+        self.met: set[Recording] = set()
         self.names: set[str] = set()
 
     @contextmanager
@@ -91,14 +91,14 @@ class Acting:
         return None if row is None else self._replaced(trace, row, args, again)
 
     def _replaced(
-        self, trace: Trace, row: Meant, operands: tuple[Any, ...], again: Callable[..., Any]
+        self, trace: Trace, row: Recording, operands: tuple[Any, ...], again: Callable[..., Any]
     ) -> Any:
         tensors = [i for i, each in enumerate(operands) if is_tensor(each)]
         if not tensors:
             return None
         if len(tensors) > 1:
             raise RuleValueError(
-                f"operation {shown(row.selector)} of {self.name!r} has {len(tensors)} inputs; a "
+                f"operation {row.said} of {self.name!r} has {len(tensors)} inputs; a "
                 "rule acts on one"
             )
         at = tensors[0]
@@ -111,7 +111,7 @@ class Acting:
             self.met.add(row)
             made, given = out.node.type.shape, tin.node.type.shape
             if isinstance(made, tuple) and made != given:  # a reduction
-                where = f"operation {shown(row.selector)!r} of {self.name!r}"
+                where = f"operation {row.said!r} of {self.name!r}"
                 shapes = format_shape(given), format_shape(made)
                 raise GradientError(misfit(row.rule.name, where, *shapes))
             return row.rule(tin, out)
@@ -126,11 +126,8 @@ class Acting:
         """
         for row in self.rows:
             if row not in self.met:
-                said = shown(row.selector)
-                raise RuleValueError(
-                    f"function {self.name!r} calls no operation {said}{suggest(said, self.names)} "
-                    f"(it calls: {', '.join(sorted(self.names)) or 'none'})"
-                )
+                near = suggest(row.said, self.names)
+                raise RuleValueError(unmet(f"function {self.name!r}", row.said, near, self.names))
 
 
 def is_tensor(value: Any) -> bool:
@@ -140,12 +137,7 @@ def is_tensor(value: Any) -> bool:
     )
 
 
-def shown(selector: Any) -> str:
-    """Return a selector as messages show it."""
-    return selector if isinstance(selector, str) else getattr(selector, "__name__", repr(selector))
-
-
-def find(selector: Any, rule: Function) -> Meant:
+def find(selector: Any, rule: Function) -> Recording:
     """Return what a selector means.
 
     Raises:
@@ -159,8 +151,8 @@ def find(selector: Any, rule: Function) -> Meant:
             near = suggest(selector, [*dir(np), *xp.__all__])
             raise RuleValueError(f"NumPy has no operation {selector!r}{near}")
     if not callable(function):
-        raise RuleTypeError(f"{selector!r:.60} selects nothing: expected a name or a function")
-    return Meant(selector, op_of(function), function, rule)
+        raise no_operation(selector)
+    return Recording(selector, shown(selector), op_of(function), function, rule)
 
 
 def op_of(function: Callable[..., Any]) -> Op | None:
@@ -189,17 +181,14 @@ def is_direct(result: Value, x: Value) -> bool:
 
 
 def captured(
-    function: Callable[..., Any], rules: Mapping[Any, Any], acting: Sequence[Any]
+    function: Callable[..., Any], selectors: Sequence[Any], acting: Sequence[Any]
 ) -> Function:
     """Return the captured form of a function with rules on its operations, for every backend.
 
     Args:
-        acting: what takes the place of a gradient, for each of the rules.
+        selectors: of its operations.
+        acting: what takes the place of the gradient of each.
     """
-    rows = tuple(
-        find(part, acting[i])
-        for i, selector in enumerate(rules)
-        for part in (selector if isinstance(selector, tuple) else (selector,))
-    )
+    rows = tuple(map(find, selectors, acting))
     recipe = OverrideRecipe(function, None, None, name_of(function), native=False, rows=rows)
     return Function(recipe, function, True)

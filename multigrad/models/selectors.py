@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import RuleTypeError, RuleValueError, suggest
+from .attribution.kinds import is_layer_rule
+from .handle import named
 
 WILDCARDS = frozenset("*?[")
 MOST_NAMES = 12
@@ -107,7 +109,7 @@ def choose(
             if not found:
                 raise RuleValueError(_nothing(part, [*layers, *functions], operation_names))
             choices += [Choice(layer, rule, part) for layer in found]
-    return _once(choices), operations
+    return _once(choices), _once_each(operations)
 
 
 def check_row(selector: Any, rule: Any) -> None:
@@ -203,9 +205,15 @@ def _once(choices: Sequence[Choice]) -> list[Choice]:
 
     Raises:
         RuleValueError: one is meant by two rules, or one holds another.
+        RuleTypeError: a rule that reads weights is for a function.
     """
     by_layer: dict[int, Choice] = {}
     for choice in choices:
+        if isinstance(choice.layer.layer, Function) and is_layer_rule(choice.rule):
+            raise RuleTypeError(
+                f"rule {named(choice.rule)!r} reads what layers hold, and "
+                f"{choice.layer.names[0]!r} is a function: select the layer that holds it"
+            )
         known = by_layer.setdefault(id(choice.layer.layer), choice)
         if known.rule is not choice.rule and known.rule != choice.rule:
             raise RuleValueError(
@@ -226,6 +234,29 @@ def _once(choices: Sequence[Choice]) -> list[Choice]:
                         "place of all gradients within; select one of them"
                     )
     return found
+
+
+def _once_each(choices: Sequence[OperationChoice]) -> list[OperationChoice]:
+    """Return each operation once.
+
+    Raises:
+        RuleValueError: one is meant by two rules.
+    """
+    found: dict[Any, OperationChoice] = {}
+    for choice in choices:
+        known = found.setdefault(choice.operation, choice)
+        if known.rule is not choice.rule and known.rule != choice.rule:
+            raise RuleValueError(
+                f"operation {choice.operation!r} is selected twice: {shown(known.selector)!r} "
+                f"gives it {named(known.rule)!r}, {shown(choice.selector)!r} gives it "
+                f"{named(choice.rule)!r}"
+            )
+    return list(found.values())
+
+
+def shown(selector: Any) -> str:
+    """Return a selector as tables and messages show it."""
+    return getattr(selector, "__name__", None) or str(selector)
 
 
 def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[str]) -> str:

@@ -16,12 +16,13 @@ from jax.extend import core, source_info_util
 
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
+from multigrad.models.interpose import one_input
 from multigrad.models.over import check_fit
 
 from .. import versions
 from ..walk import bind, jaxprs_of, opened, walk
 from .inlined import outline
-from .operations import OWN_DERIVATIVE, Meant, refuse_unmet
+from .operations import OWN_DERIVATIVE, Called, refuse_unmet
 
 Tensor = Any
 Run = Callable[[Any, Sequence[Any], Sequence[Tensor]], list[Tensor]]
@@ -33,26 +34,26 @@ class Rewriting:
     What is kept of a jaxpr under `jit` holds as long as jax itself keeps it: compiled once.
     """
 
-    def __init__(self, rows: Sequence[tuple[Meant, Any]]) -> None:
+    def __init__(self, rows: Sequence[tuple[Called, Any]]) -> None:
         self.rows = tuple(rows)
         found = [meant.inlined for meant, _ in rows if meant.inlined is not None]
         self.inlined = tuple(found)
         self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._holding: WeakKeyDictionary[Any, frozenset[Meant]] = WeakKeyDictionary()
+        self._holding: WeakKeyDictionary[Any, frozenset[Called]] = WeakKeyDictionary()
         self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
-    def find(self, equation: Any) -> tuple[Meant, Function] | None:
+    def find(self, equation: Any) -> tuple[Called, Function] | None:
         """Return what is meant by an equation, if anything."""
         for row in self.rows:
             if row[0].fits(equation):
                 return row
         return None
 
-    def held(self, jaxpr: Any) -> frozenset[Meant]:
+    def held(self, jaxpr: Any) -> frozenset[Called]:
         """Return which of the operations a jaxpr calls, where they can be changed."""
         known = self._holding.get(jaxpr)
         if known is None:
-            found: set[Meant] = set()
+            found: set[Called] = set()
             for equation in self.outlined(jaxpr).eqns:
                 row = self.find(equation)
                 if row is not None and has_input(equation):
@@ -71,7 +72,7 @@ class Rewriting:
             known = self._outlined[jaxpr] = outline(jaxpr, self.inlined)
         return known
 
-    def held_by(self, equation: Any) -> frozenset[Meant]:
+    def held_by(self, equation: Any) -> frozenset[Called]:
         """Return which of the operations are called inside of an equation."""
         return frozenset().union(*(self.held(inner) for inner in jaxprs_of(equation)))
 
@@ -135,7 +136,7 @@ class Rewriting:
         return list(inside(self.run, equation, operands))
 
     def replace(
-        self, meant: Meant, rule: Function, equation: Any, operands: list[Tensor]
+        self, meant: Called, rule: Function, equation: Any, operands: list[Tensor]
     ) -> list[Tensor]:
         """Return the result of an equation, whose gradient is the rule's."""
         refuse_differentiated(equation, meant.name)
@@ -198,7 +199,7 @@ def has_input(equation: Any) -> bool:
     return bool(floats) and any(map(is_float, equation.outvars))
 
 
-def input_of(meant: Meant, equation: Any) -> int:
+def input_of(meant: Called, equation: Any) -> int:
     """Return the position of the operand that a rule acts on: the one of the result's shape.
 
     Raises:
@@ -215,12 +216,7 @@ def input_of(meant: Meant, equation: Any) -> int:
         if is_float(atom) and not isinstance(atom, core.Literal)
     ]
     fitting = [i for i in floats if equation.invars[i].aval.shape == shape] or floats
-    if len(fitting) > 1:
-        raise RuleValueError(
-            f"operation {meant.name!r} has {len(fitting)} inputs of shape {shape}; a rule acts on "
-            "one: select a function of one array"
-        )
-    return fitting[0]
+    return one_input(meant.name, fitting, shape, "a function of one array")
 
 
 def refuse_differentiated(equation: Any, name: str) -> None:

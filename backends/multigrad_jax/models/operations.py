@@ -6,7 +6,6 @@ are gone: what is left of them are primitives, under the frames of the call that
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.errors import RuleValueError
+from multigrad.models.interpose import Meant, close, no_operation, unmet
 
 from ..versions import PRIMALS
 from ..walk import jaxprs_of, opened
@@ -26,27 +26,22 @@ from .inlined import Inlined, inlined, named
 NAMED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 OWN_DERIVATIVE = ("custom_jvp_call", "custom_vjp_call", "custom_lin")
 MODULES = (jax.nn, jnp, jax.lax)
-MOST_NAMES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
-    """What one selector means.
+class Called(Meant):
+    """What one selector means: a function or a primitive, by its name.
 
     Attributes:
-        selector: as it was given.
-        name: a function's or a primitive's.
         code: (file, line) of the function, where it was given as an object.
         is_primitive: whether only a primitive is meant.
         own: for a name, what jax's own function of that name is, where that is something else.
         inlined: the function, where jax inlines it.
     """
 
-    selector: Any
-    name: str
     code: tuple[str, int] | None = None
     is_primitive: bool = False
-    own: Meant | None = None
+    own: Called | None = None
     inlined: Inlined | None = None
 
     def fits(self, equation: Any) -> bool:
@@ -102,7 +97,7 @@ def is_operation(selector: Any) -> bool:
     return hasattr(selector, "lower") and hasattr(selector, "trace")  # of jax.jit
 
 
-def find(selector: Any) -> Meant:
+def find(selector: Any) -> Called:
     """Return what a selector means.
 
     Raises:
@@ -113,22 +108,22 @@ def find(selector: Any) -> Meant:
         is_primitive = hasattr(core.primitives, f"{selector}_p")
         own = next((getattr(m, selector) for m in MODULES if hasattr(m, selector)), None)
         if is_primitive or own is None or not callable(own) or trace(own) is None:
-            return Meant(selector, selector)
+            return Called(selector, selector)
         meant = find(own)
-        return Meant(selector, selector, own=meant, inlined=meant.inlined)
+        return Called(selector, selector, own=meant, inlined=meant.inlined)
     if isinstance(selector, core.Primitive):
-        return Meant(selector, selector.name, is_primitive=True)
+        return Called(selector, selector.name, is_primitive=True)
     if not callable(selector):
-        raise RuleTypeError(f"{selector!r:.60} selects nothing: expected a name or a function")
+        raise no_operation(selector)
     name = getattr(selector, "__name__", None) or type(selector).__name__
     traced = trace(selector)
     if traced is None:
-        return Meant(selector, name, source_of(selector))
+        return Called(selector, name, source_of(selector))
     if len(traced.eqns) == 1:
         called = name_of(traced.eqns[0])
         if called is None:
-            return Meant(selector, traced.eqns[0].primitive.name, is_primitive=True)
-        return Meant(selector, called, code_of(inner_of(traced.eqns[0])))
+            return Called(selector, traced.eqns[0].primitive.name, is_primitive=True)
+        return Called(selector, called, code_of(inner_of(traced.eqns[0])))
     # A call of it, once it has one again, has no code: it is the one that was made for it.
     found = inlined(selector, name)
     if found is None:
@@ -138,7 +133,7 @@ def find(selector: Any) -> Meant:
             f"select one of these by name, or give the function a call of its own: "
             f"{name} = jax.jit({name})"
         )
-    return Meant(selector, name, code_of_outlined(), inlined=found)
+    return Called(selector, name, code_of_outlined(), inlined=found)
 
 
 def code_of_outlined() -> tuple[str, int]:
@@ -166,7 +161,7 @@ def names_in(jaxpr: Any) -> Iterator[str]:
                 yield from names_in(inner)
 
 
-def hidden_in(jaxpr: Any, meant: Meant, holder: str | None = None) -> str | None:
+def hidden_in(jaxpr: Any, meant: Called, holder: str | None = None) -> str | None:
     """Return the function with a derivative of its own inside of which an operation is called."""
     for equation in jaxpr.eqns:
         if holder is not None and meant.fits(equation):
@@ -180,22 +175,19 @@ def hidden_in(jaxpr: Any, meant: Meant, holder: str | None = None) -> str | None
     return None
 
 
-def refuse_unmet(name: str, jaxpr: Any, unmet: Sequence[Meant]) -> None:
+def refuse_unmet(name: str, jaxpr: Any, missing: Sequence[Called]) -> None:
     """Say which selector the code of a function does not call.
 
     Raises:
         RuleValueError: always.
     """
-    meant = unmet[0]
-    said = meant.selector if isinstance(meant.selector, str) else meant.name
+    meant = missing[0]
+    said = meant.said
     holder = hidden_in(jaxpr, meant)
     if holder is not None:
         raise RuleValueError(
             f"{name} calls {said!r} only inside of {holder!r}, which has a derivative of its own: "
             f"select {holder!r}"
         )
-    names = sorted(set(names_in(jaxpr)))
-    close = difflib.get_close_matches(said, names, 3)
-    near = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
-    raise RuleValueError(f"{name} calls no operation {said!r}{near} (it calls: {shown or 'none'})")
+    names = set(names_in(jaxpr))
+    raise RuleValueError(unmet(name, repr(said), close(said, names), names))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from multigrad.functions.custom_gradient import name_of
-from multigrad.models.over import over
+from multigrad.models.interpose import Following, parts_of
 
 from .jaxpr import Rewriting
 from .operations import find
@@ -34,24 +34,19 @@ def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., An
             return call(f"function {name_of(function)!r}", compute, function, args, kwargs)
 
         return attributed
-    rows = [
-        (find(part), rule)
-        for selector, rule in rules.items()
-        for part in (selector if isinstance(selector, tuple) else (selector,))
-    ]
+    parts = parts_of(rules)
+    meant = [find(part) for part, _ in parts]
     name = f"function {name_of(function)!r}"
-    known: dict[tuple[Any, ...], Rewriting] = {}
+
+    def make(found: Sequence[Any]) -> Rewriting:
+        return Rewriting(list(zip(meant, found, strict=True)))
+
+    acting = Following([rule for _, rule in parts], make)
 
     @functools.wraps(function)
     def overridden(*args: Any, **kwargs: Any) -> Any:
-        acting = tuple(over(rule) for _, rule in rows)  # a name means what it means now
-        rewriting = known.get(acting)
-        if rewriting is None:
-            known.clear()
-            rewriting = known[acting] = Rewriting(
-                [(meant, rule) for (meant, _), rule in zip(rows, acting, strict=True)]
-            )
-        return call(name, functools.partial(rewriting.checked, name), function, args, kwargs)
+        checked = functools.partial(acting.now().checked, name)
+        return call(name, checked, function, args, kwargs)
 
     return overridden
 

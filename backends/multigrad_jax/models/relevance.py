@@ -14,6 +14,7 @@ from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import KINDS, is_layer_rule
 from multigrad.models.handle import named
+from multigrad.models.interpose import parts_of
 from multigrad.models.over import check_fit, over
 
 from ..walk import bind
@@ -37,11 +38,7 @@ def composite_of(rules: Any) -> Composite:
         RuleTypeError: a selector is no kind.
     """
     if isinstance(rules, Mapping):
-        flat = {
-            part: rule
-            for selector, rule in rules.items()
-            for part in (selector if isinstance(selector, tuple) else (selector,))
-        }
+        flat = dict(parts_of(rules))
         odd = next((part for part in flat if part not in KINDS), None)
         if odd is not None:
             raise RuleTypeError(

@@ -4,38 +4,33 @@ several.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
 import tensorflow as tf
 
-from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.errors import RuleValueError
+from multigrad.models.interpose import Meant, close, no_operation, unmet
 
 ROOMS = (tf.nn, tf.math, tf)
 SILENT = frozenset({"Const", "Placeholder", "Identity", "NoOp"})
 # Of a public function's decorators: what they call the function that they were given.
 HOLDERS = ("dispatch_target", "op", "fn")
-MOST_NAMES = 24
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Meant:
-    """What a selector means.
+@dataclass(frozen=True, slots=True)
+class Called(Meant):
+    """What a selector means: the type of an op, or a function by its name.
 
     Attributes:
-        selector: as it was given.
-        name: the type of an op, or a function's name.
         cell: what holds the function that a public name of TensorFlow's calls, where that makes
             several ops; None: a type of op is meant.
     """
 
-    selector: Any
-    name: str
-    cell: CellType | None = None
+    cell: CellType | None = field(default=None, compare=False)
 
 
 def is_operation(selector: Any) -> bool:
@@ -44,7 +39,7 @@ def is_operation(selector: Any) -> bool:
     return callable(selector) and module.partition(".")[0] == "tensorflow"
 
 
-def find(selector: Any) -> Meant:
+def find(selector: Any) -> Called:
     """Return what a selector means.
 
     Raises:
@@ -54,7 +49,7 @@ def find(selector: Any) -> Meant:
     if isinstance(selector, str):
         type_ = "".join(part[:1].upper() + part[1:] for part in selector.split("_"))
         if hasattr(tf.raw_ops, type_):
-            return Meant(selector, type_)
+            return Called(selector, type_)
         function = next(
             (getattr(room, selector) for room in ROOMS if hasattr(room, selector)), None
         )
@@ -63,24 +58,24 @@ def find(selector: Any) -> Meant:
             raise RuleValueError(f"TensorFlow has no operation {selector!r}{near}")
         return _of_function(selector, function)
     if not callable(selector):
-        raise RuleTypeError(f"{selector!r:.60} selects nothing: expected a name or a function")
+        raise no_operation(selector)
     return _of_function(selector, selector)
 
 
-def _of_function(selector: Any, function: Callable[..., Any]) -> Meant:
+def _of_function(selector: Any, function: Callable[..., Any]) -> Called:
     name = getattr(function, "__name__", type(function).__name__)
     types = types_made(function)
     if len(types) == 1:
-        return Meant(selector, types[0])
+        return Called(selector, types[0])
     if not types and hasattr(tf.raw_ops, name):
-        return Meant(selector, name)
+        return Called(selector, name)
     cell = target_of(function)
     if cell is None:
         made = f" ({', '.join(sorted(set(types)))})" if types else ""
         raise RuleValueError(
             f"{name!r} is no single operation of TensorFlow{made}: select its ops by name"
         )
-    return Meant(selector, name, cell)
+    return Called(selector, name, cell)
 
 
 def types_made(function: Callable[..., Any]) -> list[str]:
@@ -105,22 +100,11 @@ def target_of(function: Any) -> CellType | None:
         function = found.cell_contents
 
 
-def close(name: str, names: Iterable[str]) -> str:
-    """Return the names that are like one, as words for a message."""
-    found = difflib.get_close_matches(name, sorted(set(names)), 3)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
-
-
 def refuse_unmet(name: str, meant: Meant, names: Iterable[str]) -> None:
     """Say which selector a function does not call.
 
     Raises:
         RuleValueError: always.
     """
-    said = meant.selector if isinstance(meant.selector, str) else meant.name
-    shown = sorted(set(names) - SILENT)
-    listed = ", ".join(shown[:MOST_NAMES]) + (", ..." if len(shown) > MOST_NAMES else "")
-    raise RuleValueError(
-        f"function {name!r} calls no operation {said!r}{close(meant.name, shown)} (it calls: "
-        f"{listed or 'none'})"
-    )
+    near, called = close(meant.name, names), set(names) - SILENT
+    raise RuleValueError(unmet(f"function {name!r}", repr(meant.said), near, called))

@@ -30,10 +30,11 @@ from multigrad.errors import RuleValueError
 from multigrad.functions.custom_gradient import name_of
 from multigrad.functions.function import Function
 from multigrad.graph.support.threads import make_lock
-from multigrad.models.over import check_fit, over
+from multigrad.models.interpose import Following, one_input, parts_of
+from multigrad.models.over import check_fit
 
 from ..compile.regions import FIRST, may_be_recomputed, on_call
-from .operations import Meant, find, is_operation, refuse_unmet
+from .operations import Called, find, is_operation, refuse_unmet
 
 __all__ = ["is_operation", "override"]
 
@@ -63,14 +64,14 @@ _changed: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 class Acting:
     """The rules of one `override`, and the copies of functions that were traced for them."""
 
-    def __init__(self, name: str, rows: Sequence[tuple[Meant, Any]]) -> None:
+    def __init__(self, name: str, rows: Sequence[tuple[Called, Any]]) -> None:
         self.name = name
         self.rows = tuple(rows)
         self.by_type = {meant.name: (meant, rule) for meant, rule in rows if meant.cell is None}
         self.by_cell = {
             id(meant.cell): (meant, rule) for meant, rule in rows if meant.cell is not None
         }
-        self.met: set[Meant] = set()
+        self.met: set[Called] = set()
         self.names: set[str] = set()
         self.copies: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -136,7 +137,7 @@ def on_op(
 
 
 def on_result(
-    row: tuple[Meant, Function], inputs: Any, output: Tensor, again: Callable[..., Tensor]
+    row: tuple[Called, Function], inputs: Any, output: Tensor, again: Callable[..., Tensor]
 ) -> Tensor:
     """Return the result of an op, whose gradient is the rule's."""
     meant, rule = row
@@ -197,7 +198,7 @@ def has_input(inputs: Sequence[Any], output: Any) -> bool:
     return is_float(output) and any(map(is_float, inputs))
 
 
-def input_of(meant: Meant, inputs: Sequence[Any], output: Tensor) -> int:
+def input_of(meant: Called, inputs: Sequence[Any], output: Tensor) -> int:
     """Return the position of the input that a rule acts on: the one of the result's shape.
 
     Raises:
@@ -207,12 +208,8 @@ def input_of(meant: Meant, inputs: Sequence[Any], output: Tensor) -> int:
     shape = output.shape.as_list() if output.shape.rank is not None else None
     fitting = [i for i in floats if inputs[i].shape.rank is None or
                inputs[i].shape.as_list() == shape] or floats  # fmt: skip
-    if len(fitting) > 1:
-        raise RuleValueError(
-            f"operation {meant.name!r} has {len(fitting)} inputs of shape {output.shape}; a rule "
-            "acts on one: select an operation of one tensor"
-        )
-    return fitting[0] if fitting else next(i for i, x in enumerate(inputs) if is_float(x))
+    fitting = fitting or [next(i for i, x in enumerate(inputs) if is_float(x))]
+    return one_input(meant.name, fitting, output.shape, "an operation of one tensor")
 
 
 def is_constant(x: Tensor) -> bool:
@@ -333,29 +330,24 @@ def unchanged(graph: Any, acting: Acting) -> str | None:
 # --- the function itself --------------------------------------------------------------------------
 def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable[..., Any]:
     """Return a function with rules on the operations that it calls."""
-    rows = [
-        (find(part), rule)
-        for selector, rule in rules.items()
-        for part in (selector if isinstance(selector, tuple) else (selector,))
-    ]
-    known: dict[tuple[Any, ...], Acting] = {}
+    parts = parts_of(rules)
+    meant = [find(part) for part, _ in parts]
+
+    def make(found: Sequence[Any]) -> Acting:
+        return Acting(name_of(function), list(zip(meant, found, strict=True)))
+
+    acting = Following([rule for _, rule in parts], make)
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
         with on_call():
             return run(*args, **kwargs)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        found = tuple(over(rule) for _, rule in rows)  # a name means what it means now
-        acting = known.get(found)
-        if acting is None:
-            known.clear()
-            pairs = [(meant, rule) for (meant, _), rule in zip(rows, found, strict=True)]
-            acting = known[found] = Acting(name_of(function), pairs)
         called = function
         status = ag_ctx.control_status_ctx()
         if status.status is ag_ctx.Status.ENABLED:  # as AutoGraph would do where it is called
             called = tf.__internal__.autograph.tf_convert(function, status)
-        return call_within(acting, called, args, kwargs)
+        return call_within(acting.now(), called, args, kwargs)
 
     return overridden
 

@@ -11,7 +11,8 @@ from torch import nn
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import is_layer_rule
-from multigrad.models.handle import Attachment, Row, named
+from multigrad.models.handle import Attachment
+from multigrad.models.interpose import list_rows
 from multigrad.models.selectors import Choice, Function, Layer, OperationChoice, choose
 
 from .composed import plan_composite
@@ -20,7 +21,7 @@ from .layer_rules import rule_of_operation
 from .operation_acting import OperationsActing, QuietActing, RootActing, make_mode, may_call
 from .operations import find_operation, operation_names
 from .rule_over import PlainRule
-from .swapped_classes import Acting, acting_on, original_class, put_on, take_off
+from .swapped_classes import Acting, acting_on, put_on, take_off
 
 Planned = tuple[Acting, nn.Module, str]
 
@@ -40,7 +41,7 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
             rules, layers, find_operation, operation_names(), functions_of(layers)
         )
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
-        rows = [*map(row_of_layer, choices), *map(row_of_operation, operations)]
+        rows = list_rows(choices, operations)
     put: list[Acting] = []
     try:
         for acting, module, name in plan:
@@ -52,26 +53,11 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
     return Attachment(rows, partial(undo, put))
 
 
-def row_of_layer(choice: Choice) -> Row:
-    name, layer = choice.layer.names[0] or "(model)", choice.layer.layer
-    kind = original_class(layer).__name__ if isinstance(layer, nn.Module) else "function"
-    return Row(name, kind, named(choice.rule), show(choice.selector))
-
-
-def row_of_operation(choice: OperationChoice) -> Row:
-    return Row(choice.operation, "operation", named(choice.rule), show(choice.selector))
-
-
 def undo(put: list[Acting]) -> None:
     """Take off what was put on."""
     for acting in dict.fromkeys(put):
         take_off(acting)
     put.clear()
-
-
-def show(selector: Any) -> str:
-    """Return a selector as a table shows it."""
-    return getattr(selector, "__name__", None) or str(selector)
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
@@ -133,15 +119,10 @@ def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
     """Return what puts a rule on a function that a module holds.
 
     Raises:
-        RuleTypeError: the rule reads weights, or the module has code that is no Python.
+        RuleTypeError: the module has code that is no Python.
         RuleValueError: the function has a rule already.
     """
     refuse_scripted(name, function.layer)
-    if is_layer_rule(rule):
-        raise RuleTypeError(
-            f"rule {named(rule)!r} reads what layers hold, and {name!r} is a function: select the "
-            "layer that holds it"
-        )
     for other in acting_on(function.layer):
         if isinstance(other, FunctionActing) and other.attribute == function.attribute:
             raise RuleValueError(
@@ -169,28 +150,19 @@ def plan_operations(
     """Return what sees the operations of which modules.
 
     Raises:
-        RuleValueError: an operation has two rules, or one already.
+        RuleValueError: an operation has a rule already.
         RuleTypeError: a module has code that is no Python.
     """
     if not operations:
         return []
-    chosen: dict[str, OperationChoice] = {}
-    for choice in operations:
-        known = chosen.setdefault(choice.operation, choice)
-        if known.rule is not choice.rule and known.rule != choice.rule:
-            raise RuleValueError(
-                f"operation {choice.operation!r} is selected twice: {show(known.selector)!r} gives "
-                f"it {named(known.rule)!r}, {show(choice.selector)!r} gives it "
-                f"{named(choice.rule)!r}"
-            )
     for layer in layers:
         refuse_scripted(layer.names[0], layer.layer)
-    rules = {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
+    rules = {each.operation: rule_of_operation(each.operation, each.rule) for each in operations}
     mode = make_mode(model, layers, rules)
     within, quiet, root = OperationsActing(mode), QuietActing(mode), RootActing(mode)
     plan: list[Planned] = []
     for layer in layers:
-        if may_call(layer.layer, set(chosen)):
+        if may_call(layer.layer, set(rules)):
             plan.append((within, layer.layer, layer.names[0]))
         elif layer.is_leaf:
             plan.append((quiet, layer.layer, layer.names[0]))

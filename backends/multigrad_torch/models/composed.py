@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
@@ -12,6 +11,7 @@ from multigrad.errors import RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
 from multigrad.models.handle import Row, named
+from multigrad.models.interpose import Given, give, refuse_nothing
 from multigrad.models.selectors import Layer
 
 from .layer_acting import InsideActing, LayerActing, MergedActing, OnLayer
@@ -19,7 +19,7 @@ from .layer_kinds import OPERATIONS, kind_of
 from .layer_rules import CallRule, rule_of_calls
 from .operation_acting import OnModel, OperationsActing, make_mode, may_call
 from .rule_over import PlainRule
-from .swapped_classes import Acting, acting_on, original_class
+from .swapped_classes import Acting, acting_on
 
 
 def plan_composite(
@@ -31,34 +31,30 @@ def plan_composite(
         RuleValueError: a layer has a rule already, or nothing gets one.
     """
     leaves = [layer for layer in layers if layer.is_leaf]
-    kinds = [kind_of(leaf.layer) for leaf in leaves]
-    names = [leaf.names[0] for leaf in leaves]
-    chosen = composite.choose(zip(names, kinds, strict=True))
-    merged = merges(kinds, chosen) if composite.canonize else {}
+    given = give(composite, leaves, kind_of)
+    merged = merges(given) if composite.canonize else {}
     calls = make_mode(model, layers, rules_of_calls(composite))
     within = OperationsActing(calls)
     made: dict[Any, OnLayer] = {}
     plan: list[tuple[Acting, nn.Module, str]] = []
     rows: list[Row] = []
-    for i, (leaf, kind, rule) in enumerate(zip(leaves, kinds, chosen, strict=True)):
-        module, name = leaf.layer, leaf.names[0]
-        is_named = any(fnmatchcase(name, pattern) for pattern in composite.names)
-        if kind is None and rule is None and not is_named:
+    for i, each in enumerate(given):
+        rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
+        if each.kind is None and rule is None and not each.is_named:
             if may_call(module, set(calls.rules)):
                 plan.append((within, module, name))
             continue
-        if any(isinstance(each, OnLayer) for each in acting_on(module)):
+        if any(isinstance(acting, OnLayer) for acting in acting_on(module)):
             raise RuleValueError(f"layer {name!r} has a rule already: detach that first")
-        key = id(rule), i in merged.values(), id(chosen[merged[i]]) if i in merged else None
+        before = given[merged[i]].rule if i in merged else None
+        key = id(rule), i in merged.values(), id(before)
         if key not in made:
             made[key] = make(rule, merges=i in merged.values())
             if i in merged:
-                own = made[key] if rule is not None else None
-                made[key] = MergedActing(chosen[merged[i]], own)
+                made[key] = MergedActing(before, made[key] if rule is not None else None)
         plan.append((made[key], module, name))
         if rule is not None or i in merged:
-            said = f"{named(chosen[merged[i]])} (merged)" if i in merged else named(rule)
-            rows.append(Row(name, original_class(module).__name__, said, kind or "by name"))
+            rows.append(each.row(f"{named(before)} (merged)" if i in merged else ""))
     holders = [layer for layer in layers if not layer.is_leaf]
     plan += [
         (within, layer.layer, layer.names[0])
@@ -66,7 +62,7 @@ def plan_composite(
         if may_call(layer.layer, set(calls.rules))
     ]
     if not rows and not holders:
-        raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
+        refuse_nothing(composite)
     return [*plan, (OnModel(calls), model, "")], rows
 
 
@@ -77,17 +73,17 @@ def make(rule: Any, merges: bool) -> OnLayer:
     return LayerActing(PlainRule(rule))
 
 
-def merges(kinds: Sequence[str | None], chosen: Sequence[Any]) -> dict[int, int]:
+def merges(given: Sequence[Given]) -> dict[int, int]:
     """Return, by the positions of batch normalizations, those of the layers right before them,
     which a rule that reads weights is for.
     """
     return {
         i: i - 1
-        for i, kind in enumerate(kinds)
-        if kind == "batch_normalization"
+        for i, each in enumerate(given)
+        if each.kind == "batch_normalization"
         and i > 0
-        and has_weight(kinds[i - 1])
-        and is_layer_rule(chosen[i - 1])
+        and has_weight(given[i - 1].kind)
+        and is_layer_rule(given[i - 1].rule)
     }
 
 

@@ -12,8 +12,7 @@ import torch
 from multigrad.errors import RuleTypeError, RuleValueError, suggest
 from multigrad.functions.custom_gradient import name_of
 from multigrad.models.attribution.composites import Composite
-from multigrad.models.attribution.kinds import is_layer_rule
-from multigrad.models.over import over
+from multigrad.models.interpose import Following, parts_of, unmet
 
 from .layer_rules import rule_of_operation
 from .operation_mode import OperationMode, is_entered
@@ -29,17 +28,11 @@ def override_calls(function: Function, rules: Any) -> Function:
         raise RuleTypeError(
             f"composite {rules.name!r} reads the layers of a model: xg.attach(model, composite)"
         )
-    rows = {
-        find(part): rule
-        for selector, rule in rules.items()
-        for part in (selector if isinstance(selector, tuple) else (selector,))
-    }
-    name = name_of(function)
-    acting = Within(name, function, rows)
+    acting = Within(function, {find(part): rule for part, rule in parts_of(rules)})
 
     @functools.wraps(function)
     def overridden(*args: Any, **kwargs: Any) -> Any:
-        mode = acting.mode if is_compiling() else acting.current()
+        mode = acting.mode if is_compiling() else acting.following.now()
         if is_entered(mode):
             return function(*args, **kwargs)
         with mode:
@@ -57,21 +50,16 @@ def override_calls(function: Function, rules: Any) -> Function:
 class Within:
     """The mode that a function is called in, made anew where a name means another rule."""
 
-    def __init__(self, name: str, function: Function, rows: Mapping[str, Any]) -> None:
-        self.name = name
-        self.function = function
+    def __init__(self, function: Function, rows: Mapping[str, Any]) -> None:
+        self.name = name_of(function)
         self.rows = rows
-        self.current()
+        self.following = Following(rows.values(), self.make_mode)
+        self.mode = self.following.now()
 
-    def current(self) -> OperationMode:
+    def make_mode(self, found: Any) -> OperationMode:
         """Return the mode for what the rules' names mean now."""
-        found = tuple(r if is_layer_rule(r) else over(r) for r in self.rows.values())
-        if getattr(self, "_found", None) != found:
-            self._found = found
-            self.mode = OperationMode(
-                {name: rule_of_operation(name, rule) for name, rule in self.rows.items()}
-            )
-            ACTING[self.mode.key] = self
+        self.mode = OperationMode({n: rule_of_operation(n, r) for n, r in self.rows.items()})
+        ACTING[self.mode.key] = self
         return self.mode
 
     def say_unmet(self) -> str:
@@ -81,11 +69,9 @@ class Within:
             if self.mode.seen is None:
                 return ""
             return self.mode.say_unrecorded(f"function {self.name!r}")
-        called = sorted((self.mode.seen or set()) - {"", "get", "set"})
-        return (
-            f"function {self.name!r} calls no operation {missing!r}{suggest(missing, called)} "
-            f"(it calls: {', '.join(called) or 'none'})"
-        )
+        called = (self.mode.seen or set()) - {"", "get", "set"}
+        near = suggest(missing, called)
+        return unmet(f"function {self.name!r}", repr(missing), near, called)
 
 
 ACTING: weakref.WeakValueDictionary[str, Within] = weakref.WeakValueDictionary()

@@ -13,7 +13,8 @@ import keras
 from ...errors import RuleTypeError, RuleValueError
 from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import is_layer_rule
-from ...models.handle import Attachment, Row, named
+from ...models.handle import Attachment, named
+from ...models.interpose import list_rows
 from ...models.over import over
 from ...models.selectors import Choice, Function, Layer, OperationChoice, choose, match
 from ..steps import find_compiled, renew_steps
@@ -168,9 +169,7 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
     Raises:
         RuleError: a rule is unknown, or needs a param.
         RuleTypeError: one reads weights.
-        RuleValueError: one is meant by two rules.
     """
-    rules: dict[str, Any] = {}
     for choice in operations:
         if is_layer_rule(choice.rule):
             raise RuleTypeError(
@@ -178,13 +177,7 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
                 "an operation: select layers, by a type or a name"
             )
         over(choice.rule)
-        known = rules.setdefault(choice.operation, choice.rule)
-        if known is not choice.rule and known != choice.rule:
-            raise RuleValueError(
-                f"operation {choice.operation!r} is selected twice: for {named(known)!r} and, by "
-                f"{choice.selector!r}, for {named(choice.rule)!r}"
-            )
-    return rules
+    return {each.operation: each.rule for each in operations}
 
 
 def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int, dict[str, Any]]:
@@ -193,7 +186,6 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
 
     Raises:
         RuleError: a rule is unknown, or needs a param.
-        RuleTypeError: one reads weights.
         RuleValueError: a function is no operation, or another of the layer's functions is the same.
     """
     rules: dict[int, dict[str, Any]] = {}
@@ -201,14 +193,8 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
         held = choice.layer.layer
         if not isinstance(held, Function):
             continue
-        name = choice.layer.names[0]
-        if is_layer_rule(choice.rule):
-            raise RuleTypeError(
-                f"rule {named(choice.rule)!r} reads what layers hold, and {name!r} is a function: "
-                "select the layer that holds it"
-            )
         over(choice.rule)
-        operation = operation_held(name, held)
+        operation = operation_held(choice.layer.names[0], held)
         for caller in callers_of(held, layers):
             rules.setdefault(id(caller), {})[operation] = choice.rule
     return rules
@@ -230,26 +216,3 @@ def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Chan
                 raise RuleValueError(
                     f"operation {name!r} has a rule already in {shown}: detach that one first"
                 )
-
-
-def list_rows(choices: Sequence[Choice], operations: Sequence[OperationChoice]) -> list[Row]:
-    """Return the table of what was changed."""
-    rows = [
-        Row(each.layer.names[0], kind_shown(each.layer.layer), named(each.rule), shown(each))
-        for each in choices
-    ]
-    once = {each.operation: each for each in operations}
-    return rows + [
-        Row(name, "operation", named(each.rule), shown(each)) for name, each in once.items()
-    ]
-
-
-def kind_shown(layer: Any) -> str:
-    """Return what a table calls a layer's kind."""
-    return "function" if isinstance(layer, Function) else type(layer).__name__
-
-
-def shown(choice: Choice | OperationChoice) -> str:
-    """Return a selector as a table shows it."""
-    selector = choice.selector
-    return selector if isinstance(selector, str) else getattr(selector, "__name__", repr(selector))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import KINDS, is_layer_rule
 from ...models.attribution.layers import merge_batch_norm
 from ...models.handle import Row, named
+from ...models.interpose import give, refuse_nothing
 from ...models.selectors import Layer
 from ..base import list_leaves
 from .kinds import ACTIVATIONS, READERS, Read, compute, is_addition_in_code, kind_of, read_layer
@@ -154,29 +155,27 @@ def plan_composite(
         RuleTypeError: a rule has no meaning for the layer that it is for.
     """
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
-    kinds = [kind_in(each.layer, composite) for each in parts]
-    chosen = composite.choose((each.names[0], k) for each, k in zip(parts, kinds, strict=True))
     runs: dict[int, Call | None] = {}
     rows: list[Row] = []
-    for part, kind, rule in zip(parts, kinds, chosen, strict=True):
-        layer, name = part.layer, part.names[0]
-        if kind == "batch_normalization" and composite.canonize:
+    for each in give(composite, parts, partial(kind_in, composite)):
+        layer, rule = each.layer.layer, each.rule
+        if each.kind == "batch_normalization" and composite.canonize:
             runs[id(layer)] = make_merging(layer, rule)
         elif rule is not None:
             runs[id(layer)] = make_layer_run(layer, rule, merges=composite.canonize)
-        elif any(fnmatchcase(name, pattern) for pattern in composite.names):
+        elif each.is_named:
             runs[id(layer)] = None
         if rule is not None:
-            rows.append(Row(name, type(layer).__name__, named(rule), kind or "by name"))
+            rows.append(each.row())
     kinds_of = {name: "relu" if name == "relu" else "activation" for name in ACTIVATIONS}
     operations = {name: composite.rule(kind) for name, kind in kinds_of.items()}
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
-        raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
+        refuse_nothing(composite)
     return runs, operations, rows
 
 
-def kind_in(layer: Any, composite: Composite) -> str | None:
+def kind_in(composite: Composite, layer: Any) -> str | None:
     """Return the kind of a layer; additions in code count where a composite is canonized."""
     if composite.canonize and is_addition_in_code(layer):
         return "addition"
