@@ -11,7 +11,7 @@ from jax.extend import core
 
 # The calls that are opened where a function is read, by the param that holds their jaxpr.
 INLINED = {
-    **dict.fromkeys(("jit", "pjit", "remat2", "checkpoint", "custom_lin"), "jaxpr"),
+    **dict.fromkeys(("jit", "pjit", "remat", "remat2", "checkpoint", "custom_lin"), "jaxpr"),
     **dict.fromkeys(
         ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"
     ),
@@ -30,6 +30,7 @@ def walk(
     literal: Callable[[Any], Any] = number_of,
     *,
     last: Mapping[int, Sequence[Any]] | None = None,
+    values: dict[Any, Any] | None = None,
 ) -> list[Any]:
     """Return what a jaxpr gives.
 
@@ -37,8 +38,9 @@ def walk(
         compute: the results of an equation, of the values of its operands.
         literal: the value of a literal.
         last: the variables that are forgotten after each equation, by its position.
+        values: where those of the variables are kept, for who computes an equation by others'.
     """
-    values: dict[Any, Any] = {}
+    values = {} if values is None else values
 
     def read(atom: Any) -> Any:
         return literal(atom) if isinstance(atom, core.Literal) else values[atom]
@@ -63,6 +65,14 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
 def opened(held: Any) -> tuple[Any, Sequence[Any]]:
     """Return a jaxpr, closed or not, and its constants."""
     return (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
+
+
+def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Return the jaxpr of the function that an equation calls, and its constants; None: it calls
+    none.
+    """
+    name, params = equation.primitive.name, equation.params
+    return opened(params[INLINED[name]]) if name in INLINED else None
 
 
 def jaxprs_of(equation: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from multigrad.models.interpose import one_input
 from multigrad.models.over import check_fit
 
 from .. import versions
-from ..walk import bind, jaxprs_of, opened, walk
+from ..walk import bind, called, jaxprs_of, walk
 from .inlined import outline
 from .operations import OWN_DERIVATIVE, Called, refuse_unmet
 
@@ -303,8 +303,9 @@ def shard_map(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
 
 
 def call(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
-    held = equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
-    return run(*opened(held), operands)
+    held = called(equation)
+    assert held is not None  # by the table below
+    return run(*held, operands)
 
 
 INSIDE = {

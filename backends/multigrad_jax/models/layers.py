@@ -19,7 +19,7 @@ from jax.extend import core
 
 from multigrad.errors import RuleValueError
 
-from ..walk import bind, jaxprs_of, opened, walk, within
+from ..walk import bind, called, jaxprs_of, walk, within
 from .inlined import Inlined, outline
 from .jaxpr import is_float
 from .operations import OWN_DERIVATIVE, find, name_of
@@ -27,7 +27,6 @@ from .operations import OWN_DERIVATIVE, find, name_of
 SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")
 AFFINE = ("add", "sub", "mul", "div")
 PRODUCTS = ("dot_general", "conv_general_dilated")
-CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2")
 # What the functions of `jax.nn` and the primitives are that are activations.
 ACTIVATIONS = frozenset({
     "celu", "elu", "gelu", "hard_sigmoid", "hard_swish", "hard_silu", "hard_tanh", "leaky_relu",
@@ -64,9 +63,9 @@ def flatten(closed: Any) -> Any:
     consts, types = closed.consts, [variable.aval for variable in closed.jaxpr.invars]
 
     def compute(equation: Any, operands: list[Any]) -> list[Any]:
-        if equation.primitive.name in CALLS and activation_of(equation) is None:
-            held = next(v for v in equation.params.values() if isinstance(v, JAXPRS))
-            return run(*opened(held), operands)
+        inner = None if equation.primitive.name in OWN_DERIVATIVE else called(equation)
+        if inner is not None and activation_of(equation) is None:
+            return run(*inner, operands)
         with equation.ctx.manager:
             return bind(equation, operands)
 
@@ -78,9 +77,6 @@ def flatten(closed: Any) -> Any:
 
     return jax.make_jaxpr(whole)(list(consts), [jax.ShapeDtypeStruct(
         t.shape, t.dtype, weak_type=getattr(t, "weak_type", False)) for t in types])  # fmt: skip
-
-
-JAXPRS = (core.ClosedJaxpr, core.Jaxpr)
 
 
 @functools.cache
@@ -106,7 +102,7 @@ class Layers:
     """The layers of a flat jaxpr.
 
     Attributes:
-        plans: by the position of the equation that begins a layer.
+        plans: by the identity of the equation that begins a layer.
         taken: the equations that belong to an earlier one's, which hand their data on.
         data: the variables that depend on the arguments.
     """
@@ -116,7 +112,7 @@ class Layers:
         self.several = several
         self.data = set(inputs)
         for equation in self.equations:
-            if any(self.is_data(atom) for atom in equation.invars):
+            if self.has_data(equation):
                 self.data.update(equation.outvars)
         self.uses = Counter(
             atom
@@ -125,22 +121,25 @@ class Layers:
             if not isinstance(atom, core.Literal)
         )
         self.user = {
-            atom: i
-            for i, equation in enumerate(self.equations)
+            atom: equation
+            for equation in self.equations
             for atom in equation.invars
             if not isinstance(atom, core.Literal)
         }
         self.makers = {out: each for each in self.equations for out in each.outvars}
         self.taken: set[int] = set()
         self.plans: dict[int, Plan] = {}
-        for i, equation in enumerate(self.equations):
-            if i not in self.taken and any(map(self.is_data, equation.invars)):
+        for equation in self.equations:
+            if id(equation) not in self.taken and self.has_data(equation):
                 plan = self.plan(equation)
                 if plan is not None:
-                    self.plans[i] = plan
+                    self.plans[id(equation)] = plan
 
     def is_data(self, atom: Any) -> bool:
         return not isinstance(atom, core.Literal) and atom in self.data
+
+    def has_data(self, equation: Any) -> bool:
+        return any(map(self.is_data, equation.invars))
 
     def plan(self, equation: Any) -> Plan | None:
         """Return the layer that an equation begins.
@@ -194,10 +193,9 @@ class Layers:
     def _follow(self, plan: Plan, axis: int) -> None:
         """Find what is done to each channel of a product next."""
         (variable,) = plan.equation.outvars
-        places: list[tuple[int, Any, Any]] = []
+        places: list[tuple[Any, Any]] = []
         while self.uses[variable] == 1 and variable in self.user:
-            i = self.user[variable]
-            equation = self.equations[i]
+            equation = self.user[variable]
             if equation.primitive.name in SHAPING:
                 moved = moved_axis(equation, axis)
                 if moved is None:
@@ -205,17 +203,15 @@ class Layers:
                 axis = moved
             elif self._is_of_channels(equation, variable, axis):
                 other = equation.invars[1 - equation.invars.index(variable)]
-                places.append((i, equation, self.numbers_of(other, axis)))
+                places.append((equation, self.numbers_of(other, axis)))
             else:
                 break
             (variable,) = equation.outvars
-        if places and places[0][1].primitive.name == "add":
-            i, equation, held = places.pop(0)
-            plan.steps.append((equation, held))
-            self.taken.add(i)
-        if any(equation.primitive.name in ("mul", "div") for _, equation, _ in places):
-            plan.normalizing += [(equation, held) for _, equation, held in places]
-            self.taken.update(i for i, _, _ in places)
+        if places and places[0][0].primitive.name == "add":
+            plan.steps.append(places.pop(0))
+        if any(equation.primitive.name in ("mul", "div") for equation, _ in places):
+            plan.normalizing += places
+        self.taken.update(id(equation) for equation, _ in (*plan.steps, *plan.normalizing))
 
     def _is_of_channels(self, equation: Any, variable: Any, axis: int) -> bool:
         if equation.primitive.name not in AFFINE:
@@ -257,8 +253,7 @@ class Layers:
         else:
             count = math.prod(equation.params["window_dimensions"])
         while self.uses[variable] == 1 and variable in self.user:
-            i = self.user[variable]
-            following = self.equations[i]
+            following = self.user[variable]
             if following.primitive.name in SHAPING:
                 (variable,) = following.outvars
                 continue
@@ -267,7 +262,7 @@ class Layers:
                 return None
             if not isinstance(other, core.Literal) or float(other.val) != count:
                 return None
-            self.taken.add(i)
+            self.taken.add(id(following))
             kind = "average_pooling" if name == "reduce_window_sum" else "adaptive_average_pooling"
             return Plan(kind, equation, divisor=float(count))
         return None

@@ -20,7 +20,7 @@ from multigrad.errors import RuleValueError
 from multigrad.models.interpose import Meant, close, no_operation, unmet
 
 from ..versions import PRIMALS
-from ..walk import jaxprs_of, opened
+from ..walk import called, jaxprs_of
 from .inlined import Inlined, inlined, named
 
 NAMED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
@@ -51,19 +51,19 @@ class Called(Meant):
     def _is_named(self, equation: Any) -> bool:
         if self.is_primitive:
             return equation.primitive.name == self.name
-        called = name_of(equation)
-        if called is None:
+        name = name_of(equation)
+        if name is None:
             return self.code is None and equation.primitive.name == self.name
-        if called != self.name:
+        if name != self.name:
             return False
         return self.code is None or self.code == code_of(inner_of(equation))
 
 
 def inner_of(equation: Any) -> Any:
     """Return the jaxpr that an equation calls."""
-    params = equation.params
-    found = next(params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr") if k in params)
-    return opened(found)[0]
+    found = called(equation)
+    assert found is not None  # of NAMED
+    return found[0]
 
 
 def name_of(equation: Any) -> str | None:
@@ -120,10 +120,10 @@ def find(selector: Any) -> Called:
     if traced is None:
         return Called(selector, name, source_of(selector))
     if len(traced.eqns) == 1:
-        called = name_of(traced.eqns[0])
-        if called is None:
+        function = name_of(traced.eqns[0])
+        if function is None:
             return Called(selector, traced.eqns[0].primitive.name, is_primitive=True)
-        return Called(selector, called, code_of(inner_of(traced.eqns[0])))
+        return Called(selector, function, code_of(inner_of(traced.eqns[0])))
     # A call of it, once it has one again, has no code: it is the one that was made for it.
     found = inlined(selector, name)
     if found is None:

@@ -17,7 +17,7 @@ from multigrad.models.handle import named
 from multigrad.models.interpose import parts_of
 from multigrad.models.over import check_fit, over
 
-from ..walk import bind
+from ..walk import bind, walk
 from .layers import Layers, Plan, flatten
 
 Tensor = Any
@@ -84,9 +84,9 @@ def run(
 
 
 def choose(composite: Composite, layers: Layers) -> dict[int, Any]:
-    """Return the rule for each layer, by the position of its equation; None is no rule."""
+    """Return the rule for each layer, by the identity of its equation; None is no rule."""
     plans = layers.plans
-    rows = [(str(i), plan.kind) for i, plan in plans.items()]
+    rows = [(str(i), plan.kind) for i, plan in enumerate(plans.values())]
     chosen = dict(zip(plans, composite.choose(rows), strict=True))
     for i, plan in plans.items():
         if plan.kind == "addition" and not composite.canonize:
@@ -108,32 +108,24 @@ class Relevance:
 
     def run(self, flat: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Return the results, in the jaxpr's order."""
-        self.values.update(zip(flat.jaxpr.constvars, flat.consts, strict=True))
-        self.values.update(zip(flat.jaxpr.invars, arguments, strict=True))
-        layers = self.layers
-        later = []
-        for i, equation in enumerate(layers.equations):  # weights first: a layer reads all of its
-            if any(map(layers.is_data, equation.invars)):
-                later.append((i, equation))
-            else:
-                self.write(equation, bind(equation, list(map(self.read, equation.invars))))
-        for i, equation in later:
-            operands = list(map(self.read, equation.invars))
-            if i in layers.taken:
-                at = next(n for n, atom in enumerate(equation.invars) if layers.is_data(atom))
-                self.write(equation, [operands[at]])
-            elif i in layers.plans:
-                self.write(equation, [self.layer(i, layers.plans[i], operands)])
-            else:
-                self.write(equation, bind(equation, operands))
-        return list(map(self.read, flat.jaxpr.outvars))
+        equations = sorted(self.layers.equations, key=self.layers.has_data)
+        # Weights first: a layer reads all of its.
+        ordered = flat.jaxpr.replace(eqns=equations)
+        return walk(ordered, flat.consts, arguments, self.compute, values=self.values)
 
-    def write(self, equation: Any, results: list[Tensor]) -> None:
-        self.values.update(zip(equation.outvars, results, strict=True))
+    def compute(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
+        """Return the results of one equation, with the rules."""
+        key = id(equation)
+        if key in self.layers.plans:
+            return [self.layer(key, self.layers.plans[key], operands)]
+        if key not in self.layers.taken:
+            return bind(equation, operands)
+        data = zip(operands, equation.invars, strict=True)
+        return [next(x for x, atom in data if self.layers.is_data(atom))]
 
-    def layer(self, i: int, plan: Plan, operands: list[Tensor]) -> Tensor:
+    def layer(self, key: int, plan: Plan, operands: list[Tensor]) -> Tensor:
         """Return what a layer computes, with its rule's gradient."""
-        rule = self.chosen[i]
+        rule = self.chosen[key]
         if plan.kind == "addition":
             return self.addition(rule, plan, operands)
         if plan.kind in ("linear", "convolution"):
