@@ -17,14 +17,13 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, eject
+from . import differences, eject, models
 from .attach import attach, attach_function, bridge, host, isolate, rehearse, vjp
 from .compile import compile
 from .dialect import table
 from .distributed import ranks
 from .importers import custom_gradients
 from .kernels import loops, ops, random
-from .models import found
 
 __all__ = ["backend"]
 
@@ -82,12 +81,12 @@ backend = Backend(
     ),
     imports=Imports(
         import_function=custom_gradients.import_function,
-        container=found.container,
+        container=models.container,
     ),
     models=Models(
-        override=found.override,
-        is_operation=found.is_operation,
-        leaves=found.leaves,
+        override=models.override_function,
+        is_operation=models.is_operation,
+        leaves=models.leaves,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,

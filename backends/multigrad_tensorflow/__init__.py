@@ -17,14 +17,13 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, eject
+from . import differences, eject, models
 from .attach import attach, bridge, host, isolate, vjp
 from .compile import compile, regions
 from .dialect import table
 from .distributed import ranks, replicas
 from .importers import custom_gradient
 from .kernels import loops, ops, random
-from .models import override
 
 __all__ = ["backend"]
 
@@ -86,8 +85,8 @@ backend = Backend(
         import_function=custom_gradient.import_function,
     ),
     models=Models(
-        override=override.override,
-        is_operation=override.is_operation,
+        override=models.override_function,
+        is_operation=models.is_operation,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,

@@ -24,7 +24,7 @@ MOVED["multigrad_torch"] = {
     "param_hooks": "hooks.param_hooks",
 }  # fmt: skip
 
-from . import differences, eject
+from . import differences, eject, models
 from .attach import as_it_is, attach, bridge, host, isolate, render, vjp
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
@@ -33,7 +33,6 @@ from .hooks import automatic_hooks
 from .importers import autograd_function
 from .kernels import loops, ops, random
 from .kernels.fast import alone
-from .models import found
 
 __all__ = ["backend"]
 
@@ -106,10 +105,10 @@ backend = Backend(
         hook_params=automatic_hooks.hook_params,
     ),
     models=Models(
-        is_model=found.is_model,
-        attach=found.attach,
-        override=found.override,
-        is_operation=found.is_operation,
+        is_model=models.is_model,
+        attach=models.attach,
+        override=models.override_function,
+        is_operation=models.is_operation,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,17 +152,11 @@ class Layers:
         given = [i for i, atom in enumerate(equation.invars) if self.is_data(atom)]
         if not any(map(is_float, equation.outvars)):
             return None
-        if name in PRODUCTS:
-            return self._product(equation, given)
         kind = activation_of(equation)
         if kind is not None:
             return Plan(kind, equation, given[0])
-        if name == "add" and len(given) == 2:
-            return Plan("addition", equation)
-        if name in ("reduce_window_sum", "reduce_sum"):
-            return self._pooling(equation)
-        if name == "reduce_window_max":
-            return Plan("max_pooling", equation)
+        if name in BEGINS:
+            return BEGINS[name](self, equation, given)
         held = PRODUCTS if name not in OWN_DERIVATIVE else ()
         inside = {each.primitive.name for inner in jaxprs_of(equation) for each in within(inner)}
         if inside.intersection(held):
@@ -241,7 +235,13 @@ class Layers:
             return self.numbers_of(inner, kept.index(axis))
         return inner if inner.aval.size == 1 else None
 
-    def _pooling(self, equation: Any) -> Plan | None:
+    def _addition(self, equation: Any, given: list[int]) -> Plan | None:
+        return Plan("addition", equation) if len(given) == 2 else None
+
+    def _max_pooling(self, equation: Any, given: list[int]) -> Plan:
+        return Plan("max_pooling", equation)
+
+    def _pooling(self, equation: Any, given: list[int]) -> Plan | None:
         """Return the pooling that a sum begins, where it is divided by a number next."""
         x, (variable,) = equation.invars[0], equation.outvars
         name = equation.primitive.name
@@ -266,6 +266,16 @@ class Layers:
             kind = "average_pooling" if name == "reduce_window_sum" else "adaptive_average_pooling"
             return Plan(kind, equation, divisor=float(count))
         return None
+
+
+# What a primitive begins, that is no activation.
+BEGINS: Mapping[str, Callable[[Layers, Any, list[int]], Plan | None]] = {
+    **dict.fromkeys(PRODUCTS, Layers._product),
+    "add": Layers._addition,
+    "reduce_sum": Layers._pooling,
+    "reduce_window_max": Layers._max_pooling,
+    "reduce_window_sum": Layers._pooling,
+}
 
 
 def live(jaxpr: Any) -> list[Any]:

@@ -33,12 +33,6 @@ class Called(Meant):
     cell: CellType | None = field(default=None, compare=False)
 
 
-def is_operation(selector: Any) -> bool:
-    """Return whether a selector is a function of TensorFlow or Keras."""
-    module = getattr(selector, "__module__", None) or ""
-    return callable(selector) and module.partition(".")[0] == "tensorflow"
-
-
 def find(selector: Any) -> Called:
     """Return what a selector means.
 

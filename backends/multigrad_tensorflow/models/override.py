@@ -34,9 +34,7 @@ from multigrad.models.interpose import Following, one_input, parts_of
 from multigrad.models.over import check_fit
 
 from ..compile.regions import FIRST, may_be_recomputed, on_call
-from .operations import Called, find, is_operation, refuse_unmet
-
-__all__ = ["is_operation", "override"]
+from .operations import Called, find, refuse_unmet
 
 Tensor = Any
 
@@ -328,7 +326,7 @@ def unchanged(graph: Any, acting: Acting) -> str | None:
 
 
 # --- the function itself --------------------------------------------------------------------------
-def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable[..., Any]:
+def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable[..., Any]:
     """Return a function with rules on the operations that it calls."""
     parts = parts_of(rules)
     meant = [find(part) for part, _ in parts]

@@ -1,1 +1,45 @@
-"""Rules on models and functions of PyTorch that exist."""
+"""Rules on models and functions of PyTorch that exist: the door of this room.
+
+What is behind it is imported where it is used: the rules of attribution make Functions, which ask
+for this backend; and most never attach.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from multigrad.models.handle import Attachment
+
+
+def is_model(value: Any) -> bool:
+    """Return whether rules can be attached to a value."""
+    return isinstance(value, nn.Module)
+
+
+def attach(model: nn.Module, rules: Any) -> Attachment:
+    """Put rules on layers and operations of a module; see `multigrad.attach.attach`."""
+    from .attaching import attach_rules
+
+    return attach_rules(model, rules)
+
+
+def is_operation(selector: Any) -> bool:
+    """Return whether a selector of `override` is a function of torch."""
+    from .operations import find_operation
+
+    module = getattr(selector, "__module__", None)
+    return (
+        not isinstance(selector, str)
+        and module != "_operator"
+        and (find_operation(selector) is not None)
+    )
+
+
+def override_function(function: Any, rules: Any) -> Any:
+    """Return a function with rules on the operations that it calls; see `multigrad.override`."""
+    from .override import override_calls
+
+    return override_calls(function, rules)

@@ -34,13 +34,13 @@ ACTIVATIONS = tuple(
     for name in sorted({*NAMES.values()})
     if hasattr(keras.activations, name) and name not in NO_ACTIVATIONS
 )
-ACTIVATION_LAYERS = (layers.LeakyReLU.call, layers.PReLU.call, layers.ELU.call)
 GLOBAL_AVERAGES = (
     layers.GlobalAveragePooling1D.call,
     layers.GlobalAveragePooling2D.call,
     layers.GlobalAveragePooling3D.call,
 )
 STANDARD = BaseConv.convolution_op
+# One row for each class of layers, by what computes it: a layer is added here, and nowhere else.
 BY_CALL: Mapping[Any, str] = {
     layers.Dense.call: "linear",
     BaseConv.call: "convolution",
@@ -49,7 +49,9 @@ BY_CALL: Mapping[Any, str] = {
     BaseConvTranspose.call: "convolution_transpose",
     layers.BatchNormalization.call: "batch_normalization",
     layers.ReLU.call: "relu",
-    **dict.fromkeys(ACTIVATION_LAYERS, "activation"),
+    layers.LeakyReLU.call: "activation",
+    layers.PReLU.call: "activation",
+    layers.ELU.call: "activation",
     **dict.fromkeys(GLOBAL_AVERAGES, "average_pooling"),
 }
 

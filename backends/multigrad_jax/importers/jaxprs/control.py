@@ -16,13 +16,14 @@ import numpy as np
 from multigrad.capture.control import control
 from multigrad.capture.control.control import MOST_OPERATIONS
 from multigrad.capture.control.loops import filled, record_loop
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Node, make_node, walk
 from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
 from ...walk import jaxprs_of, opened
 from .elementwise import repeated
-from .linear_solve import custom_linear_solve
 from .primitives import Operand, Scope, Unknown, integers
 
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
@@ -229,6 +230,45 @@ def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
         like = scope.examples.get(shape)
         return filled(scope.trace, operand.value, dtype, integers(shape) if like is None else like)
     return cast(scope.whole(operand, shape), dtype)
+
+
+# --- linear equations -----------------------------------------------------------------------------
+def custom_linear_solve(
+    run: Run, scope: Scope, equation: Any, operands: list[Operand]
+) -> list[Operand]:
+    """What solves a linear equation, of whose steps none stops a gradient.
+
+    Jax differentiates it as the equation that it solves. What solves one, differentiated step by
+    step, has that derivative too, to any order, unless it stops gradients, as jax's own does before
+    it factors a matrix: those stops are taken out. One that does not solve the equation is found by
+    the proof, which compares gradients.
+    """
+    lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
+    start = lengths.matvec + lengths.vecmat
+    constants = operands[start : start + lengths.solve]
+    right = operands[start + lengths.solve + lengths.transpose_solve :]
+    results = run(scope, jaxprs.solve.jaxpr, jaxprs.solve.consts, [*constants, *right])
+    given = [*operands[: lengths.matvec], *right]
+    nodes = without_stops(
+        [each.value.node for each in results], [each.value.node for each in given]
+    )
+    pairs = zip(nodes, results, strict=True)
+    return [Operand(scope.trace.value(node), each.shape) for node, each in pairs]
+
+
+def without_stops(results: Sequence[Node], given: Sequence[Node]) -> list[Node]:
+    """Return results that stop no gradient between them and what is given."""
+    kept = set(walk(given))
+    done: dict[Node, Node] = {}
+    for node in walk(results):
+        operands = tuple(done[each] for each in node.operands)
+        if node in kept or operands == node.operands:
+            done[node] = node
+        else:
+            done[node] = make_node(node.op, operands, dict(node.attrs), node.type)
+        if node.op is ops.STOP_GRADIENT and node not in kept:
+            done[node] = operands[0]
+    return [done[node] for node in results]
 
 
 # --- platforms ------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from ..custom import CALLED, Called, reading
 from ..custom_functions import is_recorded
 from ..custom_gradients import own_gradient
 from .control import CONTROL
-from .convolutions import CONVOLUTIONS
 from .elementwise import ELEMENTS
 from .linalg import LINALG, ONLY_OWN, OWN
 from .places import PLACES
@@ -45,7 +44,7 @@ from .primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
 # it.
-PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG, **CONVOLUTIONS}
+PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG}
 # Jax's own jitted functions of one tensor, element by element, that look at its bits.
 NAMED = {"relu": xp.relu, "relu6": xp.relu6, "signbit": xp.signbit}
 

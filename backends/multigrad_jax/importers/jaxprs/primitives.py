@@ -6,10 +6,12 @@ the shape in which it was computed, ones where it is to be repeated, until somet
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +24,7 @@ from multigrad.trace.constants import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
 from multigrad.trace.xp import all as xp
 
-from ...dialect.families import lax
+from ...dialect.families import convolutions, lax
 
 Tensor = Any
 Shape = tuple[Any, ...]
@@ -302,6 +304,25 @@ def dot_general(step: Step) -> Operand:
     return step.result(xp.einsum(subscripts, step.whole(0), step.whole(1)))
 
 
+def conv_general_dilated(step: Step) -> Operand:
+    params = dict(step.params)
+    wanted = params.pop("preferred_element_type", None)
+    if wanted is not None and wanted != step.dtypes[0]:
+        raise Unknown(f"a convolution of {step.dtypes[0]} that gives {wanted}")
+    if params["batch_group_count"] != 1:
+        raise Unknown("a convolution with batch_group_count")
+    return step.result(convolutions.conv_general_dilated(step.whole(0), step.whole(1), **params))
+
+
+def reduce_window(step: Step, reduce: Any, start: float) -> Operand:
+    params = step.params
+    if set(params["base_dilation"]) != {1}:
+        raise Unknown("windows with base_dilation")
+    named = ("window_dimensions", "window_strides", "padding", "window_dilation")
+    options = {name: params[name] for name in named}
+    return step.result(convolutions.reduce_window(step.whole(0), start, reduce, **options))
+
+
 def integers(given: Any) -> tuple[int, ...]:
     """Return lengths or axes as ints."""
     try:
@@ -323,11 +344,16 @@ def empty(step: Step) -> Operand:
 SHAPES: dict[str, Handler] = {
     "broadcast_in_dim": broadcast_in_dim, "concatenate": concatenate,
     "cummax": along(lax.cummax), "cummin": along(lax.cummin),
+    "conv_general_dilated": conv_general_dilated,
     "cumprod": along(lax.cumprod), "cumlogsumexp": along(xp.logcumsumexp),
     "cumsum": along(lax.cumsum), "device_put": several, "dot_general": dot_general,
     "empty2": empty, "iota": iota, "reduce_and": reduction(xp.all),
     "reduce_max": reduction(xp.max), "reduce_min": reduction(xp.min),
     "reduce_or": reduction(xp.any), "reduce_prod": reduction(xp.prod),
-    "reduce_sum": reduction(xp.sum), "reshape": reshape, "rev": rev, "slice": slice_,
+    "reduce_sum": reduction(xp.sum),
+    "reduce_window_max": partial(reduce_window, reduce=jax.lax.max, start=-math.inf),
+    "reduce_window_min": partial(reduce_window, reduce=jax.lax.min, start=math.inf),
+    "reduce_window_sum": partial(reduce_window, reduce=jax.lax.add, start=0.0),
+    "reshape": reshape, "rev": rev, "slice": slice_,
     "split": split, "squeeze": squeeze, "stack": stack, "tile": tile, "transpose": transpose,
 }  # fmt: skip
