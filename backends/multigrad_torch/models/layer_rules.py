@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.errors import RuleTypeError, RuleValueError
-from multigrad.models.attribution.kinds import KINDS, LayerRule, has_meaning, is_layer_rule
+from multigrad.models.attribution.kinds import LayerRule, has_meaning, is_layer_rule, weight_axis
 from multigrad.models.attribution.layers import merge_batch_norm
 from multigrad.models.handle import named
 
@@ -188,7 +188,7 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
         scale=module.weight,
         shift=module.bias,
         epsilon=module.eps,
-        axis=KINDS[taken.kind].channels,
+        axis=weight_axis(taken.kind),
     )
     own = CallOfLayer(taken.kind, taken.inputs, params, taken.attributes, taken.is_single)
     with torch._C.DisableTorchFunction():

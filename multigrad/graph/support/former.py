@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 # By package, a former name and where it is now, both within it.
 MOVED = {"multigrad": {
     "active": "trace.scope", "attach": "models.attach", "attribution": "models.attribution",
+    "attribution.batch_norm": "models.attribution.layers",
     "backend.discovery": "backend.finding.discovery", "backend.values": "backend.tensors.values",
     "bridging": "rules.bridging", "calls": "functions.calls",
     "capture.einops_symbols": "capture.dialects.einops_symbols",

@@ -17,7 +17,7 @@ from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tens
 
 from ...errors import RuleTypeError, RuleValueError
 from ...models.attribution.composites import Composite
-from ...models.attribution.kinds import KINDS, is_layer_rule
+from ...models.attribution.kinds import is_layer_rule, weight_axis
 from ...models.attribution.layers import merge_batch_norm
 from ...models.handle import Row, named
 from ...models.interpose import give, refuse_nothing
@@ -128,7 +128,7 @@ def make_merging(layer: Any, rule: Any) -> Call:
             for each in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
         ]
         params = merge_batch_norm(
-            weight, bias, *numbers, epsilon=layer.epsilon, axis=KINDS[read.kind].channels
+            weight, bias, *numbers, epsilon=layer.epsilon, axis=weight_axis(read.kind)
         )
         merged = Read(read.kind, read.inputs, params, read.attributes, read.order)
         return merged.under(made.rule, original(*given, **kwargs))

@@ -62,6 +62,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 
+def weight_axis(kind: str) -> int:
+    """Return the axis of a weight on which what comes out lies, of a kind that has one."""
+    channels = KINDS[kind].channels
+    assert channels is not None
+    return channels
+
+
 def has_weight(kind: str | None) -> bool:
     """Return whether layers of a kind have a weight; None is of no kind."""
     return kind is not None and KINDS[kind].channels is not None
