@@ -7,7 +7,7 @@ import mlx.core as mx
 from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
 
 from . import differences
-from .attach import attach, bridge, host, isolate, vjp
+from .attach import attach, bridge, host, vjp
 from .compile import compile, frames, recompute
 from .dialect import table
 from .importers import custom_function
@@ -39,7 +39,7 @@ backend = Backend(
         namespace=attach.NAMESPACE,
         forward_mode=True,
         keeps_float_derivatives=True,
-        isolate=isolate.isolate,
+        isolate=vjp.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,

@@ -16,7 +16,7 @@ from multigrad.backend import (
 )
 
 from . import differences
-from .attach import attach, bridge, isolate, vjp
+from .attach import attach, bridge, vjp
 from .compile import compile, recompute
 from .dialect import table
 from .importers import pylayer
@@ -46,7 +46,7 @@ backend = Backend(
         forbid_derivative=vjp.forbid_derivative,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
-        isolate=isolate.isolate,
+        isolate=vjp.isolate,
     ),
     draws=Draws(draw_key=random.draw_key, fold_in=random.fold_in, key_pair=random.key_pair),
     compiler=Compiler(

@@ -18,7 +18,7 @@ from multigrad.backend import (
 )
 
 from . import differences, eject, models
-from .attach import attach, bridge, host, isolate, vjp
+from .attach import attach, bridge, host, vjp
 from .compile import compile, regions
 from .dialect import table
 from .distributed import ranks, replicas
@@ -55,7 +55,7 @@ backend = Backend(
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         keeps_float_derivatives=True,
-        isolate=isolate.isolate,
+        isolate=attach.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,

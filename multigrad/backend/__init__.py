@@ -34,10 +34,12 @@ from .contract import (
     Compiler,
     Draws,
     Ejection,
+    Group,
     Imports,
     Interop,
     Kernels,
     Models,
+    Ranks,
     Reader,
     Tensors,
 )
@@ -53,11 +55,9 @@ from .differences import (
 )
 from .emitted import Attached, Body, Code, Emitted, Made, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
-from .finding.unwritten import unwritten
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
-from .ranks import Group, Ranks
-from .rows import compositions, lifted, orderings, rows_of
+from .rows import compositions, lifted, orderings, rows_of, unwritten
 
 __all__ = [
     "ALL",

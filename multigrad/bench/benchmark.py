@@ -5,7 +5,7 @@ An interrupt goes straight to showing and writing what is finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -13,20 +13,24 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 from rich.console import Console
 
 from multigrad.demo.experiment import FAILED, INTERRUPTED, Interruption
 from multigrad.demo.frameworks import KERAS_BACKENDS
+from multigrad.rules.bridging import call_activation
+from multigrad.rules.in_force.activation import Activation
 
 from . import plots, results
-from .bridges import HOSTS, measure_bridges
 from .cases import (
     BRIDGES_PART,
     HAND_WRITTEN,
     KERAS_PART,
+    NATIVE,
     OURS,
     RULES_PART,
+    STEP,
     Case,
     Effort,
     Options,
@@ -40,6 +44,35 @@ from .measure import run_race
 from .overheads import Measurement, plan
 from .report import Progress, show, show_changes
 from .results import Cell, Failure, Results, describe_machine
+
+Tensor = Any
+HOSTS = ("torch", "jax", "tensorflow")
+
+
+def measure_bridges(
+    host: str, harness: Harness, guests: Sequence[str], size: int, threads: int, effort: Effort
+) -> Contest:
+    """Run the host's own activation and one in each guest, interleaved."""
+    activation = Activation(STEP.forward, rule=STEP.rule)
+    x, grad_out = harness.make_inputs(*make_values(size))
+    rivals = {NATIVE: activation, **{guest: partial(run_in, guest, activation) for guest in guests}}
+    steps = {name: harness.build_step(rival, x, grad_out) for name, rival in rivals.items()}
+    race = run_race(steps, effort)
+    return Contest(
+        BRIDGES_PART,
+        host,
+        STEP,
+        size=size,
+        threads=threads,
+        timings={name: race.summarize(name) for name in rivals},
+        ratios={guest: race.compare(guest, NATIVE) for guest in guests},
+    )
+
+
+def run_in(guest: str, activation: Activation, x: Tensor) -> Tensor:
+    """Return the activation of x, run in a guest with its backward."""
+    return call_activation(activation.forward, activation.own_in_force(), x, guest)
+
 
 COPY = "copy"
 

@@ -19,7 +19,7 @@ from ..graph.passes.outputs import drop_marks
 from ..graph.passes.residuals import Cut
 from ..graph.support.threads import build_once
 from ..trace.derived.calls import drop_calls
-from ..trace.derived.linearity import is_linear, tangent_map
+from ..trace.derived.derivatives import is_linear, tangent_map
 from .emit import Emission, compile_source, emit_body, identifier
 from .forwards import Forward
 from .function_graph import OWN_NAMES, FunctionGraph

@@ -10,8 +10,9 @@ framework is imported when a test first uses it, never while tests are collected
 from __future__ import annotations
 
 import itertools
+import textwrap
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,10 +21,10 @@ import pytest
 from ..backend.contract import Backend
 from ..backend.finding.discovery import BackendStatus, backends, entry_points, load_backend
 from ..backend.finding.discovery import loaded as loaded_backends
-from ..backend.finding.unwritten import ops_to_write
+from ..backend.finding.installed import is_importable
+from ..backend.rows import fields_to_write, ops_to_write
 from ..errors import BackendNotFound, UnsupportedOp
 from .memory import Memory
-from .todo import is_begun, list_todo
 from .under_test import BackendUnderTest, is_installed, split_names
 
 MARKERS = (
@@ -198,3 +199,41 @@ def paired(request: pytest.FixtureRequest, compiling: bool) -> Callable[..., lis
         return [(first[i % len(first)], second[(i + turn) % len(second)]) for i in range(count)]
 
     return pair
+
+
+WIDTH = 96
+
+
+def is_begun(backend: Backend) -> bool:
+    """Return whether enough is written that tests can say something: all fields, and some rows."""
+    return not fields_to_write(backend) and bool(backend.kernels.rows)
+
+
+def list_todo(backend: Backend) -> str:
+    """Return what is to be written, in the order in which to write it; "" where nothing is."""
+    return "\n".join(_lines(backend))
+
+
+def _lines(backend: Backend) -> Iterator[str]:
+    needed, missing = fields_to_write(backend), ops_to_write(backend)
+    if not needed and not missing:
+        return
+    yield f"to do, for the backend {backend.name!r}:"
+    if not is_importable(backend.name):
+        yield _item(f"install the framework: `import {backend.name}` finds nothing")
+    if needed:
+        yield f"  {len(needed)} needed fields; `multigrad.backend` says what each is called with"
+        for name, asked in needed.items():
+            yield _item(f"{name}: {asked}", "    ")
+    if missing:
+        count = sum(map(len, missing.values()))
+        yield f"  {count} ops, by family: a row of OPS for each, or its reason in UNSUPPORTED"
+        for family, rows in missing.items():
+            names = ", ".join(op.name for op in rows)
+            yield _item(f"{family} ({len(rows)}): {names}", "    ")
+
+
+def _item(text: str, indent: str = "  ") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent=f"{indent}[ ] ", subsequent_indent=f"{indent}    "
+    )

@@ -26,7 +26,7 @@ ORACLE = """
 import sys
 import numpy as np
 import keras
-from multigrad.bench.rivals.in_keras import Step
+from multigrad.bench.runners.on_keras import Step
 
 generator = np.random.default_rng(0)
 x = generator.normal(size=(6, 4)).astype("float32")
@@ -107,7 +107,7 @@ def test_a_host_has_a_row_for_each_other_framework_that_is_installed(
 def test_a_bridged_contender_gives_the_numbers_of_the_native_one(host: str) -> None:
     from functools import partial
 
-    from multigrad.bench.bridges import run_in
+    from multigrad.bench.benchmark import run_in
     from multigrad.bench.harness import load, make_values
     from multigrad.rules.in_force.activation import Activation
 

@@ -13,8 +13,10 @@ import mlx.core as mx
 
 from multigrad.backend import GradientError
 
-from ..compile.recompute import Region, seeded
+from ..compile.frames import Kind, within
+from ..compile.recompute import REGION, Region, seeded
 from ..kernels.elementwise import is_floating
+from ..kernels.random import GENERATOR
 
 Tensor = Any
 Run = Callable[[Sequence[Tensor]], list[Any]]
@@ -82,3 +84,16 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
         return once(number) if isinstance(number, mx.array) else number
 
     return refuse
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Return what a function returns, of which no trace and no region takes note; the generator
+    stays.
+    """
+    state, reset = GENERATOR.get_state(), REGION.set(None)
+    try:
+        with within(Kind.AT_ONCE):
+            return run()
+    finally:
+        REGION.reset(reset)
+        GENERATOR.set_state(state)

@@ -33,10 +33,11 @@ from .calls import (
     Question,
     call_of_activation,
     call_of_function,
+    number_application,
     reads,
+    serial,
 )
 from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
-from .numbering import number_application, serial
 
 Tensor: TypeAlias = Any
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from ...graph import ops
-from ...graph.ir.graph import Node
+from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
+from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes, shape_fact
 from ...trace.answers import is_asked_by
 from ...trace.axes import known_shape
@@ -26,12 +27,29 @@ from ..indexing import indexing
 from ..meanings import casts
 from ..symbols import memory
 from ..symbols.classes import asks_for_class, class_of, uses_attribute
-from ..symbols.equality import Comparing
 from ..symbols.gradients import carries_gradient
 from ..symbols.items import Number
 from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
-from . import methods, views
+from . import methods
 from .attributes import ABSENT, check_callers, find_method, find_row
+
+
+class Comparing(Value):
+    """A symbol that is equal to None nowhere, where its library says so of a tensor."""
+
+    __slots__ = ()
+    __hash__ = Value.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        if other is None and habits_of(self.trace).none_is_other:
+            return False
+        return Value.__eq__(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        if other is None and habits_of(self.trace).none_is_other:
+            return True
+        return Value.__ne__(self, other)
+
 
 # Attributes that TensorFlow's functions look for in whatever they are given.
 PROBED = ("graph", "is_tensor_like")
@@ -249,7 +267,7 @@ class V(Comparing):
             problem = "updates a tensor that carries a gradient where none passes"
             raise self.trace.error(f"{problem}. Call .detach() on it first")
         if isinstance(self.base, V):
-            whole = views.written(self, self.trace.value(new))
+            whole = _written(self, self.trace.value(new))
             if whole is None:
                 advice = self.trace.words.advise("Call .clone() on it first")
                 raise self.trace.error(f"updates a view of another tensor{advice}")
@@ -274,7 +292,7 @@ class V(Comparing):
         for ref in self.views:
             view = ref()
             if isinstance(view, V):
-                view._replace(views.looks_anew(view, before, node))
+                view._replace(_look_anew(view, before, node))
 
     def _check_own_memory(self) -> None:
         """A cast to the own dtype returns its operand, which an update reaches: know that dtype."""
@@ -404,3 +422,75 @@ class _Bound:
                 f"calls .{self.method.__name__}() in a way not captured: {error}"
             ) from error
         return self.value.update(result) if self.updates else result
+
+
+# --- views: what an update of one makes of its base, and how it looks anew ------------------------
+# A chain is followed link by link: each knows its base, and its node is one op of the base's node,
+# or that node itself.
+
+# What moves every element to one other place, which its VJP undoes.
+ORDERS = (ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS)
+SHAPES = (ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE, ops.EXPAND_DIMS)
+
+
+def _written(view: Value, value: Value) -> Any:
+    """Return what a view's base becomes where the view takes a value; None: that is not known."""
+    base: Any = view.base
+    node = view.node
+    if not memory.is_view(view):
+        return None
+    if node is base.node:
+        return value
+    if node.op is ops.GETITEM:
+        return indexing.assigned(base, as_index(node.attr("index")), value)
+    if node.op in SHAPES:
+        return xp.reshape_like(value, base)
+    if node.op in ORDERS and node.op.vjp is not None:
+        (whole,) = node.op.vjp(xp, value, view, base, **dict(node.attrs))
+        return whole
+    if node.op is ops.CALL:  # another name
+        return value
+    is_cut = node.op is ops.STOP_GRADIENT
+    if is_cut and (_is_forward(view) or not carries_gradient(base.node)):
+        return value
+    return None
+
+
+def _is_forward(view: Value) -> bool:
+    """Return whether no gradient is taken through what is recorded: a class gives its own."""
+    return view.trace.kind == "imported function" and not view.trace.in_backward
+
+
+def _look_anew(view: Value, before: Node, after: Node) -> Node:
+    """Return a view's node where that of its base has become another."""
+    seen = view.node
+    if seen is before:
+        return after
+    operands = [after if each is before else each for each in seen.operands]
+    return make_node(seen.op, operands, dict(seen.attrs), seen.type)
+
+
+SLOTS = frozenset(Value.__slots__)
+
+
+class Attributed(V):
+    """A symbol of a function, which takes attributes where its library's tensors do."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in SLOTS:
+            return object.__setattr__(self, name, value)
+        own = find_dialect(self.trace.dialect)
+        if own is None or not own.tensor.__dictoffset__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if f"{name}_" in own.methods:  # torch's way to set it
+            return getattr(self, f"{name}_")(value)
+        if hasattr(own.tensor, name) and name not in (self.notes or {}):
+            raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
+        if self.node.op is ops.INPUT and self.trace.in_backward:
+            raise self.trace.error(
+                f"sets an attribute {name!r} of its argument in backward, which the caller would "
+                "see"
+            )
+        self.notes = {**(self.notes or {}), name: value}

@@ -22,8 +22,7 @@ from ...capture.dialects import xp as xp_dialect
 from ...capture.indexing.indexing import Picked
 from ...capture.symbols.gradients import passing, prepare
 from ...capture.types.library_types import LibraryTypes
-from ...capture.values.attributed import Attributed
-from ...capture.values.tracer import V
+from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node

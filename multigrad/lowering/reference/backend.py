@@ -23,9 +23,8 @@ from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import as_numpy_dtype
 from .eject import EJECTION
-from .function import Callables, ReferenceFunction, as_array, as_arrays
+from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
 from .kernels import FAST, by_blocks
-from .quiet import quiet, silent
 
 Array = Any
 # What SciPy's kernels do differently, which this backend calls.

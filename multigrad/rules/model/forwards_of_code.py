@@ -21,7 +21,7 @@ import numpy as np
 from ...capture.code.signature import called_method, name_of
 from ...capture.code.state import OWN, read_state
 from ...capture.dialects import xp as xp_dialect
-from ...capture.values.attributed import Attributed
+from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import flatten
 from ...functions.chain import list_tensors

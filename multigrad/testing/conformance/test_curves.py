@@ -15,8 +15,7 @@ import multigrad as xg
 from multigrad.backend.tensors.values import read_key
 
 from ..curves import CURVES, RANDOM_CURVES
-from ..generator import fold_in
-from ..oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact
+from ..oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact, fold_in
 from .test_rules import KEY, inputs
 
 # Settings other than the defaults; the thresholds 0.3 and 0.7 are among the inputs.

@@ -15,8 +15,7 @@ from multigrad.backend.tensors.values import read_key
 from multigrad.graph import ops
 from multigrad.graph import random as core
 
-from ..generator import fold_in, uniform
-from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64
+from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, fold_in, uniform
 
 KEY = (0, 7)
 KEYS = ((0, 0), (0, 7), (0xDEADBEEF, 0xFFFFFFFF))

@@ -11,8 +11,17 @@ import pytest
 
 import multigrad as xg
 
-from ..generator import fold_in
-from ..oracles import DTYPES, FLOAT32, FLOAT64, Draws, assert_same_numbers, exact, finfo, spread
+from ..oracles import (
+    DTYPES,
+    FLOAT32,
+    FLOAT64,
+    Draws,
+    assert_same_numbers,
+    exact,
+    finfo,
+    fold_in,
+    spread,
+)
 from ..transforms import RANDOM_TRANSFORMS, TRANSFORMS
 
 # The same formulas by other packages' names.

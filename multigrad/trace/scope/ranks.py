@@ -22,8 +22,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from ...backend.contract import Group
 from ...backend.finding.discovery import loaded
-from ...backend.ranks import Group
 from ...backend.tensors.events import is_tracing
 from ...errors import GradientError, MultigradError, RuleValueError
 from ...graph.support.threads import make_lock

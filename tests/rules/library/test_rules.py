@@ -14,8 +14,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.testing.curves import CURVES
-from multigrad.testing.generator import fold_in, uniform
-from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, spread
+from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, fold_in, spread, uniform
 from multigrad.testing.strides import strided
 from multigrad.testing.transforms import TRANSFORMS
 

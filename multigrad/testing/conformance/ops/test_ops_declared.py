@@ -21,8 +21,8 @@ from ...declared import Case, case_of_any_shape, cases, domain_of
 from ...differences import allowed, unsettled
 from ...oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 from ...programs.bounded import Bounded, known, number
-from ...programs.comparing import Tally, compare
 from ...programs.meaning import by_meaning
+from ...programs.running import Tally, compare
 from ..matrix.test_matrix_ops import BINARY, UNARY, scale_of
 from ..vjps.test_vjps import X
 from .test_ops import REDUCTIONS as BASIC
