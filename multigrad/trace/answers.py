@@ -7,9 +7,11 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
+from ..errors import TraceError
 from ..graph import ops
 from ..graph.ir.graph import Node, walk
 from ..graph.ir.types import is_float
@@ -23,6 +25,7 @@ PASSING = (
     __file__,
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "capture", "symbols", "classes.py"),
 )
+BRANCHES = "branches on a tensor value", "Use xp.where(...)"
 SITE = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
@@ -138,7 +141,11 @@ class Answers:
             if found is not None:
                 note_assertion(self, *found)
                 return found[0]
-        return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
+            if self.trace.way is not None and self.node.op is not ops.CONST:
+                taken = self.trace.way.take(self, partial(self._refusal, *BRANCHES))
+                if taken is not None:
+                    return taken
+        return bool(self._concrete(*BRANCHES))
 
     def __float__(self) -> float:
         return float(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
@@ -221,9 +228,12 @@ class Answers:
                     facts.update(needed_shapes(node.operands[0]))
             if facts:
                 raise NeedsConcrete(*sorted(facts))
+        raise self._refusal(problem, advice)
+
+    def _refusal(self, problem: str, advice: str) -> TraceError:
         where = self.trace.location()
         line = f": {where.text!r}" if where and where.text else ""
-        raise self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
+        return self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
 
 
 ROUNDINGS = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.FLOOR_DIVIDE)

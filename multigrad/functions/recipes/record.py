@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...backend.finding.discovery import in_use
@@ -49,6 +50,7 @@ from ..proof.functions import FunctionUnderProof, prove_function
 from ..proof.verdict import Subject, leave_open
 from .again import check_draws, check_memory, check_tensors, refusing_read
 from .missing import compare_missing
+from .ways import Way, record_ways
 
 Tensor = Any
 OWN = __name__.partition(".")[0]
@@ -80,7 +82,7 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
             reading() as found,
             refusing_read(recipe.name, watched),
         ):
-            variant = _capture(recipe, layout, facts)
+            variant = record_ways(partial(_capture, recipe, layout, facts))
     finally:
         _in_progress.reset(reset)
     new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
@@ -90,21 +92,23 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
     return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
 
 
-def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
-    """Record once; again where something may have come from outside of the arguments."""
-    recording = _Recording(recipe, layout, facts)
+def _capture(
+    recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], way: Way
+) -> tuple[Trace, Variant]:
+    """Record one way once; again where something may have come from outside of the arguments."""
+    recording = _Recording(recipe, layout, facts, way)
     variant = recording.run_asking()
     trace = recording.trace
     if trace.asks_for_memory:
-        check_memory(variant, _Recording(recipe, layout, trace.facts))
+        check_memory(variant, _Recording(recipe, layout, trace.facts, Way(way.taken)))
     is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
     if trace.witness.moved or trace.lifted or is_suspect:
-        again = _Recording(recipe, layout, trace.facts)
+        again = _Recording(recipe, layout, trace.facts, Way(way.taken))
         other = again.run_asking()
         check_tensors(trace, again.trace)
         drew = trace.witness.moved and again.trace.witness.moved
         check_draws(trace, variant, other, drew=drew)
-    return variant
+    return trace, variant
 
 
 def _statics(layout: Layout) -> dict[str, Any]:
@@ -118,7 +122,9 @@ class AppliesItself(NotCaptured):
 class _Recording:
     """One run of a recipe on symbolic values."""
 
-    def __init__(self, recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], way: Way
+    ) -> None:
         self.recipe = recipe
         self.layout = layout
         self.is_imported = hasattr(recipe, "apply")
@@ -126,6 +132,7 @@ class _Recording:
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.defined = defined_at(recipe.functions())
         self.trace.types = LibraryTypes(self.trace)
+        self.trace.way = way
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)

@@ -1,0 +1,162 @@
+"""A branch by values in somebody else's code: all ways are recorded, and values choose, on every
+framework but its own, which runs the original.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from ..capture.values.test_asked_of_a_tensor import X, make, pulled
+
+pytestmark = pytest.mark.needs("torch")
+INPUTS = X, -X, 0.1 * X, 0 * X, np.abs(X)
+
+
+def original(cls: Any, x: Any) -> tuple[Any, Any]:
+    """Return what the class itself gives on torch."""
+    import torch
+
+    x = torch.tensor(x, requires_grad=True)
+    y = cls.apply(x)
+    (gradient,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    return y.detach().numpy(), gradient.numpy()
+
+
+def by_a_number(ctx: Any, x: Any) -> Any:
+    ctx.save_for_backward(x)
+    return x * 3 if x.max().item() > 0.5 else x.clone()
+
+
+def by_several(ctx: Any, x: Any) -> Any:
+    ctx.save_for_backward(x)
+    if (x < 0).any() and x.sum() > 0:
+        return x * 3
+    if not x.abs().max():
+        return x + 1
+    return -x
+
+
+def until_small(ctx: Any, x: Any) -> Any:
+    ctx.save_for_backward(x)
+    for _ in range(4):
+        if x.abs().max() < 0.5:
+            break
+        x = x / 2
+    return x + 0
+
+
+def caught(ctx: Any, x: Any) -> Any:
+    ctx.save_for_backward(x)
+    try:
+        if x.max() > 1:
+            raise ValueError
+    except ValueError:
+        return x / x.max()
+    return 2 * x
+
+
+def as_forward_chose(ctx: Any, grad: Any) -> Any:
+    (x,) = ctx.saved_tensors
+    return grad * 3 if x.max().item() > 0.5 else grad
+
+
+def by_the_cotangent(ctx: Any, grad: Any) -> Any:
+    (x,) = ctx.saved_tensors
+    if grad.sum() > 5 and x.mean() > 0:
+        return grad * x
+    return grad / 2
+
+
+def by_python_max(ctx: Any, grad: Any) -> Any:
+    (x,) = ctx.saved_tensors
+    return grad * max(x.min().abs(), x.max().abs())
+
+
+@pytest.mark.parametrize("forward", [by_a_number, by_several, until_small, caught])
+@pytest.mark.parametrize("backward", [as_forward_chose, by_the_cotangent, by_python_max])
+def test_values_choose_the_way(forward: Any, backward: Any, backend: Any) -> None:
+    function, cls = make(forward, backward)
+    for x in INPUTS:
+        y, (gradient,) = pulled(backend, function, x)
+        expected = original(cls, x)
+        np.testing.assert_allclose(y, expected[0], rtol=1e-6)
+        np.testing.assert_allclose(gradient, expected[1], rtol=1e-6)
+
+
+def test_a_way_that_divides_by_zero_is_not_seen_where_it_is_not_taken(backend: Any) -> None:
+    def scaled(x: Any) -> Any:
+        scale = x.abs().max()
+        if scale == 0:
+            scale = scale + 1
+        return x / scale
+
+    for x in (X, 0 * X):
+        _, (gradient,) = pulled(backend, xg.convert(scaled), x)
+        assert np.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient, np.ones_like(X))
+
+
+def test_what_one_way_keeps_is_there_where_backward_takes_it(backend: Any) -> None:
+    def keeps(ctx: Any, x: Any) -> Any:
+        ctx.large = x.sum() > 0
+        if ctx.large:
+            ctx.factor = 4
+        return 2 * x
+
+    def uses(ctx: Any, grad: Any) -> Any:
+        return grad * ctx.factor if ctx.large else grad
+
+    function, _ = make(keeps, uses)
+    for x, factor in ((X, 4), (-X, 1)):
+        assert (pulled(backend, function, x)[1][0] == factor).all()
+
+
+def test_a_gradient_that_one_way_does_not_give_is_zero_there(backend: Any) -> None:
+    def double(ctx: Any, x: Any) -> Any:
+        return 2 * x
+
+    def sometimes(ctx: Any, grad: Any) -> Any:
+        return grad if grad.sum() > 10 else None
+
+    function, _ = make(double, sometimes)
+    if backend.name != "torch":  # which gives None
+        assert (pulled(backend, function, X)[1][0] == 0).all()
+
+
+def test_ways_of_several_shapes_are_refused() -> None:
+    def shrinks(ctx: Any, x: Any) -> Any:
+        return x if x.sum() > 0 else x[0]
+
+    with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value.*torch alone"):
+        make(shrinks)[0](X)
+
+
+def test_a_loop_that_values_end_is_refused() -> None:
+    def halves(ctx: Any, x: Any) -> Any:
+        while x.abs().max() > 1e-9:
+            x = x / 2
+        return x
+
+    with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value.*torch alone"):
+        make(halves)[0](X)
+
+
+def test_ways_that_draw_are_refused() -> None:
+    def draws(ctx: Any, x: Any) -> Any:
+        return x * x.bernoulli() if x.sum() > 0 else x * 2
+
+    with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value"):
+        make(draws)[0](X)
+
+
+def test_no_second_derivative_is_taken_of_several_ways() -> None:
+    function, _ = make(by_a_number, as_forward_chose)
+    _ = function(X)
+    assert "where" in str(xg.show(function))
+    with pytest.raises(xg.TraceError, match="derivative"):
+        xg.vjp(lambda x: xg.vjp(function, x)[1](np.ones_like(X))[0], X)
