@@ -110,6 +110,7 @@ DRAWS: dict[Any, Callable[..., Any]] = {
     torch.rand: _of_shape(ALIASES[torch.rand_like]),
     torch.randn: _of_shape(ALIASES[torch.randn_like]),
     _T.bernoulli: composites.bernoulli,
+    _T.bernoulli_: _in_place(composites.bernoulli_anew),
     _T.uniform_: _in_place(composites.uniform),
     _T.normal_: _in_place(composites.normal),
 }

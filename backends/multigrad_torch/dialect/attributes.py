@@ -31,8 +31,8 @@ REASONS = {
         put put_ take select_scatter slice_scatter slice_inverse diagonal_scatter
     """,
     VALUES: """
-        allclose aminmax argwhere equal is_nonzero masked_scatter masked_scatter_ masked_select
-        nonzero nonzero_static unique unique_consecutive hash_tensor
+        aminmax argwhere is_nonzero masked_scatter_ nonzero nonzero_static unique
+        unique_consecutive hash_tensor
     """,
     PARTS: """
         as_strided as_strided_* chunk diag diag_embed diagflat diagonal dsplit fill_diagonal_ fliplr

@@ -37,6 +37,7 @@ from . import (
 )
 from .families import (
     arrays,
+    backwards,
     convolutions,
     layers,
     linalg,
@@ -274,10 +275,23 @@ def eagerly() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")
 
 
+PRIVATE = {**asserted.PRIVATE, **collectives.PRIVATE, **backwards.PRIVATE}
+
+
 def find_other(function: Any) -> Callable[..., Any] | None:
     """Return what records a function of torch's own code, or an operator of a package."""
-    private = asserted.PRIVATE.get(function) or collectives.PRIVATE.get(function)
-    return private or custom_ops.find_custom_op(function)
+    private = PRIVATE.get(function)
+    return private or custom_ops.find_custom_op(function) or find_aten(function)
+
+
+def find_aten(function: Any) -> Callable[..., Any] | None:
+    """Return what records an operator of aten, which torch has as a function of the same name."""
+    packet = getattr(function, "overloadpacket", function)
+    space, _, name = getattr(packet, "_qualified_op_name", "").partition("::")
+    if space != "aten" or name.endswith("_") or getattr(function, "_overloadname", "") == "out":
+        return None
+    own = (getattr(library, name, None) for library in (torch, torch._C._nn, F))
+    return next((ALIASES[each] for each in own if each in ALIASES), None)
 
 
 class Generator:

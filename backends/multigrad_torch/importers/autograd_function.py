@@ -20,6 +20,7 @@ from torch.utils.hooks import BackwardHook
 from multigrad.capture.code.interception import Interception, comes_to_us
 from multigrad.capture.code.table import nested_codes
 from multigrad.capture.copies.capture import run_written_in
+from multigrad.capture.meanings.extremes import Extremes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.recipe import Recorded
@@ -201,6 +202,7 @@ class ClassRecipe(CodeRecipe):
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
         if trace is not None and own.jvp is not torch.autograd.Function.jvp:
             trace.lacks = trace.lacks or "its own jvp, in forward mode"
+        outputs = tuple(outputs) if isinstance(outputs, Extremes) else outputs
         several = isinstance(outputs, tuple)
         results = outputs if several else (outputs,)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]

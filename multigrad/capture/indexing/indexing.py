@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from ...graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T
-from ...trace.trace import Value, lift
+from ...graph.ir.graph import Node
+from ...graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
+from ...graph.ops.results import PER_ELEMENT
+from ...trace.trace import NeedsConcrete, Value, cast, lift
 from ...trace.xp import all as xp
 from ..meanings import arrays
 from .arrays import holds_array, put_at, take_at
 
 Tensor = Any
+TOTALS = ("sum", "mean")
 
 
 def picked(x: Value, index: Any) -> Any:
@@ -103,6 +107,18 @@ def new_axis(index: Any) -> int | None:
     return place - len(items)
 
 
+def selected(x: Value, mask: Value) -> Any:
+    """Return what torch selects by a mask of x's shape.
+
+    Raises:
+        TypeError: the mask has another one.
+    """
+    own, whole = mask.node.type.shape, x.node.type.shape
+    if (own != whole or own == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
+        raise TypeError("a mask of another shape")
+    return picked(x, mask)
+
+
 def is_whole(index: Any) -> bool:
     """Return whether an index means all of a tensor."""
     return index is Ellipsis or (isinstance(index, slice) and index == slice(None))
@@ -114,8 +130,8 @@ def is_mask(index: Any) -> bool:
 
 
 class Picked:
-    """`x[mask]`: how many elements that is, nobody knows; it can be computed with and assigned to
-    the same mask.
+    """`x[mask]`: how many elements that is, nobody knows; it can be computed with element by
+    element, summed, and assigned to the same mask.
     """
 
     __slots__ = ("mask", "whole")
@@ -132,15 +148,60 @@ class Picked:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__len__":
+        if name in ("dtype", "device", "trace"):
+            return getattr(self.whole, name)
+        if name.startswith("_"):
+            if name == "__len__":
+                raise self._refuse()
             raise AttributeError(name)
-        raise self._refuse()
+        if name in TOTALS:
+            return partial(self._total, name)
+        method = getattr(type(self.whole), name, None)
+        if method is not None and not callable(method):
+            raise self._refuse()
+        return partial(self._call, name)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Picked:
+        """Return what a method gives that computes element by element."""
+        own = name.removesuffix("_")
+        found = self._combine(lambda x, *given: getattr(x, own)(*given, **kwargs), self, *args)
+        if own == name:
+            return found
+        self.whole = found.whole  # in place, of what is a copy
+        return self
+
+    def _total(self, name: str, **options: Any) -> Value:
+        """Return the sum or the mean of what is picked."""
+        if options:
+            raise self._refuse()
+        x, mask = self.whole, _over_axes(self.mask, self.whole)
+        if not is_float(x.node.type):
+            raise self._refuse()
+        kept = xp.where(mask, x, 0)
+        if name == "sum":
+            return kept.sum()
+        dtype = x.node.type.dtype
+        if dtype == T:
+            dtype = x.trace.facts.get("dtype")
+            if dtype is None:
+                raise NeedsConcrete("dtype")
+        wide = "float64" if dtype == "float64" else "float32"  # 16 bits are added up in 32
+        total = xp.sum(cast(kept, wide)) / xp.sum(cast(xp.broadcast_to(mask, x), wide))
+        return cast(total, x.node.type.dtype)
 
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        raise next(a for a in args if isinstance(a, Picked))._refuse()
+        own = next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Picked))
+        if kwargs or own is not args[0]:
+            raise own._refuse()
+        name = getattr(function, "__name__", "")
+        if name in TOTALS and len(args) == 1:
+            return own._total(name)
+        if name.endswith("_"):
+            raise own._refuse()
+        return own._combine(function, *args)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         raise self._refuse()
@@ -151,19 +212,27 @@ class Picked:
     def __iter__(self) -> Any:
         raise self._refuse()
 
-    def _combine(self, compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Picked:
-        """Compute on whole tensors, where all operands are picked by one mask or are one number."""
-        wholes = []
-        for operand in (a, b):
+    def _combine(self, compute: Callable[..., Any], *operands: Any) -> Picked:
+        """Compute on whole tensors, where all operands are picked by one mask or are one number,
+        element by element.
+        """
+        wholes: list[Any] = []
+        for operand in operands:
             if isinstance(operand, Picked) and operand.mask.node is self.mask.node:
                 wholes.append(operand.whole)
             elif isinstance(operand, bool | int | float) or (
                 isinstance(operand, Value) and operand.node.type.shape == SCALAR_SHAPE
             ):
                 wholes.append(operand)
-            else:
+            elif isinstance(operand, Picked | Value | list | tuple) or hasattr(operand, "shape"):
                 raise self._refuse()
-        return Picked(compute(*wholes), self.mask)
+            else:
+                wholes.append(operand)
+        found = compute(*wholes)
+        nodes = [each.node for each in wholes if isinstance(each, Value)]
+        if not (isinstance(found, Value) and is_per_element(found.node, nodes)):
+            raise self._refuse()
+        return Picked(found, self.mask)
 
     def __add__(self, other: Any) -> Picked:
         return self._combine(operator.add, self, other)
@@ -193,7 +262,25 @@ class Picked:
         return self._combine(operator.pow, self, other)
 
     def __neg__(self) -> Picked:
-        return Picked(-self.whole, self.mask)
+        return self._combine(operator.neg, self)
 
     def __abs__(self) -> Picked:
-        return Picked(abs(self.whole), self.mask)
+        return self._combine(abs, self)
+
+
+def is_per_element(node: Node, sources: Sequence[Node]) -> bool:
+    """Return whether each element of a value depends on that element of the sources alone, and on
+    those without axes.
+    """
+    if node in sources:
+        return True
+    if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:
+        return all(
+            (each.type.kind != "tensor" or each.type.shape == SCALAR_SHAPE)
+            and is_per_element(each, sources)
+            for each in node.operands
+        )
+    if not node.operands or node.op.result not in PER_ELEMENT:
+        return False
+    is_known = any(node.type.shape == source.type.shape for source in sources)
+    return is_known and all(is_per_element(each, sources) for each in node.operands)

@@ -26,10 +26,15 @@ def _times(value: Any, a: Tensor) -> Tensor:
     return a if type(value) in (int, float) and value == 1 else xp.multiply(value, a)
 
 
-def bernoulli(x: Tensor, *, generator: Any = None) -> Tensor:
-    """1 with probability x, else 0."""
+def bernoulli(x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:
+    """1 with probability x, or p, else 0."""
     _refuse_generator(generator)
-    return xp.cast_like(xp.rand_like(x) < x, x)
+    return xp.cast_like(xp.rand_like(x) < (x if p is None else p), x)
+
+
+def bernoulli_anew(x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    """The same in place of whatever x is."""
+    return bernoulli(x, p, generator=generator)
 
 
 def uniform(x: Tensor, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Tensor:

@@ -88,6 +88,8 @@ class SymbolicDevice:
         return place_of(self.trace)
 
     def _refuse(self) -> Any:
+        if self.trace.kind != "rule" and place_of(self.trace) == "cpu":
+            raise NeedsConcrete("device")  # there is one
         raise self.trace.error(
             "looks at the device of a tensor, which one graph for all devices does not know"
         )

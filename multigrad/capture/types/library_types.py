@@ -78,7 +78,7 @@ from .oracle import (
 
 # Calls that would act, draw or wait, and those that keep their operand's dtype.
 NOT_ASKED = re.compile(
-    r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut"
+    r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|masked_s"
     r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
     r"|__(get|set)item__|numpy$|item$"
 )

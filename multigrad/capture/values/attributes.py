@@ -181,6 +181,7 @@ def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any],
 # tensor.
 FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
     ("if x, while x, x and y, not x", "fact", "refused", VALUES),
+    ("the same of a function's tensor of one element", "fact", "modelled", "all ways, up to 16"),
     ("float(x), int(x), complex(x)", "fact", "refused", NUMBERS),
     ("x.item() of a function's tensor of one element", "fact", "modelled", "stays a tensor"),
     ("assert x > 0, if x < 0: raise", "fact", "modelled", "assumed; its own framework runs it"),

@@ -394,6 +394,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 # Torch's in-place methods end in "_"; those that have no other form:
 IN_PLACE: dict[str, Callable[..., Any]] = {
+    "bernoulli_": composites.bernoulli_anew,
     "copy_": copy_from,
     "fill_": filled,
     "normal_": composites.normal,

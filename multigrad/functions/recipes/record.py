@@ -21,6 +21,7 @@ from ...capture.code.witness import Witness
 from ...capture.copies.capture import has_number_from_elsewhere
 from ...capture.dialects import xp as xp_dialect
 from ...capture.indexing.indexing import Picked
+from ...capture.meanings.extremes import Extremes
 from ...capture.symbols.gradients import passing, prepare
 from ...capture.types.library_types import LibraryTypes
 from ...capture.values.tracer import Attributed, V
@@ -153,7 +154,10 @@ class _Recording:
         leaves = [self.symbol(leaf) for leaf in layout.leaves]
         given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         recorded = self.attempt(lambda: self.recipe.record(trace, *layout.rebuild(leaves)))
-        flat, outputs = flatten_outputs(recorded.outputs)
+        returned = recorded.outputs
+        flat, outputs = flatten_outputs(
+            tuple(returned) if isinstance(returned, Extremes) else returned
+        )
         updates = find_updates(layout.leaves, leaves, given, flat, recorded.dirty)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         if self.is_imported:  # by somebody else, who may not be told to copy

@@ -10,7 +10,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ...errors import TraceError
 from ...graph.ir import questions

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from multigrad.capture.meanings import places
+from multigrad.capture.indexing import indexing
+from multigrad.capture.meanings import composites, places
 from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.extremes import Extremes
 from multigrad.capture.meanings.parts import length, rank
@@ -133,15 +134,39 @@ def scatter_reduce(
     return extreme(x, put) if include_self else put
 
 
+def masked_scatter(input: Tensor, mask: Tensor, source: Any) -> Tensor:
+    """What the same mask has selected goes back to its places."""
+    if not isinstance(source, indexing.Picked):
+        raise TypeError("values that the same mask has not selected")
+    return indexing.assigned(input, mask, source)
+
+
+def equal(input: Tensor, other: Tensor) -> Any:
+    """Whether all elements are, which is True of tensors of one shape alone."""
+    a, b = (x if isinstance(x, Value) else places.as_tensor(x, y)
+            for x, y in ((input, other), (other, input)))  # fmt: skip
+    return tuple(a.shape) == tuple(b.shape) and xp.all(xp.equal(a, b))
+
+
+def allclose(
+    input: Tensor, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    return composites.allclose(input, other, rtol, atol, equal_nan)
+
+
 cummax, cummin = running("cummax", xp.cummax), running("cummin", xp.cummin)
 METHODS: dict[str, Callable[..., Any]] = {
     "cummax": cummax, "cummin": cummin, "median": median, "scatter_reduce": scatter_reduce,
+    "masked_select": indexing.selected, "masked_scatter": masked_scatter, "equal": equal,
+    "allclose": allclose,
 }  # fmt: skip
 ALIASES: dict[Any, Callable[..., Any]] = {
     torch.bucketize: bucketize, torch.cummax: cummax, torch.cummin: cummin, torch.median: median,
     torch.scatter_reduce: scatter_reduce, torch.searchsorted: searchsorted,
     torch.Tensor.cummax: cummax, torch.Tensor.cummin: cummin, torch.Tensor.median: median,
-    torch.Tensor.scatter_reduce: scatter_reduce,
+    torch.Tensor.scatter_reduce: scatter_reduce, torch.masked_select: indexing.selected,
+    torch.masked_scatter: masked_scatter, torch.equal: equal, torch.allclose: allclose,
+    torch.Tensor.equal: equal, torch.Tensor.allclose: allclose,
     torch.tril_indices: partial(with_numbers, torch.tril_indices),
     torch.triu_indices: partial(with_numbers, torch.triu_indices),
 }  # fmt: skip
