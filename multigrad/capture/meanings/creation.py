@@ -161,9 +161,12 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
     """Return a tensor that was made as a symbol of its dtype, where code writes symbols into such
     ones.
     """
-    if trace is None or BUFFERS not in trace.facts or not getattr(made, "ndim", 0):
+    if trace is None or BUFFERS not in trace.facts or not hasattr(made, "ndim"):
         return made
-    name, value = dtype_name(made.dtype), trace.value(lift(trace, made))
+    name, node = dtype_name(made.dtype), lift(trace, made)
+    if node.type.kind == "scalar":
+        node = array_node(trace.like(), freeze(np.asarray(node.attr("value"))), T)
+    value = trace.value(node)
     kept = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
     return cast(value, name) if name in kept else value
 

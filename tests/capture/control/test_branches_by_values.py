@@ -11,7 +11,7 @@ import pytest
 
 import multigrad as xg
 
-from ..capture.values.test_asked_of_a_tensor import X, make, pulled
+from ..values.test_asked_of_a_tensor import X, make, pulled
 
 pytestmark = pytest.mark.needs("torch")
 INPUTS = X, -X, 0.1 * X, 0 * X, np.abs(X)
