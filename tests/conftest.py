@@ -288,8 +288,9 @@ def registry_as_found() -> Iterator[None]:
     for name in xg.rules():
         if xg.get(name) is not before.get(name):
             xg.unregister(name)  # the library's own comes back where one gave way
+    left = {name: xg.get(name) for name in xg.rules()}
     for name, rule in before.items():
-        if name not in xg.rules() or xg.get(name) is not rule:
+        if left.get(name) is not rule:
             xg.register(name, override=True)(rule)
 
 
