@@ -27,6 +27,7 @@ from ..functions.proof.endless import MOST_TURNS, Stoppable
 from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
 from ..graph import ops, random
+from ..graph.ir.graph import every_node
 from ..graph.ops.arrays.loops import turning_at_most
 from ..graph.random import key_from_int
 from ..graph.support.notebook import InNotebooks
@@ -265,6 +266,16 @@ class _Oracle:
         return met
 
     @functools.cached_property
+    def coarse(self) -> float:
+        """How coarsely the code itself computes, where it chooses a dtype: float32 for float64."""
+        if self.captured is None:
+            return 0.0
+        graphs = self.captured.graphs
+        nodes = [node for graph in (graphs.forward, graphs.backward) for node in every_node(graph)]
+        dtypes = {node.type.dtype for node in nodes if node.op is not ops.CAST}
+        return max((float(np.finfo(name).eps) for name in dtypes & {"float32"}), default=0.0)
+
+    @functools.cached_property
     def wide(self) -> Results:
         """The original's results for the same inputs in float64; empty where it takes none."""
         inputs = optree.tree_map(_widen, tuple(self.inputs), none_is_leaf=True)
@@ -291,20 +302,22 @@ class _Oracle:
         if not is_float_array(expected):
             same = np.array_equal(found, expected)
             return "" if same else _at(found != expected, found, expected)
-        off = _is_off(found, expected, 2 * ROUNDINGS, self.largest[name])
+        largest, coarse = self.largest[name], self.coarse
+        off = _is_off(found, expected, 2 * ROUNDINGS, largest, coarse)
         wide = self.wide.get(name) if off.any() else None
         if wide is not None and wide.shape == expected.shape:
             own = np.nanmax(np.abs(expected - wide), initial=0.0)
             explained = np.abs(found.astype(np.float64) - wide) <= 1.5 * own
-            limit = _is_off(expected, wide, 64 * ROUNDINGS, self.largest[name]).any()
+            limit = _is_off(expected, wide, 64 * ROUNDINGS, largest, coarse).any()
             off &= ~explained | limit
         return _at(off, found, expected) if off.any() else ""
 
 
-def _is_off(found: Array, expected: Array, roundings: int, largest: Any) -> Array:
+def _is_off(found: Array, expected: Array, roundings: int, largest: Any, coarse: float) -> Array:
     import ml_dtypes
 
     limits = ml_dtypes.finfo(found.dtype) if is_float_array(found) else np.finfo(np.float32)
+    eps = max(float(limits.eps), coarse)
     with np.errstate(all="ignore"):
         mine, other = found.astype(np.float64), expected.astype(np.float64)
         equal = (mine == other) | (np.isnan(mine) & np.isnan(other))
@@ -312,7 +325,7 @@ def _is_off(found: Array, expected: Array, roundings: int, largest: Any) -> Arra
             largest = np.broadcast_to(largest, mine.shape)
         except ValueError:
             largest = np.max(largest, initial=0.0)
-        allowed = roundings * float(limits.eps) * largest + float(limits.smallest_normal)
+        allowed = roundings * eps * largest + float(limits.smallest_normal)
         return ~(equal | (np.abs(mine - other) <= allowed))
 
 

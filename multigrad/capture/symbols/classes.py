@@ -35,7 +35,7 @@ def class_of(value: Any) -> type:
     if not isinstance(value, Value):
         return builtins.type(value)
     if value.is_number:
-        return float
+        return value.kind
     if value.node.type.kind == "scalar":
         return SCALAR_CLASSES[value.node.type.dtype]
     dialect = find_dialect(value.trace.dialect)
@@ -112,7 +112,7 @@ def is_instance(value: Any, classes: Any) -> bool:
     if not isinstance(value, Value):
         return isinstance(value, classes)
     if value.is_number:
-        return issubclass(float, classes)
+        return issubclass(value.kind, classes)
     if value.node.type.kind == "scalar":
         return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
     own, dialects = value.trace.dialect, registered_dialects()

@@ -11,25 +11,30 @@ from typing import Any
 
 from ...graph import ops
 from ...graph.ir.graph import Node
-from ...graph.ir.types import BOOL, FLOATS, SCALAR_SHAPE, T
+from ...graph.ir.types import BOOL, FLOATS, SCALAR_SHAPE, WHOLE, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import needed_shapes
 from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, cast
 from ...trace.xp import all as xp
 
+FRACTIONS = ("truediv", "pow")
 OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
 def item(x: Any) -> Any:
     """The number of a tensor of one element; of a rule it is refused."""
     type_ = x.node.type
-    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in (T, *FLOATS, BOOL):
+    taken = (T, *FLOATS, BOOL, *WHOLE)
+    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in taken:
         shape = () if type_.shape == SCALAR_SHAPE else known_shape(x)
         if shape is None:
             raise NeedsConcrete(*needed_shapes(x.node))
         if math.prod(shape) == 1:
-            one = xp.stop_gradient(x if shape == () else xp.reshape(x, ()))
+            one = x if shape == () else xp.reshape(x, ())
+            if type_.dtype in WHOLE:  # exact up to 2^24, and wide enough where the floats are not
+                return cast(one, "float32").as_whole()
+            one = xp.stop_gradient(one)
             return one if type_.dtype == BOOL else cast(one, T).as_number()
     return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
 
@@ -68,10 +73,20 @@ def _numeric(name: str) -> Any:
     def operate(self: Any, *others: Any) -> Any:
         result: Any = plain(self, *others)
         is_tensor = any(isinstance(other, Value) and not is_number(other) for other in others)
-        return result if is_tensor or not isinstance(result, Value) else result.as_number()  # type: ignore[attr-defined]
+        if is_tensor or not isinstance(result, Value):
+            return result
+        whole = name.strip("_").removeprefix("r") not in FRACTIONS and all(
+            map(_is_whole, (self, *others))
+        )
+        return result.as_whole() if whole else result.as_number()  # type: ignore[attr-defined]
 
     operate.__name__ = operate.__qualname__ = name
     return operate
+
+
+def _is_whole(other: Any) -> bool:
+    kind = other.kind if isinstance(other, Number) else type(other)
+    return kind is int
 
 
 def is_number(value: Value) -> bool:
@@ -84,6 +99,7 @@ class Number:
 
     __slots__ = ()
     is_number = True
+    kind: type = float
 
     for _name in OPERATORS:
         locals()[f"__{_name}__"] = _numeric(f"__{_name}__")
@@ -94,7 +110,7 @@ class Number:
         return value  # numbers are immutable: an augmented assignment binds the name anew
 
     def __getattr__(self, name: str) -> Any:
-        if not hasattr(float, name):
-            raise AttributeError(f"'float' object has no attribute {name!r}")
+        if not hasattr(self.kind, name):
+            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
         number = self._concrete(f"uses .{name} of a number", "Write it with math")  # type: ignore[attr-defined]
         return getattr(number, name)

@@ -53,7 +53,7 @@ from ..symbols.dtypes import (
     source_dtype,
     steps_between,
 )
-from ..symbols.items import is_number
+from ..symbols.items import Number, is_number
 from ..symbols.symbols import SymbolicDevice, SymbolicDType
 from .oracle import (
     DEPENDS,
@@ -508,7 +508,8 @@ class LibraryTypes:
         if isinstance(x, Value):
             type_ = x.node.type
             if type_.kind == "scalar" or is_number(x):
-                return Mark("number", type_.dtype if type_.dtype in NUMBERS else "float")
+                kind = x.kind.__name__ if isinstance(x, Number) else "float"
+                return Mark("number", type_.dtype if type_.dtype in NUMBERS else kind)
             return Mark(
                 "tensor", type_.dtype, self.trace.shapes.rank(x.node), x.node in self.trace.weak
             )

@@ -196,6 +196,7 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool 
         raise TypeError("to with a memory_format")
     flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
     for given in args:
+        x = places.as_tensor(x, given) if isinstance(given, Value) else x
         if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
             dtype = (own_dtype(given) or given.dtype) if hasattr(type(given), "dtype") else given
     result = x if dtype is None else cast(x, dtype)
@@ -214,6 +215,7 @@ def type_(x: Tensor, dtype: Any = None) -> Tensor:
 
 
 def type_as(x: Tensor, other: Tensor) -> Tensor:
+    x = places.as_tensor(x, other) if isinstance(other, Value) else x
     return cast(x, own_dtype(other) or other.dtype)
 
 

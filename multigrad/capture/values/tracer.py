@@ -195,6 +195,10 @@ class V(Comparing):
         """Return what stands for the Python number in a tensor of one element."""
         return Item(self.trace, self.node)
 
+    def as_whole(self) -> Whole:
+        """Return the same for an integer."""
+        return Whole(self.trace, self.node)
+
     def __getattr__(self, name: str) -> Any:
         if self.notes and name in self.notes:
             return self.notes[name]
@@ -364,6 +368,13 @@ class Item(Number, V):
     """The number in a tensor of one element."""
 
     __slots__ = ()
+
+
+class Whole(Item):
+    """The integer in one."""
+
+    __slots__ = ()
+    kind = int
 
 
 class Size(V):

@@ -10,7 +10,7 @@ import pytest
 
 import multigrad as xg
 
-from ..capture.values.test_asked_of_a_tensor import make
+from .test_asked_of_a_tensor import make
 
 pytestmark = pytest.mark.needs("torch")
 X = np.array([[0.3, -1.2, 0.6], [1.5, 0.25, -0.75]])
@@ -119,8 +119,34 @@ def by_the_device(x: Any) -> Any:
     return x * 2 if here else x.clone()
 
 
+def weighted_by_a_constant(x: Any) -> Any:
+    import torch
+
+    weights = torch.tensor([[1.0, 2.0, 1.0]]).to(x)
+    return x @ weights.T + x.new_tensor(3.0) * torch.tensor([0.1, 0.2, 0.7]).type_as(x).sum()
+
+
+def divided_by_a_count(x: Any) -> Any:
+    mask = x > 0
+    count = mask.sum().item()
+    assert isinstance(count, int)
+    twice = 2 * count + 1
+    return (x * mask).sum() / max(count, 1) + x * twice / count + (mask.sum(1) * twice).to(x)[0]
+
+
+def added_to_a_number(x: Any) -> Any:
+    import torch
+
+    total, count = torch.zeros((), device=x.device), torch.tensor(0.0)
+    for row in x:
+        total += row.float().sum()
+        count.add_(1)
+    return x * (total / count)
+
+
 def times_input(ctx: Any, grad: Any) -> Any:
-    return grad * ctx.saved_tensors[0]
+    (x,) = ctx.saved_tensors
+    return grad.sum() * x if grad.shape != x.shape else grad * x
 
 
 PROGRAMS: dict[str, tuple[Forward, Callable[[Any, Any], Any]]] = {
@@ -136,6 +162,9 @@ PROGRAMS: dict[str, tuple[Forward, Callable[[Any, Any], Any]]] = {
     "mean of a mask": (keeping_input(mean_of_the_positive), times_input),
     "scattered back": (keeping_input(scattered_back), times_input),
     "equality": (keeping_input(by_equality), times_input),
+    "constant": (keeping_input(weighted_by_a_constant), times_input),
+    "count": (keeping_input(divided_by_a_count), times_input),
+    "sum": (keeping_input(added_to_a_number), times_input),
     "device": (keeping_input(by_the_device), times_input),
 }
 
@@ -148,7 +177,7 @@ def test_it_is_the_same_as_a_graph(name: str, dtype: str, backend: Any) -> None:
     function, cls = make(*PROGRAMS[name])
     own = torch.tensor(X.astype(dtype), requires_grad=True)
     expected = cls.apply(own)
-    grad = G.astype(dtype) if expected.ndim else np.asarray(1.5, dtype)
+    grad = np.resize(G, expected.shape).astype(dtype)
     expected.backward(torch.tensor(grad))
     assert own.grad is not None
     y, pull = xg.vjp(function, backend.array(X.astype(dtype)))
