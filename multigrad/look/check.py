@@ -10,18 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.contract import Backend
 from ..backend.finding.discovery import load_backend
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.notebook import InNotebooks
-from ..graph.support.trees import optree
 from ..lowering.lower import lower_graphs
-from ..rules.in_force.vjp import vjp
 from ..rules.model.under import RuleUnder
+from .laws import Case, Law, hold
 from .subject import (
     SEED,
-    Inputs,
-    Subject,
     find_backend,
     is_float_array,
     make_inputs,
@@ -194,57 +190,16 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
     """
     subject = subject_of(obj)
     read = read_inputs(subject, inputs or make_inputs(subject))
-    owner = find_backend(backend, read)
-    with precision(owner, "float64"):
-        if subject.is_surrogate and subject.forward is not None:
-            return _compare_surrogate(subject, read, owner)
-        return _compare_numerically(subject, read, owner)
+    case = Case(subject, read, find_backend(backend, read))
+    with precision(case.backend, "float64"):
+        found = [report for _, report in hold(case, LAWS) if not isinstance(report, str)]
+    return found[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A subject on one backend, from arrays to arrays."""
-
-    subject: Subject
-    inputs: Inputs
-    backend: Backend
-
-    def tensors(self, arrays: Sequence[Array]) -> list[Any]:
-        return [self.backend.tensors.from_numpy(array) for array in arrays]
-
-    def outputs(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the float outputs, as arrays."""
-        found = self.subject.call(*self.inputs.nest(self.tensors(arrays)))
-        return self.floats(found)
-
-    def floats(self, outputs: Any) -> list[Array]:
-        flat = [y for y in optree.tree_leaves(outputs) if hasattr(y, "dtype")]
-        arrays = [np.asarray(self.backend.tensors.to_numpy(y)) for y in flat]
-        return [array for array in arrays if is_float_array(array)]
-
-    def gradients(self, arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[Array | None]:
-        """Return the gradient of each tensor."""
-        outputs, pullback = vjp(self.subject.call, *self.inputs.nest(self.tensors(arrays)))
-        flat, tree = optree.tree_flatten(outputs, none_is_leaf=True)
-        rest = iter(cotangents)
-        given = []
-        for y in flat:
-            is_float = hasattr(y, "dtype") and is_float_array(
-                np.asarray(self.backend.tensors.to_numpy(y))
-            )
-            given.append(self.backend.tensors.from_numpy(next(rest)) if is_float else None)
-        pulled = pullback(optree.tree_unflatten(tree, given))
-        leaves = optree.tree_leaves(pulled, none_is_leaf=True)
-        return [
-            None if leaves[i] is None else np.asarray(self.backend.tensors.to_numpy(leaves[i]))
-            for i in self.inputs.places
-        ]
-
-
-def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> CheckReport:
-    run = _Run(subject, inputs, backend)
+def _compare_numerically(case: Case) -> CheckReport:
+    subject, inputs = case.subject, case.inputs
     arrays = inputs.arrays("float64")
-    outputs = run.outputs(arrays)
+    outputs = case.outputs(arrays)
     generator = np.random.default_rng(SEED)
     cotangents = [
         np.ones(y.shape) if subject.is_surrogate else generator.uniform(0.5, 1.5, y.shape)
@@ -254,10 +209,10 @@ def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> 
     def weigh(arrays: Sequence[Array]) -> float:
         with np.errstate(all="ignore"):
             return float(
-                sum(np.sum(u * y) for u, y in zip(cotangents, run.outputs(arrays), strict=True))
+                sum(np.sum(u * y) for u, y in zip(cotangents, case.outputs(arrays), strict=True))
             )
 
-    found = run.gradients(arrays, cotangents)
+    found = case.gradients(arrays, cotangents)
     places: list[Place] = []
     kinks: list[Place] = []
     for n, (array, gradient) in enumerate(zip(arrays, found, strict=True)):
@@ -277,7 +232,7 @@ def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> 
     if subject.is_surrogate:
         ok = bool(places or kinks) and all(np.isfinite(p.given) for p in (*places, *kinks))
     rows = () if ok and not subject.is_surrogate else _sorted(places)
-    return _report(subject, backend, places, kinks, ok=ok, rows=rows)
+    return _report(case, places, kinks, ok=ok, rows=rows)
 
 
 def _agree(places: Sequence[Place], size: float) -> bool:
@@ -346,11 +301,11 @@ def differentiate(f: Callable[[float], float], x: float) -> tuple[float, bool]:
     return (slopes[2] + last / (ratio - 1), True) if ratio >= 2 else (slopes[2], False)
 
 
-def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> CheckReport:
+def _compare_surrogate(case: Case) -> CheckReport:
+    subject = case.subject
     assert subject.forward is not None
-    (array,) = inputs.arrays("float64")
-    run = _Run(subject, inputs, backend)
-    (given,) = run.gradients([array], [np.ones(array.shape)])
+    (array,) = case.inputs.arrays("float64")
+    (given,) = case.gradients([array], [np.ones(array.shape)])
     assert given is not None
     true = lower_graphs(RuleUnder(None, subject.forward).graphs({}), load_backend("numpy")).native
     y, pullback = true.vjp(array)
@@ -365,23 +320,21 @@ def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> Ch
         (places if settled else kinks).append(place)
     finite = (np.isfinite(p.given) for p in (*places, *kinks) if np.isfinite(p.expected))
     ok = bool(places) and all(finite)
-    return _report(subject, backend, places, kinks, ok=ok, rows=places)
+    return _report(case, places, kinks, ok=ok, rows=places)
 
 
-def _report(
-    subject: Subject, backend: Backend, places: Places, kinks: Places, *, ok: bool, rows: Places
-) -> CheckReport:
+def _report(case: Case, places: Places, kinks: Places, *, ok: bool, rows: Places) -> CheckReport:
     """Return what is said of the places that were compared."""
     largest, worst = _worst(places)
     return CheckReport(
-        subject.name,
-        backend.name,
+        case.subject.name,
+        case.backend.name,
         ok,
         max_error=largest,
         worst=worst,
         kinks=tuple(kinks),
         compared=len(places),
-        is_surrogate=subject.is_surrogate,
+        is_surrogate=case.subject.is_surrogate,
         rows=tuple(rows),
     )
 
@@ -396,3 +349,23 @@ def _worst(places: Places) -> tuple[float, Place | None]:
 
 def _sorted(places: Places) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda p: (not np.isnan(p.error), -p.error)))
+
+
+def _has_a_forward(case: Case) -> bool:
+    return case.subject.is_surrogate and case.subject.forward is not None
+
+
+LAWS = (
+    Law(
+        "surrogate",
+        "A surrogate is finite wherever the true derivative of its forward is.",
+        lambda case: "" if _has_a_forward(case) else "it is no rule under an activation",
+        _compare_surrogate,
+    ),
+    Law(
+        "derivative",
+        "The gradient is the derivative of the forward, by finite differences in float64.",
+        lambda case: "it is a surrogate, which is meant to differ" if _has_a_forward(case) else "",
+        _compare_numerically,
+    ),
+)

@@ -21,8 +21,7 @@ from ..errors import MultigradError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
-from ..functions.proof.bounded import run_bounded
-from ..functions.proof.compare import run_reference
+from ..functions.proof.compare import are_off, eps_of, margins, run_reference
 from ..functions.proof.endless import MOST_TURNS, Stoppable
 from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
@@ -34,7 +33,7 @@ from ..graph.support.notebook import InNotebooks
 from ..graph.support.trees import optree
 from .originals import Original, find_original
 from .parity import ROUNDINGS, find_names
-from .runs import Results, as_array, cotangent, run, run_compiled
+from .runs import Results, as_array, cotangent, run, run_compiled, run_graphs
 from .subject import is_float_array
 
 Array = Any
@@ -244,18 +243,10 @@ class _Oracle:
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
         given: dict[str, Any] = {}
-        floats = [a for a in leaves if isinstance(a, np.ndarray) and is_float_array(a)]
+        arrays = [a for a in leaves if isinstance(a, np.ndarray)]
         for leaf, value in zip(layout.leaves, leaves, strict=True):
-            is_float = isinstance(value, np.ndarray) and is_float_array(value)
-            given[leaf.name] = value.astype(np.float64) if is_float else value
-        if graphs.is_random:
-            given["key"] = random.fold_in(key_from_int(KEY), 0)
-        dtype = floats[0].dtype if floats else np.dtype("float32")
-        outputs = run_bounded(graphs.forward, given, dtype)
-        for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
-            shape = np.shape(output.value)
-            given[name] = cotangent(n, shape)
-        gradients = dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
+            given[leaf.name] = _widen(value)
+        outputs, gradients = run_graphs(graphs, given, arrays, cotangent, KEY)
         met = {}
         names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
         for name, output in zip(names, outputs, strict=True):
@@ -314,19 +305,14 @@ class _Oracle:
 
 
 def _is_off(found: Array, expected: Array, roundings: int, largest: Any, coarse: float) -> Array:
-    import ml_dtypes
-
-    limits = ml_dtypes.finfo(found.dtype) if is_float_array(found) else np.finfo(np.float32)
-    eps = max(float(limits.eps), coarse)
-    with np.errstate(all="ignore"):
-        mine, other = found.astype(np.float64), expected.astype(np.float64)
-        equal = (mine == other) | (np.isnan(mine) & np.isnan(other))
-        try:
-            largest = np.broadcast_to(largest, mine.shape)
-        except ValueError:
-            largest = np.max(largest, initial=0.0)
-        allowed = roundings * eps * largest + float(limits.smallest_normal)
-        return ~(equal | (np.abs(mine - other) <= allowed))
+    """Return which elements differ; where the original overflows, inf is no excuse."""
+    if not is_float_array(found):
+        found, coarse = found.astype(np.float64), max(coarse, eps_of(np.float32))
+    try:
+        largest = np.broadcast_to(largest, found.shape)
+    except ValueError:
+        largest = np.max(largest, initial=0.0)
+    return are_off(*margins(found, expected, largest, roundings, eps=coarse, overflows=False))
 
 
 def _at(off: Any, found: Array, expected: Array) -> str:

@@ -15,19 +15,18 @@ from ..backend.finding.discovery import backends, load_backend
 from ..errors import TraceError
 from ..functions.calls.arguments import Layout
 from ..functions.function import Function
-from ..functions.proof.bounded import Bounded, run_bounded
+from ..functions.proof.bounded import Bounded
+from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
 from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
-from ..graph import random
-from ..graph.random import key_from_int
 from ..graph.support.notebook import InNotebooks
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.context import use
 from ..rules.in_force.activation import Activation
-from ..rules.in_force.vjp import vjp
 from ..rules.model.under import put_under
 from ..trace.scope.present import at_present
+from .runs import ones, run_arrays, run_graphs
 from .subject import (
     Inputs,
     Subject,
@@ -192,23 +191,12 @@ def _run(
     widest = "float64" if any(array.dtype.itemsize == 8 for array in arrays) else "float32"
     call, keyed = _keyed(subject)
     with precision(backend, widest), keyed:
-        tensors = [backend.tensors.from_numpy(array) for array in arrays]
-        outputs, pullback = vjp(call, *inputs.nest(tensors))
-        flat, tree = optree.tree_flatten(outputs, none_is_leaf=True)
-        found = [np.asarray(backend.tensors.to_numpy(y)) for y in flat if hasattr(y, "dtype")]
-        given = [
-            backend.tensors.from_numpy(np.ones_like(np.asarray(backend.tensors.to_numpy(y))))
-            if hasattr(y, "dtype") and is_float_array(np.asarray(backend.tensors.to_numpy(y)))
-            else None
-            for y in flat
-        ]
-        pulled = optree.tree_leaves(pullback(optree.tree_unflatten(tree, given)), none_is_leaf=True)
-        gradients = [pulled[i] for i in inputs.places]
-        return found + [
-            np.asarray(backend.tensors.to_numpy(gradient))
-            for gradient, array in zip(gradients, arrays, strict=True)
-            if is_float_array(array)
-        ]
+        found = run_arrays(call, backend, inputs.nest(arrays), ones)
+    return found.outputs + [
+        np.zeros_like(array) if gradient is None else gradient
+        for gradient, array in zip(found.gradients, arrays, strict=True)
+        if is_float_array(array)
+    ]
 
 
 def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
@@ -229,15 +217,8 @@ def _expect(
     """Return what is compared, and its values in float64."""
     graphs, fixed = _graphs(subject, inputs, arrays)
     wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]
-    given: dict[str, Any] = {**fixed, **dict(zip(graphs.inputs, wide, strict=True))}
-    if graphs.is_random:
-        given["key"] = random.fold_in(key_from_int(KEY), 0)
-    floats = [array.dtype for array in arrays if is_float_array(array)]
-    dtype = floats[0] if floats else np.dtype("float32")
-    outputs = run_bounded(graphs.forward, given, dtype)
-    for name, output in zip(graphs.cotangents, outputs, strict=True):
-        given[name] = np.ones_like(np.asarray(output.value, np.float64))
-    found = dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
+    given = {**fixed, **dict(zip(graphs.inputs, wide, strict=True))}
+    outputs, found = run_graphs(graphs, given, arrays, ones, KEY)
     whats = list(graphs.outputs)
     rows = list(outputs)
     for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):
@@ -291,25 +272,15 @@ def _compare(
         same = bool(np.array_equal(found, expected))
         problem = "" if same else "it differs"
         return row(ok=same, max_ulp=0.0, max_abs=0.0, allowed=0.0, problem=problem)
-    import ml_dtypes
-
-    limits = ml_dtypes.finfo(found.dtype)
+    error, allowed = margins(found, expected, bounded.largest, ROUNDINGS)
+    off = are_off(error, allowed)
     with np.errstate(all="ignore"):
         mine = found.astype(np.float64)
-        # What is too large for the dtype is inf.
-        rounded = expected.astype(found.dtype).astype(np.float64)
-        equal = (mine == rounded) | (np.isnan(mine) & np.isnan(expected))
-        error = np.where(equal, 0.0, np.abs(mine - expected))
-        allowed = ROUNDINGS * float(limits.eps) * np.broadcast_to(bounded.largest, error.shape)
-        allowed = np.maximum(allowed, float(limits.smallest_normal))  # subnormals may be flushed
-        fits = equal | (error <= allowed)
         other = reference.astype(np.float64)
         unit = (
             np.spacing(np.abs(found).astype(found.dtype)).astype(np.float64)
             if found.dtype.name != "bfloat16"
-            else np.maximum(
-                np.abs(mine) * float(limits.eps), float(limits.smallest_normal) * float(limits.eps)
-            )
+            else eps_of(found.dtype) * np.maximum(np.abs(mine), smallest_of(found.dtype))
         )
         apart = np.where(
             (mine == other) | (np.isnan(mine) & np.isnan(other)), 0.0, np.abs(mine - other) / unit
@@ -317,11 +288,11 @@ def _compare(
     share = np.where(np.isnan(error), np.inf, error / allowed) + allowed * 1e-30
     worst = np.argmax(share) if error.size else 0
     problem = ""
-    if not np.all(fits):
+    if off.any():
         index = tuple(int(i) for i in np.unravel_index(worst, error.shape))
         problem = f"at {index}: {mine[index]:.9g}, in float64 {expected[index]:.9g}"
     return row(
-        ok=bool(np.all(fits)),
+        ok=not off.any(),
         max_ulp=float(np.max(apart, initial=0.0)),
         max_abs=float(np.max(error, initial=0.0)),
         allowed=float(allowed.reshape(-1)[worst]) if error.size else 0.0,

@@ -1,12 +1,12 @@
-"""One run of a function on a backend: arrays in, and arrays of its outputs and gradients out, by
-name.
+"""One run of a function, on a backend or as its graphs mean it: arrays in, and arrays of its
+outputs and gradients out.
 
-The cotangents are always the same, so that runs of the same function can be compared.
+What compares runs gives each of them the same cotangents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +15,17 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..functions.calls.arguments import flatten, owner_of
+from ..functions.proof.bounded import Bounded, run_bounded
+from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.random import key_from_int
+from ..lowering.function_graph import FunctionGraph
 from ..rules.in_force.vjp import vjp_leaves
 from .subject import as_float, is_float_array, precision
 
 Array = Any
 Results = dict[str, Any]
+Cotangents = Callable[[int, tuple[int, ...]], Array]  # of the n-th output, by its shape
 SEED = 20  # of the cotangents
 
 
@@ -31,6 +36,7 @@ class _Arguments:
     leaves: tuple[Any, ...]
     tree: Any
     places: tuple[int, ...]
+    cotangents: Cotangents
 
     @property
     def arrays(self) -> list[Array]:
@@ -54,14 +60,16 @@ class _Arguments:
         for place, tensor in zip(self.places, tensors, strict=True):
             given[place] = tensor
         outputs, _, pull = vjp_leaves(call, given, self.tree, backend)
-        gradients = pull([_cotangent(n, each, backend) for n, each in enumerate(outputs)])
+        gradients = pull(
+            [_as_cotangent(n, each, backend, self.cotangents) for n, each in enumerate(outputs)]
+        )
         return outputs, [gradients[place] for place in self.places]
 
 
-def _read(inputs: Sequence[Any]) -> _Arguments:
+def _read(inputs: Sequence[Any], cotangents: Cotangents) -> _Arguments:
     leaves, tree = flatten(tuple(inputs), {})
     places = (i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray))
-    return _Arguments(tuple(leaves), tree, tuple(places))
+    return _Arguments(tuple(leaves), tree, tuple(places), cotangents)
 
 
 def as_array(value: Any) -> Any:
@@ -70,9 +78,34 @@ def as_array(value: Any) -> Any:
     return value if owner is None else np.asarray(owner.tensors.to_numpy(value))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run gave: arrays, in the order of the outputs and of the arrays among the inputs.
+
+    Attributes:
+        outputs: those that are tensors.
+        gradients: None where there is none.
+    """
+
+    outputs: list[Array]
+    gradients: list[Array | None]
+
+
+def run_arrays(
+    call: Callable[..., Any], backend: Backend, inputs: Sequence[Any], cotangents: Cotangents
+) -> Outcome:
+    """Run forward and backward with these cotangents, in the backend's mode of the moment."""
+    given = _read(inputs, cotangents)
+    outputs, gradients = given.differentiate(call, backend, given.tensors(backend))
+    return Outcome(
+        [_to_array(backend, each) for each in outputs if owner_of(each) is not None],
+        [_to_array(backend, each) for each in gradients],
+    )
+
+
 def run(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
     """Return outputs, and gradients of the float tensors among the inputs, by name."""
-    given = _read(inputs)
+    given = _read(inputs, cotangent)
     with given.mode(backend), np.errstate(all="ignore"):
         outputs, gradients = given.differentiate(call, backend, given.tensors(backend))
         found = [_to_array(backend, each) for each in outputs]
@@ -82,7 +115,7 @@ def run(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Re
 
 def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
     """Do the same in one program of the framework's compiler."""
-    given, plain = _read(inputs), []
+    given, plain = _read(inputs, cotangent), []
 
     def run_all(*tensors: Any) -> list[Any]:
         outputs, gradients = given.differentiate(call, backend, tensors)
@@ -99,17 +132,48 @@ def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[An
     return _name(found[:count], found[count:], given.arrays)
 
 
-def _cotangent(n: int, output: Any, backend: Backend) -> Any:
-    """Return a cotangent for the n-th output, always the same; None where it is no float tensor."""
+def _as_cotangent(n: int, output: Any, backend: Backend, cotangents: Cotangents) -> Any:
+    """Return the cotangent of the n-th output; None where it is no float tensor."""
     if owner_of(output) is None or dtype_name(output.dtype) not in FLOATS:
         return None
     shape = tuple(int(length) for length in output.shape)
-    return backend.tensors.from_numpy(as_float(cotangent(n, shape), dtype_name(output.dtype)))
+    return backend.tensors.from_numpy(as_float(cotangents(n, shape), dtype_name(output.dtype)))
 
 
 def cotangent(n: int, shape: tuple[int, ...]) -> Array:
-    """Return the cotangent of the n-th output in float64."""
+    """Return a cotangent for the n-th output in float64, always the same."""
     return np.asarray(np.random.default_rng((SEED, n)).standard_normal(shape))
+
+
+def ones(n: int, shape: tuple[int, ...]) -> Array:
+    """Return a cotangent of ones."""
+    return np.ones(shape)
+
+
+def run_graphs(
+    graphs: FunctionGraph,
+    given: Mapping[str, Any],
+    arrays: Sequence[Any],
+    cotangents: Cotangents,
+    key: int,
+) -> tuple[list[Bounded], dict[str, Bounded]]:
+    """Return what graphs mean in float64, with the largest value on the way: the outputs, and the
+    gradients by the inputs' names.
+
+    Args:
+        given: floats in float64, and numbers, by name.
+        arrays: the inputs in their own dtypes, in which numbers are drawn.
+        key: of the draws.
+    """
+    given = dict(given)
+    if graphs.is_random:
+        given["key"] = random.fold_in(key_from_int(key), 0)
+    floats = [each.dtype for each in arrays if is_float_array(each)]
+    dtype = floats[0] if floats else np.dtype("float32")
+    outputs = run_bounded(graphs.forward, given, dtype)
+    for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
+        given[name] = cotangents(n, np.shape(output.value))
+    return outputs, dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
 
 
 def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Array]) -> Results:

@@ -94,6 +94,48 @@ def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
         return function(*[given[name] for name in body.parameters]) if body.results else ()
 
 
+def margins(
+    found: Array,
+    expected: Array,
+    largest: Any,
+    roundings: float,
+    *,
+    eps: float = 0.0,
+    half: bool = False,
+    overflows: bool = True,
+) -> tuple[Array, Array]:
+    """Return how far each float is from what is expected, and how far it may be: some roundings of
+    the largest value on the way, and what is flushed to zero.
+
+    Args:
+        largest: for all, or for each element.
+        eps: of the coarsest dtype on the way; a wider result holds what was rounded there.
+        half: whether half of the digits are enough, beside that.
+        overflows: whether inf is right where what is expected is too large for the dtype.
+    """
+    import ml_dtypes
+
+    limits = ml_dtypes.finfo(found.dtype)
+    eps = max(float(limits.eps), eps)
+    with np.errstate(all="ignore"):
+        mine, wide = found.astype(np.float64), expected.astype(np.float64)
+        meant = wide.astype(found.dtype).astype(np.float64) if overflows else wide
+        equal = (mine == meant) | (np.isnan(mine) & np.isnan(wide))
+        allowed = roundings * eps * np.broadcast_to(largest, wide.shape)
+        allowed = allowed + float(limits.smallest_normal)
+        if half and eps < 1e-3:
+            alike = np.sqrt(eps) * np.minimum(np.abs(mine), np.abs(wide))
+            allowed = np.maximum(allowed, alike)
+        return np.where(equal, 0.0, np.abs(mine - wide)), allowed
+
+
+def are_off(error: Array, allowed: Array) -> Array:
+    """Return which elements are farther off than they may be; where either is NaN, all but equal
+    ones.
+    """
+    return np.asarray(~((error == 0.0) | (error <= allowed)))
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
     """How far from an original's results those of its graph may lie.
@@ -113,20 +155,8 @@ class Judge:
         """Return which elements of an original's result are not what is expected."""
         if not is_float(found):
             return np.asarray(found != expected)
-        import ml_dtypes
-
-        limits = ml_dtypes.finfo(found.dtype)
-        eps = max(float(limits.eps), self.eps)  # a wider result holds what was rounded on the way
-        with np.errstate(all="ignore"):
-            mine, wide = found.astype(np.float64), expected.astype(np.float64)
-            rounded = wide.astype(found.dtype).astype(np.float64)  # too large for the dtype is inf
-            equal = (mine == rounded) | (np.isnan(mine) & np.isnan(wide))
-            allowed = ROUNDINGS * min(self.ops + 1, MOST_OPS) * eps
-            allowed = allowed * np.broadcast_to(largest, wide.shape) + float(limits.smallest_normal)
-            if self.half and eps < 1e-3:
-                alike = np.sqrt(eps) * np.minimum(np.abs(mine), np.abs(wide))
-                allowed = np.maximum(allowed, alike)
-            return np.asarray(~(equal | (np.abs(mine - wide) <= allowed)))
+        roundings = ROUNDINGS * min(self.ops + 1, MOST_OPS)
+        return are_off(*margins(found, expected, largest, roundings, eps=self.eps, half=self.half))
 
 
 def find_difference(
