@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from ..graph import ops
 from ..graph.ir.op import Op
+from ..graph.ops.composites import compose, parts_of
 from .contract import Autodiff, Backend, Kernels, Tensors
-from .shared_activations import activations
 
 Row = Callable[..., Any]
 Tensor = Any
@@ -24,50 +24,13 @@ def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
 
 
 def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[Op, Row]:
-    """Return rows that frameworks have in common, made of a backend's own, which override them.
+    """Return the rows that a backend has none for, of what their ops are made of.
 
     Args:
         rows: the backend's own.
         widened: makes a function compute 16-bit floats in float32 and round once.
     """
-    absolute, tanh, clip = rows[ops.ABS], rows[ops.TANH], rows[ops.CLIP]
-    quantile, all_sum = rows[ops.QUANTILE], rows.get(ops.ALL_SUM)
-    where = rows[ops.WHERE]
-
-    @widened
-    def lerp(a: Tensor, b: Tensor, weight: Any) -> Tensor:
-        way = b - a
-        from_a, from_b = a + weight * way, b - (1.0 - weight) * way
-        if isinstance(weight, int | float):
-            return from_a if abs(weight) < 0.5 else from_b
-        return where(absolute(weight) < 0.5, from_a, from_b)
-
-    @widened
-    def soft_sign(x: Tensor) -> Tensor:
-        return x / (1.0 + absolute(x))
-
-    @widened
-    def tanh_shrink(x: Tensor) -> Tensor:
-        return x - tanh(x)
-
-    @widened
-    def sparse_sigmoid(x: Tensor) -> Tensor:
-        return 0.5 * (clip(x, -1.0, 1.0) + 1.0)
-
-    def hard_tanh(x: Tensor, *, min: float, max: float) -> Tensor:
-        return clip(x, min, max)
-
-    @widened
-    def hard_sigmoid(x: Tensor) -> Tensor:
-        return clip(x + 3.0, 0.0, 6.0) / 6.0
-
-    @widened
-    def hard_silu(x: Tensor) -> Tensor:
-        # The frameworks' own multiply by up to 6 before they divide, and overflow.
-        return x * hard_sigmoid(x)
-
-    def median(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-        return quantile(x, axis=axis, keepdims=keepdims, q=0.5)  # torch's own: the lower of two
+    all_sum = rows.get(ops.ALL_SUM)
 
     def all_norm(x: Tensor, of: Tensor, *, names: Any, ord: float) -> Tensor:
         @widened
@@ -79,9 +42,16 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
 
         return whole(x)
 
-    found = {**activations(rows, widened), **rows_of(locals())}
+    found = rows_of(locals())
     if all_sum is None:  # listed as unsupported, as this is then
         del found[ops.ALL_NORM]
+    waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None and op not in rows]
+    known = {**rows, **found}
+    while ready := [op for op in waiting if all(p in known or p.symbol for p in parts_of(op))]:
+        for op in ready:
+            row = compose(op, known)
+            known[op] = found[op] = widened(row) if op.rounds else row
+        waiting = [op for op in waiting if op not in found]
     return found
 
 

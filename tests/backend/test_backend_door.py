@@ -167,4 +167,6 @@ def test_compositions_are_made_of_the_backends_own_rows() -> None:
         attrs = {"axis": 0, "keepdims": False} if op is door.ops.MEDIAN else attrs
         attrs = {"names": None, "ord": 2} if op is door.ops.ALL_NORM else attrs
         operands = (x if attrs.get("ord") is None else abs(x), x[::-1], x**2)[: len(op.operands)]
-        np.testing.assert_allclose(composed[op](*operands, **attrs), op.numpy(*operands, **attrs))
+        with np.errstate(all="ignore"):
+            result = composed[op](*operands, **attrs)
+            np.testing.assert_allclose(result, op.numpy(*operands, **attrs))

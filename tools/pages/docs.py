@@ -7,6 +7,7 @@ with what is written here.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -91,8 +92,8 @@ def render_ops() -> str:
         "The last columns say what each backend runs: its framework's `kernel`; the kernel "
         "`adapted` (16-bit floats computed in float32 and rounded once, numbers and devices "
         "brought together); a short function of its `own`, where names and defaults differ or "
-        "where the kernel is wrong or missing (see [differences](differences.md)); or the `infix` "
-        "operator.",
+        "where the kernel is wrong or missing (see [differences](differences.md)); what the op is "
+        "`made of`, by the rows of other ops; or the `infix` operator.",
         table(header, rows),
     )
 
@@ -111,6 +112,8 @@ def status(op: Op, backend: Backend) -> str:
     native: Any = backend.kernels.rows.get(op)
     if native is None:
         return "infix"
+    if op.made_of is not None and getattr(inspect.unwrap(native), "func", None) is op.made_of:
+        return "made of"
     own = (getattr(native, "__module__", "") or "").startswith("multigrad")
     return "own" if own else "adapted" if hasattr(native, "__wrapped__") else "kernel"
 

@@ -31,10 +31,6 @@ def heaviside(x: Tensor) -> Tensor:
     return (x > 0).astype(x.dtype)
 
 
-def relu6(x: Tensor) -> Tensor:
-    return jax.nn.relu6(x)
-
-
 def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
     return jax.nn.leaky_relu(x, slope)
 
@@ -45,16 +41,6 @@ def elu(x: Tensor, *, alpha: float) -> Tensor:
 
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     return jax.nn.gelu(accumulated(x), approximate=approximate).astype(x.dtype)
-
-
-@widened
-def squareplus(x: Tensor, *, b: float) -> Tensor:
-    # The square is not formed, and below zero the two terms would cancel. XLA sums 0.5 x and 0.5
-    # root before it halves, beyond the range: so each is halved where it is made.
-    half = 0.5 * x
-    root = jnp.hypot(half, 0.5 * b**0.5)
-    # Below zero half of the smallest normal number would be taken for zero, and 0 / 0 for b = 0.
-    return jnp.where(x >= 0, half + root, 0.5 * b / (jnp.abs(x) + 2.0 * root))
 
 
 OPS: dict[Op, Callable[..., Any]] = {

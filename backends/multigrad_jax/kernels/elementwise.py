@@ -14,12 +14,10 @@ from jax.scipy import special
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.elementwise.special import MILLS_FROM, inverse_mills
 
 from .. import versions
 
 Tensor = Any
-ROOT_HALF = math.sqrt(0.5)
 
 
 def accumulated(x: Tensor) -> Tensor:
@@ -54,14 +52,6 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     return jnp.full_like(x, value, dtype=dtype)
-
-
-def reciprocal(x: Tensor) -> Tensor:
-    return 1 / x
-
-
-def frac(x: Tensor) -> Tensor:
-    return x - jnp.trunc(x)
 
 
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
@@ -156,12 +146,6 @@ def atanh(x: Tensor) -> Tensor:
     return jnp.copysign(0.5 * log1p(2.0 * size / (1.0 - size)), x)
 
 
-def xlog1py(a: Tensor, b: Tensor) -> Tensor:
-    b = jnp.asarray(b)
-    none = (a == 0) & ~jnp.isnan(b)
-    return jnp.where(none, 0.0, a * log1p(jnp.where(none, 0.0, b)))
-
-
 @widened
 def sinc(x: Tensor) -> Tensor:
     # jax 0.11 gives 0 at both infinities, earlier ones NaN as NumPy.
@@ -176,21 +160,6 @@ def erfinv(x: Tensor) -> Tensor:
     error = jnp.where(size < 0.5, jax.lax.erf(root) - x, tail)
     refined = root - error * (math.sqrt(math.pi) / 2) * jnp.exp(root * root)
     return jnp.where(size < 1.0, refined, root)
-
-
-@widened
-def ndtr(x: Tensor) -> Tensor:
-    return 0.5 * jax.lax.erfc(-ROOT_HALF * x)
-
-
-@widened
-def log_ndtr(x: Tensor) -> Tensor:
-    # jax.scipy.special.log_ndtr is off by 1e5 eps around 5 in float64.
-    middle = jnp.log(0.5 * jax.lax.erfc(-ROOT_HALF * jnp.clip(x, -MILLS_FROM, 1.0)))
-    right = log1p(-0.5 * jax.lax.erfc(ROOT_HALF * jnp.maximum(x, 1.0)))
-    mills = inverse_mills(jnp.maximum(-x, MILLS_FROM))
-    left = -0.5 * x * x - jnp.log(mills * math.sqrt(2 * math.pi))
-    return jnp.where(x < -MILLS_FROM, left, jnp.where(x > 1.0, right, middle))
 
 
 @widened
@@ -249,7 +218,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LOG10: widened(jnp.log10),
     ops.LOGADDEXP: widened(jnp.logaddexp),
     ops.XLOGY: widened(versions.xlogy),
-    ops.XLOG1PY: widened(xlog1py),
     ops.TAN: jnp.tan,
     ops.ASIN: jnp.arcsin,
     ops.ACOS: jnp.arccos,

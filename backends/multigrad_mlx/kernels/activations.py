@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import mlx.core as mx
 
 from multigrad.backend import rows_of
 
-from .elementwise import exp, hypot, widened
-from .error_functions import ndtr
+from .elementwise import exp, widened
 
 Tensor = Any
 
@@ -45,23 +43,8 @@ def relu(x: Tensor) -> Tensor:
 
 @widened
 def elu(x: Tensor, *, alpha: float) -> Tensor:
+    # mx.minimum of -0 and 0 is 0, which would lose the sign.
     return mx.where(x >= 0, x, alpha * mx.expm1(mx.minimum(x, 0.0)))
-
-
-@widened
-def gelu(x: Tensor, *, approximate: bool) -> Tensor:
-    if approximate:
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-        return 0.5 * x * (1.0 + mx.tanh(inner))
-    return x * ndtr(x)
-
-
-@widened
-def squareplus(x: Tensor, *, b: float) -> Tensor:
-    # The square is not formed, and below zero the two terms would cancel.
-    half = 0.5 * x
-    root = hypot(half, mx.array(0.5 * b**0.5, x.dtype))
-    return mx.where(x >= 0, half + root, 0.5 * b / (mx.abs(x) + 2.0 * root))
 
 
 OPS = rows_of(vars())

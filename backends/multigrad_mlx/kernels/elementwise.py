@@ -80,18 +80,6 @@ def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     return mx.broadcast_to(as_array(value, kind), x.shape)
 
 
-def reciprocal(x: Tensor) -> Tensor:
-    return 1 / x
-
-
-def frac(x: Tensor) -> Tensor:
-    return x - trunc(x)
-
-
-def trunc(x: Tensor) -> Tensor:
-    return mx.where(x < 0, mx.ceil(x), mx.floor(x))
-
-
 def power(a: Any, b: Any) -> Tensor:
     if isinstance(b, int | float) and b == 2:
         return mx.square(a)
@@ -109,22 +97,6 @@ def signbit(x: Tensor) -> Tensor:
 @widened
 def copysign(a: Tensor, b: Tensor) -> Tensor:
     return mx.where(signbit(b), -mx.abs(a), mx.abs(a))
-
-
-@widened
-def cbrt(x: Tensor) -> Tensor:
-    size = mx.abs(x)
-    root = mx.power(size, 1 / 3)
-    refined = root - (root - size / (root * root)) / 3.0  # pow alone knows 1/3 to eps only
-    return copysign(mx.where((size > 0) & (size < math.inf), refined, size), x)
-
-
-@widened
-def hypot(a: Tensor, b: Tensor) -> Tensor:
-    large, small = mx.maximum(mx.abs(a), mx.abs(b)), mx.minimum(mx.abs(a), mx.abs(b))
-    ratio = mx.where(large > 0, small / large, 0.0)
-    length = large * mx.sqrt(1.0 + ratio * ratio)
-    return mx.where(mx.isinf(a) | mx.isinf(b), math.inf, length)
 
 
 @widened
@@ -173,18 +145,6 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     whole = mx.floor(ratio)
     whole = mx.where(ratio - whole > 0.5, whole + 1.0, whole)
     return mx.where(b == 0, a / b, whole)
-
-
-@widened
-def fmax(a: Tensor, b: Tensor) -> Tensor:
-    larger = mx.where(mx.isnan(b), a, mx.maximum(a, b))
-    return mx.where(mx.isnan(a), b, larger)
-
-
-@widened
-def fmin(a: Tensor, b: Tensor) -> Tensor:
-    smaller = mx.where(mx.isnan(b), a, mx.minimum(a, b))
-    return mx.where(mx.isnan(a), b, smaller)
 
 
 def nextafter(a: Tensor, b: Tensor) -> Tensor:
@@ -264,34 +224,6 @@ def cos(x: Tensor) -> Tensor:
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     apart = mx.maximum(a, b) + mx.log1p(exp(-mx.abs(a - b)))
     return mx.where(a == b, a + LOG_2, apart)
-
-
-@widened
-def xlogy(a: Tensor, b: Tensor) -> Tensor:
-    none = (a == 0) & ~mx.isnan(b)
-    return mx.where(none, 0.0, a * mx.log(mx.where(none, 1.0, b)))
-
-
-@widened
-def xlog1py(a: Tensor, b: Tensor) -> Tensor:
-    none = (a == 0) & ~mx.isnan(b)
-    return mx.where(none, 0.0, a * mx.log1p(mx.where(none, 0.0, b)))
-
-
-@widened
-def sinc(x: Tensor) -> Tensor:
-    angle = math.pi * mx.where(x == 0, 1.0, x)
-    return mx.where(x == 0, 1.0, sin(angle) / angle)
-
-
-@widened
-def deg2rad(x: Tensor) -> Tensor:
-    return x * (math.pi / 180)
-
-
-@widened
-def rad2deg(x: Tensor) -> Tensor:
-    return x * (180 / math.pi)
 
 
 # --- bits --------------------------------------------------------------------------------------

@@ -12,12 +12,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import MILLS_FROM, inverse_mills, random, rows_of
+from multigrad.backend import random, rows_of
 
 from .elementwise import clip, exp, widened
 
 Tensor = Any
-ROOT_HALF = math.sqrt(0.5)
 # fmt: off
 ERF_FLOAT32 = (
     1.231640173e-6, -1.766908081e-5, 0.0002175119898, -0.002285419529, 0.01985249772,
@@ -95,18 +94,4 @@ def erfinv(x: Tensor) -> Tensor:
         return mx.where(mx.abs(wide) < 1.0, inside, outside).astype(x.dtype)
 
 
-@widened
-def ndtr(x: Tensor) -> Tensor:
-    return 0.5 * erfc(-ROOT_HALF * x)
-
-
-@widened
-def log_ndtr(x: Tensor) -> Tensor:
-    middle = mx.log(0.5 * erfc(-ROOT_HALF * clip(x, -MILLS_FROM, 1.0)))
-    right = mx.log1p(-0.5 * erfc(ROOT_HALF * mx.maximum(x, 1.0)))
-    mills = inverse_mills(mx.maximum(-x, MILLS_FROM))
-    left = -0.5 * x * x - mx.log(mills * math.sqrt(2 * math.pi))
-    return mx.where(x < -MILLS_FROM, left, mx.where(x > 1.0, right, middle))
-
-
-OPS = rows_of({name: globals()[name] for name in ("erf", "erfc", "erfinv", "ndtr", "log_ndtr")})
+OPS = rows_of({name: globals()[name] for name in ("erf", "erfc", "erfinv")})

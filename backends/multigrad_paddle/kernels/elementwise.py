@@ -166,10 +166,6 @@ def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     return paddle.expand(constant(value, dtype or x.dtype), x.shape)
 
 
-def trunc(x: Tensor) -> Tensor:
-    return paddle.trunc(x)
-
-
 def sqrt(x: Tensor) -> Tensor:
     # paddle.sqrt (3.3): NaN at infinity, and 0 for subnormal numbers.
     near = x.astype(FLOAT64)
@@ -182,11 +178,6 @@ def rsqrt(x: Tensor) -> Tensor:
 
 
 @widened
-def frac(x: Tensor) -> Tensor:
-    return x - paddle.trunc(x)
-
-
-@widened
 def signbit(x: Tensor) -> Tensor:
     kind = paddle.int64 if x.dtype == FLOAT64 else paddle.int32
     return x.view(kind) < 0 if x.size else x < 0
@@ -196,16 +187,6 @@ def signbit(x: Tensor) -> Tensor:
 def copysign(a: Tensor, b: Tensor) -> Tensor:
     size = paddle.abs(a)
     return paddle.where(signbit(b), -size, size)
-
-
-@widened
-def cbrt(x: Tensor) -> Tensor:
-    size = paddle.abs(x)
-    inside = (size > 0) & (size < math.inf)
-    safe = where(inside, size, 1.0)
-    root = power(safe, 1 / 3)
-    refined = root - (root - safe / (root * root)) / 3  # Newton: pow alone knows 1/3 to eps only
-    return copysign(paddle.where(inside, refined, size), x)
 
 
 @aligned
@@ -258,18 +239,6 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     return paddle.where(equal(b, 0), a / b, whole)
 
 
-@aligned
-def fmax(a: Tensor, b: Tensor) -> Tensor:
-    larger = paddle.where(paddle.isnan(b), a, paddle.maximum(a, b))
-    return paddle.where(paddle.isnan(a), b, larger)
-
-
-@aligned
-def fmin(a: Tensor, b: Tensor) -> Tensor:
-    smaller = paddle.where(paddle.isnan(b), a, paddle.minimum(a, b))
-    return paddle.where(paddle.isnan(a), b, smaller)
-
-
 @widened
 def exp(x: Tensor) -> Tensor:
     # paddle.exp (3.3, CPU) ends at 3e-39 (float64: 6e-309), for minus infinity too.
@@ -281,44 +250,6 @@ def exp(x: Tensor) -> Tensor:
 @widened
 def exp2(x: Tensor) -> Tensor:
     return power(2.0, x)
-
-
-@aligned
-def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    gap = where(equal(a, b), 0.0, -paddle.abs(a - b))
-    return paddle.maximum(a, b) + paddle.log1p(exp(gap))
-
-
-def times_log(a: Tensor, b: Tensor, log: Callable[[Tensor], Tensor]) -> Tensor:
-    """a log(b), which is 0 where a is, unless b is NaN."""
-    none = equal(a, 0) & ~paddle.isnan(b)
-    return where(none, 0.0, a * log(where(none, 1.0, b)))
-
-
-@aligned
-def xlogy(a: Tensor, b: Tensor) -> Tensor:
-    return times_log(a, b, paddle.log)
-
-
-@aligned
-def xlog1py(a: Tensor, b: Tensor) -> Tensor:
-    return times_log(a, b, paddle.log1p)
-
-
-@widened
-def sinc(x: Tensor) -> Tensor:
-    angle = math.pi * where(equal(x, 0), 1.0, x)
-    return where(equal(x, 0), 1.0, paddle.sin(angle) / angle)
-
-
-@widened
-def deg2rad(x: Tensor) -> Tensor:
-    return x * (math.pi / 180)
-
-
-@widened
-def rad2deg(x: Tensor) -> Tensor:
-    return x * (180 / math.pi)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:

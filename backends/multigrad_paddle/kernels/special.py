@@ -84,11 +84,6 @@ ERFC_FAR = (
 )  # fmt: skip
 
 
-@widened
-def ndtr(x: Tensor) -> Tensor:
-    return 0.5 * erfc(-ROOT_HALF * x)
-
-
 def ndtri(x: Tensor) -> Tensor:
     """By erfinv, and in the tails by Newton's method on the logarithm."""
     near = x.astype(FLOAT64)

@@ -14,13 +14,11 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops, random
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST
-from multigrad.graph.ops.elementwise.special import MILLS_FROM, inverse_mills
 
 from . import bits
 from .random import NAMESPACE
 
 Tensor = Any
-ROOT_HALF = math.sqrt(0.5)
 TINY = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
 INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
@@ -116,38 +114,8 @@ def erf(x: Tensor) -> Tensor:
     return tf.math.erf(clip(x, -6.0, 6.0) if x.dtype == tf.float64 else x)
 
 
-def trunc(x: Tensor) -> Tensor:
-    return tf.where(x < 0, tf.math.ceil(x), tf.floor(x))
-
-
-def frac(x: Tensor) -> Tensor:
-    return x - trunc(x)
-
-
 def signbit(x: Tensor) -> Tensor:
     return tf.bitcast(x, INTEGERS[x.dtype.size]) < 0
-
-
-@widened
-def copysign(a: Tensor, b: Tensor) -> Tensor:
-    return tf.where(signbit(b), -tf.abs(a), tf.abs(a))
-
-
-@widened
-def cbrt(x: Tensor) -> Tensor:
-    size = tf.abs(x)
-    root = tf.pow(size, 1 / 3)
-    refined = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
-    return copysign(tf.where((size > 0) & (size < math.inf), refined, size), x)
-
-
-@widened
-def hypot(a: Tensor, b: Tensor) -> Tensor:
-    large, small = tf.maximum(tf.abs(a), tf.abs(b)), tf.minimum(tf.abs(a), tf.abs(b))
-    ratio = tf.where(large > 0, small / large, tf.zeros_like(large))
-    length = large * tf.sqrt(1.0 + ratio * ratio)
-    infinite = tf.math.is_inf(a) | tf.math.is_inf(b)
-    return tf.where(infinite, tf.constant(math.inf, large.dtype), length)
 
 
 @widened
@@ -177,18 +145,6 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     whole = tf.floor(ratio)
     whole = tf.where(ratio - whole > 0.5, whole + 1.0, whole)
     return tf.where(b == 0, a / b, whole)
-
-
-@widened
-def fmax(a: Tensor, b: Tensor) -> Tensor:
-    larger = tf.where(tf.math.is_nan(b), a, tf.maximum(a, b))
-    return tf.where(tf.math.is_nan(a), b, larger)
-
-
-@widened
-def fmin(a: Tensor, b: Tensor) -> Tensor:
-    smaller = tf.where(tf.math.is_nan(b), a, tf.minimum(a, b))
-    return tf.where(tf.math.is_nan(a), b, smaller)
 
 
 @widened
@@ -230,22 +186,6 @@ def xlog1py(a: Tensor, b: Tensor) -> Tensor:
     return tf.where(tf.math.is_nan(b), b, tf.math.xlog1py(a, b))
 
 
-@widened
-def sinc(x: Tensor) -> Tensor:
-    angle = math.pi * tf.where(x == 0, tf.ones_like(x), x)
-    return tf.where(x == 0, tf.ones_like(x), tf.sin(angle) / angle)
-
-
-@widened
-def deg2rad(x: Tensor) -> Tensor:
-    return x * (math.pi / 180)
-
-
-@widened
-def rad2deg(x: Tensor) -> Tensor:
-    return x * (180 / math.pi)
-
-
 def erfinv(x: Tensor) -> Tensor:
     # tensorflow 2.21: tf.math.erfinv is ndtri of (x + 1) / 2, and is off by 6e6 eps near zero.
     wide = tf.cast(x, tf.float64)
@@ -257,22 +197,8 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 @widened
-def ndtr(x: Tensor) -> Tensor:
-    return 0.5 * tf.math.erfc(-ROOT_HALF * x)
-
-
-@widened
 def ndtri(x: Tensor) -> Tensor:
     return tf.math.ndtri(x)
-
-
-@widened
-def log_ndtr(x: Tensor) -> Tensor:
-    middle = tf.math.log(0.5 * tf.math.erfc(-ROOT_HALF * clip(x, -MILLS_FROM, 1.0)))
-    right = tf.math.log1p(-0.5 * tf.math.erfc(ROOT_HALF * tf.maximum(x, 1.0)))
-    mills = inverse_mills(tf.maximum(-x, MILLS_FROM))
-    left = -0.5 * x * x - tf.math.log(mills * math.sqrt(2 * math.pi))
-    return tf.where(x < -MILLS_FROM, left, tf.where(x > 1.0, right, middle))
 
 
 @widened

@@ -22,6 +22,7 @@ from ...backend.emitted import Made
 from ...errors import MultigradError, UnsupportedOp
 from ...graph.ir.array_values import ArrayValue
 from ...graph.ir.op import Op
+from ...graph.ops.composites import Composed
 from . import sources, values
 from .rewrite import rewrite
 
@@ -74,6 +75,8 @@ class Shaker:
             UnsupportedOp: it cannot be written.
         """
         value = self.form_of(value)
+        if isinstance(value, Composed):
+            value = value.function
         if isinstance(value, bool | int | float | str | type(None) | types.EllipsisType):
             return self.written(values.literal(value))
         if isinstance(value, types.ModuleType):
@@ -91,6 +94,8 @@ class Shaker:
             return self.written(values.dtype(value))
         if isinstance(value, functools.partial):
             return self.partial(value, name)
+        if isinstance(value, types.SimpleNamespace):  # the parts of a composite
+            return self.parts_of_composite(value)
         if isinstance(value, type) and issubclass(value, MultigradError):
             return _plain_error(value)
         place = self.find_place(value)
@@ -171,6 +176,16 @@ class Shaker:
         words += [self.express(each, name) for each in value.args]
         words += [f"{key}={self.express(each, name)}" for key, each in value.keywords.items()]
         return f"functools.partial({', '.join(words)})"
+
+    def parts_of_composite(self, value: types.SimpleNamespace) -> str:
+        known = self.known.get(id(value))
+        if known is None:
+            self.alive.append(value)
+            self.imports.add("import types")
+            words = [f"{name}={self.express(each, name)}" for name, each in vars(value).items()]
+            known = self.known[id(value)] = self.fresh("parts")
+            self.parts.append(f"{known} = types.SimpleNamespace({', '.join(words)})")
+        return known
 
     # --- what is not ours -------------------------------------------------------------------------
     def is_ours(self, module: str | None) -> bool:

@@ -68,6 +68,9 @@ class Op:
         collective: whether shards may exchange numbers.
         shape_of: the result's shape, of the operands' and the attributes; None: it is that of the
             meaning, run on arrays of stride 0.
+        made_of: `(xp, *operands, **attrs)`, the same as a composition of other ops: a backend's
+            row where it has none of its own, and the derivative where there is no VJP.
+        rounds: whether the composition rounds, so that of 16-bit floats it is computed in float32.
     """
 
     name: str
@@ -97,6 +100,8 @@ class Op:
     bits: Callable[..., int] | None = None
     collective: bool = False
     shape_of: Callable[..., tuple[int, ...]] | None = None
+    made_of: Callable[..., Any] | None = None
+    rounds: bool = True
 
     def __repr__(self) -> str:
         return f"Op({self.name})"

@@ -17,6 +17,7 @@ from .results import float_elementwise
 
 Cotangents = tuple[Any, ...]
 Number = bool | int | float
+DECLARED: dict[str, Op] = {}  # all rows so far, by their names
 
 
 def op(
@@ -47,7 +48,9 @@ def op(
     properties = {key: value for key, value in more.items() if key not in attrs}
     properties.setdefault("shape_of", BY_RESULT.get(result))
     meaning = {"coerce": coerce, "result": result, "numpy": numpy, "vjp": vjp}
-    return Op(name, tuple(args.split()), attrs, doc=doc, **meaning, **properties)
+    row = Op(name, tuple(args.split()), attrs, doc=doc, **meaning, **properties)
+    DECLARED[name] = row
+    return row
 
 
 def function(name: str, numpy: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:

@@ -21,6 +21,7 @@ from ...backend.memory import borrow_array as borrow
 from ...backend.memory import lend_array as lend
 from ...graph import ops
 from ...graph.ops.arrays import loops
+from ...graph.ops.composites import Composed
 from ...graph.ops.numerics import as_numpy_dtype
 from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
@@ -42,7 +43,11 @@ MENDED: tuple[Mended, ...] = (
 )
 DIFFERENCES = Differences(KEPT, MENDED, MEASURED)
 
-OPS = {op: op.numpy for op in ops.CALLABLE_OPS if op.symbol is None}
+OPS = {
+    op: op.numpy.function if isinstance(op.numpy, Composed) else op.numpy
+    for op in ops.CALLABLE_OPS
+    if op.symbol is None
+}
 
 
 def weak(value: Any, dtype: Any) -> Any:

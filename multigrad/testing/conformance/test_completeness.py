@@ -61,8 +61,9 @@ def test_every_float_dtype_of_the_ir_has_a_native_one(backend: Any, name: str) -
 @pytest.mark.parametrize("op", TABLE, ids=lambda op: op.name)
 def test_every_row_of_the_table_is_documented_and_has_a_derivative(op: ops.Op) -> None:
     assert op.doc.endswith(".")
-    assert op.vjp is not None
-    assert op.vjp.__name__ != "<lambda>"
+    derivative = op.made_of if op.vjp is None else op.vjp
+    assert derivative is not None
+    assert derivative.__name__ != "<lambda>"
     assert op.operands
 
 

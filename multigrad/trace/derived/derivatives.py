@@ -6,6 +6,7 @@ result is a graph like any other: it can be lowered, shown and differentiated ag
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from ...graph.passes.simplify import simplify, substitute
 from ..trace import Trace, Value
 from ..xp import all as xp
 from .calls import Calls
+
+_serials = itertools.count()
 
 
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
@@ -88,6 +91,8 @@ def accumulate_all(
             shares = calls.pull(node, cotangents)
         elif node not in cotangents:
             continue
+        elif node.op.vjp is None and node.op.made_of is not None:
+            shares = _pull_parts(trace, node, cotangents[node])
         elif node.op.vjp is None:
             raise UnsupportedOp(f"{node.op.name} has no derivative")
         else:
@@ -107,6 +112,24 @@ def accumulate_all(
             known = cotangents.get(operand)
             cotangents[operand] = share if known is None else known + share
     return [cotangents.get(target) for target in targets]
+
+
+def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
+    """Return each operand's share by what the op of a node is made of."""
+    # Pulled to copies, as an operand may be made of another; no input has a name with a space.
+    copies = [
+        make_node(ops.INPUT, (), {"name": f"operand {next(_serials)}"}, operand.type)
+        for operand in node.operands
+    ]
+    assert node.op.made_of is not None
+    whole = node.op.made_of(xp, *map(trace.value, copies), **dict(node.attrs))
+    shares = accumulate_all(trace, [(whole.node, cotangent)], copies)
+    given = dict(zip(copies, node.operands, strict=True))
+    found = [None if share is None else Graph("", (), (share.node,)) for share in shares]
+    return [
+        None if graph is None else trace.value(substitute(graph, given).outputs[0])
+        for graph in found
+    ]
 
 
 def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:

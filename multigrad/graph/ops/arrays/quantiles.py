@@ -41,8 +41,8 @@ def median(x: Array, *, axis: Axis, keepdims: bool) -> Array:
     return quantile(x, axis=axis, keepdims=keepdims, q=0.5)
 
 
-def median_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    return quantile_vjp(xp, ct, y, x, axis=axis, keepdims=keepdims, q=0.5)
+def middle(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+    return xp.quantile(x, axis=axis, keepdims=keepdims, q=0.5)
 
 
 @widened
@@ -92,8 +92,10 @@ def quantile_weights(x: Array, *, axis: Axis, q: float) -> Array:
 MEDIAN = reduction(
     "median",
     median,
-    median_vjp,
+    None,
     "The middle value, the mean of the two middle ones of an even number; NaN propagates.",
+    made_of=middle,
+    rounds=False,
 )
 QUANTILE = op(
     "quantile", "x", axis=AXES, keepdims=flag(False), q=FRACTION, numpy=quantile,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...ir.op import Op, Refused
-from ..numerics import Array, wide, widened
+from ..composites import composite
+from ..numerics import Array, wide
 from ..properties import ABOVE_ZERO, REALS, added, carried, doubled, linear, product, quotient
 from ..results import elementwise
 from ..table import Cotangents, Number, function, op, zero
@@ -136,8 +137,15 @@ def rsqrt(x: Array) -> Array:
     return x.dtype.type(1) / np.sqrt(x)
 
 
-def reciprocal(x: Array) -> Array:
-    return x.dtype.type(1) / x
+def reciprocal(xp: Any, x: Any) -> Any:
+    return 1.0 / x
+
+
+def cbrt(xp: Any, x: Any) -> Any:
+    size = xp.abs(x)
+    root = xp.pow(size, 1 / 3)
+    refined = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
+    return xp.copysign(xp.where((size > 0) & (size < math.inf), refined, size), x)
 
 
 POW = function(
@@ -163,16 +171,17 @@ SQRT = function(
     on_numbers=square_root,
 )
 RSQRT = function("rsqrt", rsqrt, rsqrt_vjp, "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
-RECIPROCAL = function(
+RECIPROCAL = composite(
     "reciprocal",
     reciprocal,
     reciprocal_vjp,
     "1 / x.",
+    rounds=False,
     power=-1,
     on_bools=OF_NUMBERS,
     domain=ABOVE_ZERO,
 )
-CBRT = function("cbrt", wide(np.cbrt), cbrt_vjp, "The cube root.", domain=ABOVE_ZERO)
+CBRT = function("cbrt", wide(np.cbrt), cbrt_vjp, "The cube root.", domain=ABOVE_ZERO, made_of=cbrt)
 
 # --- the larger, the smaller, and signs --------------------------------------------------------
 
@@ -215,6 +224,19 @@ def minimum(a: Number, b: Number) -> Number:
     return a if math.isnan(a) or a <= b else b
 
 
+def fmax(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where(xp.isnan(a), b, xp.where(xp.isnan(b), a, xp.maximum(a, b)))
+
+
+def fmin(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where(xp.isnan(a), b, xp.where(xp.isnan(b), a, xp.minimum(a, b)))
+
+
+def copysign(xp: Any, a: Any, b: Any) -> Any:
+    size = xp.abs(a)
+    return xp.where(xp.signbit(b), -size, size)
+
+
 def sign(x: Array) -> Array:
     """-1, 0 or 1; NaN stays NaN."""
     return np.sign(x)
@@ -239,10 +261,20 @@ MINIMUM = binary(
     on_bools=logic.AND,
 )
 FMAX = binary(
-    "fmax", wide(np.fmax), fmax_vjp, "The larger; a number rather than NaN.", on_bools=logic.OR
+    "fmax",
+    wide(np.fmax),
+    fmax_vjp,
+    "The larger; a number rather than NaN.",
+    on_bools=logic.OR,
+    made_of=fmax,
 )
 FMIN = binary(
-    "fmin", wide(np.fmin), fmin_vjp, "The smaller; a number rather than NaN.", on_bools=logic.AND
+    "fmin",
+    wide(np.fmin),
+    fmin_vjp,
+    "The smaller; a number rather than NaN.",
+    on_bools=logic.AND,
+    made_of=fmin,
 )
 ABS = op(
     "abs",
@@ -256,7 +288,9 @@ ABS = op(
     on_bools="numbers",
 )
 SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS, integer=True)
-COPYSIGN = binary("copysign", wide(np.copysign), copysign_vjp, "|a| with the sign of b.")
+COPYSIGN = binary(
+    "copysign", wide(np.copysign), copysign_vjp, "|a| with the sign of b.", made_of=copysign
+)
 
 
 def nextafter_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
@@ -272,10 +306,6 @@ NEXTAFTER = function(
 )
 
 # --- rounding and remainders -------------------------------------------------------------------
-
-
-def frac_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct,)
 
 
 def remainder_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
@@ -295,16 +325,21 @@ def remainder(a: Number, b: Number) -> Number:
     return a % b if b != 0 and not math.isinf(a) else math.nan
 
 
-@widened
-def frac(x: Array) -> Array:
-    return x - np.trunc(x)
+def trunc(xp: Any, x: Any) -> Any:
+    return xp.where(x < 0, xp.ceil(x), xp.floor(x))
+
+
+def frac(xp: Any, x: Any) -> Any:
+    return x - xp.trunc(x)
 
 
 FLOOR = function("floor", np.floor, zero, "The largest integer not above x.", on_bools="numbers")
 CEIL = function("ceil", np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
 ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", on_numbers=rounded)
-TRUNC = function("trunc", np.trunc, zero, "The integer part.", on_bools="numbers")
-FRAC = function("frac", frac, frac_vjp, "x - trunc(x).")
+TRUNC = function(
+    "trunc", np.trunc, zero, "The integer part.", on_bools="numbers", made_of=trunc, rounds=False
+)
+FRAC = composite("frac", frac, None, "x - trunc(x).")
 FLOOR_DIVIDE = binary(
     "floor_divide",
     wide(np.floor_divide),
@@ -345,14 +380,31 @@ def lerp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any, weight: Any) -> Cotangent
     return ct * (1.0 - weight), ct * weight, ct * (b - a)
 
 
-@widened
-def lerp(a: Array, b: Array, weight: Array) -> Array:
+def lerp(xp: Any, a: Any, b: Any, weight: Any) -> Any:
     way = b - a  # from its nearer end, as torch goes: at 1 it is there
-    return np.where(np.abs(weight) < 0.5, a + weight * way, b - (1 - weight) * way)
+    from_a, from_b = a + weight * way, b - (1.0 - weight) * way
+    if isinstance(weight, int | float):
+        return from_a if abs(weight) < 0.5 else from_b
+    return xp.where(xp.abs(weight) < 0.5, from_a, from_b)
 
 
-HYPOT = function("hypot", wide(np.hypot), hypot_vjp, "sqrt(a^2 + b^2), without overflow.", "a b")
+def hypot(xp: Any, a: Any, b: Any) -> Any:
+    first, second = xp.abs(a), xp.abs(b)
+    large, small = xp.maximum(first, second), xp.minimum(first, second)
+    ratio = small / xp.where(large > 0, large, 1.0)
+    length = large * xp.sqrt(1.0 + ratio * ratio)
+    return xp.where(xp.isinf(a) | xp.isinf(b), math.inf, length)
+
+
+HYPOT = function(
+    "hypot",
+    wide(np.hypot),
+    hypot_vjp,
+    "sqrt(a^2 + b^2), without overflow.",
+    "a b",
+    made_of=hypot,
+)
 ATAN2 = function(
     "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
 )
-LERP = function("lerp", lerp, lerp_vjp, "start + weight (end - start).", "start end weight")
+LERP = composite("lerp", lerp, lerp_vjp, "start + weight (end - start).", "start end weight")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..attributes import count
+from ..composites import composite
 from ..numerics import Array, from_scipy, widened
 from ..properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
 from ..table import Cotangents, function
@@ -47,6 +48,18 @@ def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(xp.less(x, -MILLS_FROM), tail, quotient),)
 
 
+def ndtr(xp: Any, x: Any) -> Any:
+    return 0.5 * xp.erfc(-math.sqrt(0.5) * x)
+
+
+def log_ndtr(xp: Any, x: Any) -> Any:
+    middle = xp.log(0.5 * xp.erfc(-math.sqrt(0.5) * xp.clip(x, -MILLS_FROM, 1.0)))
+    right = xp.log1p(-0.5 * xp.erfc(math.sqrt(0.5) * xp.maximum(x, 1.0)))
+    mills = inverse_mills(xp.maximum(-x, MILLS_FROM))
+    left = -0.5 * x * x - xp.log(mills * ROOT_TAU)
+    return xp.where(x < -MILLS_FROM, left, xp.where(x > 1.0, right, middle))
+
+
 def inverse_mills(t: Any) -> Any:
     """phi(t) / Phi(-t) from MILLS_FROM up, where 14 levels of the fraction reach float64."""
     fraction = t
@@ -60,11 +73,15 @@ ERFC = function("erfc", erfc, erfc_vjp, "1 - erf(x), accurate where that is smal
 ERFINV = function(
     "erfinv", from_scipy("erfinv"), erfinv_vjp, "The inverse of erf.", domain=WITHIN_ONE
 )
-NDTR = function("ndtr", from_scipy("ndtr"), ndtr_vjp, "The normal distribution function Phi.")
+NDTR = function(
+    "ndtr", from_scipy("ndtr"), ndtr_vjp, "The normal distribution function Phi.", made_of=ndtr
+)
 NDTRI = function(
     "ndtri", from_scipy("ndtri"), ndtri_vjp, "The inverse of ndtr.", domain=BETWEEN_ZERO_AND_ONE
 )
-LOG_NDTR = function("log_ndtr", from_scipy("log_ndtr"), log_ndtr_vjp, "log(ndtr(x)).")
+LOG_NDTR = function(
+    "log_ndtr", from_scipy("log_ndtr"), log_ndtr_vjp, "log(ndtr(x)).", made_of=log_ndtr
+)
 
 # --- gamma functions ---------------------------------------------------------------------------
 
@@ -154,10 +171,10 @@ I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel f
 SINC_NEAR, SINC_TERMS = 0.3, 9
 
 
-@widened
-def sinc(x: Array) -> Array:
-    angle = x.dtype.type(np.pi) * x
-    return np.where(x == 0, x.dtype.type(1), np.sin(angle) / np.where(x == 0, 1, angle))
+def sinc(xp: Any, x: Any) -> Any:
+    none = xp.equal(x, 0)
+    angle = math.pi * xp.where(none, 1.0, x)
+    return xp.where(none, 1.0, xp.sin(angle) / angle)
 
 
 def sinc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
@@ -172,4 +189,4 @@ def sinc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(close, near * series, (xp.cos(math.pi * far) - xp.sinc(far)) / far),)
 
 
-SINC = function("sinc", sinc, sinc_vjp, "sin(pi x) / (pi x), and 1 at zero.")
+SINC = composite("sinc", sinc, sinc_vjp, "sin(pi x) / (pi x), and 1 at zero.")

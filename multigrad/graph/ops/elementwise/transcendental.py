@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..numerics import Array, wide, widened
+from ..composites import composite
+from ..numerics import wide
 from ..properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
 from ..table import Cotangents, function
 
@@ -46,9 +47,14 @@ def logaddexp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return ct * xp.sigmoid(a - b), ct * xp.sigmoid(b - a)
 
 
-@widened
-def xlogy(a: Array, b: Array) -> Array:
-    return np.where((a == 0) & ~np.isnan(b), a.dtype.type(0), a * np.log(b))
+def logaddexp(xp: Any, a: Any, b: Any) -> Any:
+    gap = xp.where(xp.equal(a, b), 0.0, -xp.abs(a - b))
+    return xp.maximum(a, b) + xp.log1p(xp.exp(gap))
+
+
+def xlogy(xp: Any, a: Any, b: Any) -> Any:
+    none = xp.equal(a, 0) & ~xp.isnan(b)
+    return xp.where(none, 0.0, a * xp.log(xp.where(none, 1.0, b)))
 
 
 def xlogy_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
@@ -58,9 +64,9 @@ def xlogy_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, b))
 
 
-@widened
-def xlog1py(a: Array, b: Array) -> Array:
-    return np.where((a == 0) & ~np.isnan(b), a.dtype.type(0), a * np.log1p(b))
+def xlog1py(xp: Any, a: Any, b: Any) -> Any:
+    none = xp.equal(a, 0) & ~xp.isnan(b)
+    return xp.where(none, 0.0, a * xp.log1p(xp.where(none, 0.0, b)))
 
 
 def xlog1py_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
@@ -79,12 +85,17 @@ LOG1P = function(
 LOG2 = function("log2", wide(np.log2), log2_vjp, "The logarithm to base 2.", domain=ABOVE_ZERO)
 LOG10 = function("log10", wide(np.log10), log10_vjp, "The logarithm to base 10.", domain=ABOVE_ZERO)
 LOGADDEXP = function(
-    "logaddexp", wide(np.logaddexp), logaddexp_vjp, "log(exp(a) + exp(b)), without overflow.", "a b"
+    "logaddexp",
+    wide(np.logaddexp),
+    logaddexp_vjp,
+    "log(exp(a) + exp(b)), without overflow.",
+    "a b",
+    made_of=logaddexp,
 )
-XLOGY = function(
+XLOGY = composite(
     "xlogy", xlogy, xlogy_vjp, "a log(b); zero where a is zero.", "a b", domain=(REALS, ABOVE_ZERO)
 )
-XLOG1PY = function(
+XLOG1PY = composite(
     "xlog1py",
     xlog1py,
     xlog1py_vjp,
@@ -120,12 +131,12 @@ def atan_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct / (1.0 + x * x),)
 
 
-def deg2rad_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (xp.deg2rad(ct),)
+def deg2rad(xp: Any, x: Any) -> Any:
+    return x * (math.pi / 180)
 
 
-def rad2deg_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (xp.rad2deg(ct),)
+def rad2deg(xp: Any, x: Any) -> Any:
+    return x * (180 / math.pi)
 
 
 SIN = function("sin", np.sin, sin_vjp, "The sine; x in radians.")
@@ -138,8 +149,12 @@ ACOS = function(
     "acos", wide(np.arccos), acos_vjp, "The inverse cosine, in radians.", domain=WITHIN_ONE
 )
 ATAN = function("atan", np.arctan, atan_vjp, "The inverse tangent, in radians.")
-DEG2RAD = function("deg2rad", wide(np.deg2rad), deg2rad_vjp, "Degrees in radians.", degree=linear)
-RAD2DEG = function("rad2deg", wide(np.rad2deg), rad2deg_vjp, "Radians in degrees.", degree=linear)
+DEG2RAD = function(
+    "deg2rad", wide(np.deg2rad), None, "Degrees in radians.", degree=linear, made_of=deg2rad
+)
+RAD2DEG = function(
+    "rad2deg", wide(np.rad2deg), None, "Radians in degrees.", degree=linear, made_of=rad2deg
+)
 
 # --- hyperbolic functions ----------------------------------------------------------------------
 
