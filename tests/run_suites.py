@@ -2,9 +2,11 @@
 each of them, and what needs several.
 
 Each part has a process of its own, which imports no framework before a test asks for it; and Keras
-fixes its backend when it is imported.
+fixes its backend when it is imported. Two parts run side by side, the longest first: two workers of
+one part would each import its frameworks, collect its tests, and trace what its files share.
 
-Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all of them.
+Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all of them. A part
+by itself has two workers and shows its tests as they run.
 """
 
 from __future__ import annotations
@@ -14,15 +16,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-WORKERS = ("-n", "2", "--dist", "worksteal", "--once")
+WORKERS = ("-n", "2", "--dist", "worksteal")
+SIDE_BY_SIDE = 2
 ALL = "torch,jax,tensorflow"
 COMPILING = "--compiling=jax"
 CONFORMANCE = ("--pyargs", "multigrad.testing.conformance")
 OWN = {"jax": (COMPILING, "--require=flax,optax")}
+# In this order they begin; then the others.
+LONGEST = ("torch", "jax", "tensorflow", "several", "keras-tensorflow", "keras-jax", "keras-torch")
 # Thousands of small programs are compiled and run once: XLA optimizes none of them; and where the
 # numbers of single ops are not what is tested, it emits as it did before it fused.
 PLAIN_XLA = "--xla_backend_optimization_level=0"
@@ -78,23 +84,38 @@ def suites() -> Iterator[Suite]:
     yield Suite("several", (*several, tests), {"MULTIGRAD_PROGRAMS": "250", "XLA_FLAGS": CHEAP_XLA})
 
 
+def run(suite: Suite, options: list[str], is_alone: bool) -> bool:
+    """Run a suite, and return whether its tests pass; beside another, its output comes at its
+    end.
+    """
+    began = time.monotonic()
+    print(f"--- {suite.name}", flush=True)
+    workers = WORKERS if is_alone else ("-n", "0")
+    done = subprocess.run(
+        ["pytest", *workers, "--once", *suite.options, *options],
+        env={**os.environ, **suite.environment},
+        stdout=None if is_alone else subprocess.PIPE,
+        stderr=None if is_alone else subprocess.STDOUT,
+        check=False,
+    )
+    said = (done.stdout or b"").decode(errors="replace")
+    print(f"{said}--- {suite.name}: {time.monotonic() - began:.0f} s", flush=True)
+    return done.returncode == 0
+
+
 def main(arguments: list[str]) -> int:
     """Run the suites; 1 if a test fails in any, 2 for a name that is none."""
     rows = {suite.name: suite for suite in suites()}
     options = [each for each in arguments if each.startswith("-")]
-    asked = [each for each in arguments if each not in options] or list(rows)
+    asked = [each for each in arguments if each not in options]
     unknown = [name for name in asked if name not in rows]
     if unknown:
         print(f"no suite {', '.join(unknown)}; there are {', '.join(rows)}", file=sys.stderr)
         return 2
-    failed = []
-    for name in asked:
-        suite, began = rows[name], time.monotonic()
-        print(f"--- {name}", flush=True)
-        command = ["pytest", *WORKERS, *suite.options, *options]
-        done = subprocess.run(command, env={**os.environ, **suite.environment}, check=False)
-        failed += [name] if done.returncode else []
-        print(f"--- {name}: {time.monotonic() - began:.0f} s", flush=True)
+    names = asked or [*LONGEST, *(name for name in rows if name not in LONGEST)]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        passed = list(pool.map(lambda name: run(rows[name], options, len(names) == 1), names))
+    failed = [name for name, is_passed in zip(names, passed, strict=True) if not is_passed]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
