@@ -108,18 +108,13 @@ def close(name: str, names: Iterable[str]) -> str:
 # --- layers of a model ----------------------------------------------------------------------------
 def list_rows(choices: Sequence[Choice], operations: Sequence[OperationChoice]) -> list[Row]:
     """Return the table of what is changed."""
-    chosen = [
-        *(
-            (each.layer.names[0] or "(model)", kind_shown(each.layer.layer), each)
-            for each in choices
-        ),
-        *((each.operation, "operation", each) for each in operations),
-    ]
-    return [Row(name, kind, named(each.rule), shown(each.selector)) for name, kind, each in chosen]
-
-
-def kind_shown(layer: Any) -> str:
-    return "function" if isinstance(layer, Function) else type(layer).__name__
+    rows: list[tuple[str, str, Choice | OperationChoice]] = []
+    for each in choices:
+        held = each.layer.layer
+        kind = "function" if isinstance(held, Function) else type(held).__name__
+        rows.append((each.layer.names[0] or "(model)", kind, each))
+    rows += [(each.operation, "operation", each) for each in operations]
+    return [Row(name, kind, named(each.rule), shown(each.selector)) for name, kind, each in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +155,3 @@ def give(
         Given(layer, kind, rule, any(fnmatchcase(name, pattern) for pattern in composite.names))
         for layer, kind, rule, name in zip(layers, kinds, chosen, names, strict=True)
     ]
-
-
-def refuse_nothing(composite: Composite) -> None:
-    """Refuse a composite that no layer gets a rule of.
-
-    Raises:
-        RuleValueError: always.
-    """
-    raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")

@@ -11,7 +11,7 @@ from multigrad.errors import RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
 from multigrad.models.handle import Row, named
-from multigrad.models.interpose import Given, give, refuse_nothing
+from multigrad.models.interpose import Given, give
 from multigrad.models.selectors import Layer
 
 from .layer_acting import InsideActing, LayerActing, MergedActing, OnLayer
@@ -62,7 +62,7 @@ def plan_composite(
         if may_call(layer.layer, set(calls.rules))
     ]
     if not rows and not holders:
-        refuse_nothing(composite)
+        raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
     return [*plan, (OnModel(calls), model, "")], rows
 
 

@@ -20,7 +20,7 @@ from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import is_layer_rule, weight_axis
 from ...models.attribution.layers import merge_batch_norm
 from ...models.handle import Row, named
-from ...models.interpose import give, refuse_nothing
+from ...models.interpose import give
 from ...models.selectors import Layer
 from ..base import list_leaves
 from .kinds import ACTIVATIONS, READERS, Read, compute, is_addition_in_code, kind_of, read_layer
@@ -171,7 +171,7 @@ def plan_composite(
     operations = {name: composite.rule(kind) for name, kind in kinds_of.items()}
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
-        refuse_nothing(composite)
+        raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
     return runs, operations, rows
 
 
