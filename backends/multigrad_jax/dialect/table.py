@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.capture.code.names import named
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.indexing import indexing
@@ -31,19 +30,9 @@ from multigrad.trace.xp import all as xp
 
 from ..importers import custom_gradients
 from ..importers.jaxprs.jaxpr import import_function
-from ..kernels import ops
 from ..versions import PRIMALS
 from . import attributes, collectives
-from .families import (
-    arrays,
-    convolutions,
-    elementwise,
-    lax,
-    linalg,
-    parts,
-    places,
-    slopes,
-)
+from .families import ALIASES, arrays, elementwise, parts, places, slopes
 from .types import TYPES
 
 Tensor = Any
@@ -297,25 +286,8 @@ def nothing(x: Tensor) -> Tensor:
     return xp.zeros_like(x)
 
 
-def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
-    """A rule stays where its input is."""
-    return x
-
-
 # In float32 the logarithm of what was rounded near 1: off by 4 % at 5.
 LOG_OF_NEARLY_1 = 2.0**-5
-ALIASES: dict[Any, Handler] = {
-    **named(ops.NAMES, jnp, lax=jax.lax, nn=jax.nn, special=jax.scipy.special),
-    jax.device_put: placed,
-    **elementwise.ALIASES,
-    **arrays.ALIASES,
-    **convolutions.ALIASES,
-    **parts.ALIASES,
-    **linalg.ALIASES,
-    **lax.ALIASES,
-    **places.ALIASES,
-    **slopes.ALIASES,
-}
 
 TREES = [
     *(getattr(jax.tree, name) for name in vars(jax.tree) if not name.startswith("_")),

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.needs("jax")
 BOOLS = jnp.asarray([True, False, True, True])
 BYTES = jnp.asarray([200, 130, 3, 0], jnp.uint8)
 INTS = jnp.asarray([40001, -7, 3, 2**24 + 1], jnp.int32)
+LEAST = jnp.asarray([-(2**31), 7, -7, 0], jnp.int32)
 SQUARE = jnp.outer(jnp.asarray([100, 120, 3, 7], jnp.int8), jnp.ones(4, jnp.int8))
 HALVES = jnp.asarray([2.0, 3.0, 4.0, 5.0], jnp.float16)
 ON_INTEGERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
@@ -32,6 +33,8 @@ ON_INTEGERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "over zeros": (jnp.floor_divide, (INTS, BYTES.astype(jnp.int32))),
     "bytes over zeros": (jnp.floor_divide, (BYTES, BYTES[::-1])),
     "bools over bools": (jnp.divmod, (BOOLS, BOOLS[::-1])),
+    "div of the least one": (jax.lax.div, (LEAST, jnp.asarray([2, -2, 3, 2], jnp.int32))),
+    "div by zero": (jax.lax.div, (LEAST, jnp.zeros(4, jnp.int32))),
     "fmod of bools": (jnp.fmod, (BOOLS, BOOLS[::-1])),
     "fmod of a number": (lambda x: (jnp.fmod(2, x), jnp.fmod(-2, x)), (INTS,)),
     "vector_norm": (jnp.linalg.vector_norm, (INTS,)),

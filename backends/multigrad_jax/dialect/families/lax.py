@@ -14,7 +14,7 @@ from multigrad.capture.values import elementwise
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
-from .elementwise import as_condition
+from .elementwise import as_condition, floor_divide
 
 Tensor = Any
 
@@ -54,8 +54,11 @@ def identity(x: Tensor, /) -> Tensor:
 # --- along axes -----------------------------------------------------------------------------------
 def div(x: Tensor, y: Tensor) -> Tensor:
     """Of integers the quotient, rounded towards zero."""
-    whole = elementwise.is_whole(x) and elementwise.is_whole(y)
-    return elementwise.quotient(x, y) if whole else xp.divide(x, y)
+    if not (elementwise.is_whole(x) and elementwise.is_whole(y)):
+        return xp.divide(x, y)
+    below = floor_divide(x, y)
+    is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * y, x))
+    return xp.where(is_off, below + 1, below)
 
 
 def _along(function: Callable[..., Tensor], x: Tensor, axis: int, reverse: bool) -> Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from multigrad.graph.ir.types import BOOL, INTEGERS
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
-from ...dialect.families import lax, slopes
+from ...dialect.families import ALIASES, lax
 from .primitives import Handler, Operand, Shape, Step, Unknown
 
 Tensor = Any
@@ -97,10 +98,6 @@ def select_n(which: Tensor, *cases: Tensor) -> Tensor:
     return result
 
 
-def identity(x: Tensor) -> Tensor:
-    return x
-
-
 def reduce_precision(step: Step) -> Operand:
     """A number in the format that it has."""
     given = jnp.finfo(step.dtypes[0])
@@ -109,27 +106,19 @@ def reduce_precision(step: Step) -> Operand:
     return step.operands[0]
 
 
+# These are what the functions of `jax.lax` of their names mean in a rule.
+FUNCTIONS = """
+    abs acos acosh add asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp cos cosh
+    digamma eq erf erf_inv erfc exp exp2 expm1 floor ge gt is_finite le lgamma log log1p
+    logistic lt max min mul ne neg nextafter optimization_barrier pow rem rsqrt sign sin sinh sqrt
+    square stop_gradient sub tan tanh
+"""
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    "abs": slopes.absolute, "acos": xp.acos, "acosh": xp.acosh, "add": xp.add,
-    "add_any": xp.add, "and": xp.bitwise_and, "asin": xp.asin,
-    "asinh": xp.asinh,
-    "bessel_i0e": xp.i0e, "bessel_i1e": xp.i1e, "atan": xp.atan, "atan2": xp.atan2,
-    "atanh": xp.atanh,
-    "cbrt": xp.cbrt, "ceil": xp.ceil, "clamp": slopes.clamp, "copy": identity,
-    "copy_p": identity, "cos": xp.cos, "cosh": xp.cosh, "digamma": xp.digamma,
-    "div": divide, "eq": xp.equal, "eq_to": equal_in_order, "le_to": at_most_in_order,
-    "lt_to": less_in_order, "erf": xp.erf, "erf_inv": xp.erfinv,
-    "erfc": xp.erfc, "exp": xp.exp, "exp2": xp.exp2, "expm1": xp.expm1,
-    "floor": xp.floor, "ge": xp.greater_equal, "gt": xp.greater,
-    "is_finite": xp.isfinite, "le": xp.less_equal, "lgamma": xp.lgamma,
-    "log": xp.log, "log1p": xp.log1p, "logistic": xp.sigmoid, "lt": xp.less,
-    "max": xp.maximum, "min": xp.minimum, "mul": xp.multiply, "name": identity,
-    "ne": xp.not_equal, "neg": xp.negative, "nextafter": xp.nextafter, "not": xp.bitwise_invert,
-    "optimization_barrier": identity, "or": xp.bitwise_or, "pow": xp.pow,
-    "rem": xp.fmod, "rsqrt": xp.rsqrt, "select_n": select_n, "sign": xp.sign,
-    "sin": xp.sin, "sinh": xp.sinh, "sqrt": xp.sqrt, "square": xp.square,
-    "stop_gradient": xp.stop_gradient, "sub": xp.subtract, "tan": xp.tan,
-    "tanh": xp.tanh, "xor": xp.bitwise_xor,
+    **{name: ALIASES[getattr(jax.lax, name)] for name in FUNCTIONS.split()},
+    **dict.fromkeys(("copy", "copy_p", "name"), lax.identity),
+    "add_any": xp.add, "and": xp.bitwise_and, "div": divide, "eq_to": equal_in_order,
+    "le_to": at_most_in_order, "lt_to": less_in_order, "not": xp.bitwise_invert,
+    "or": xp.bitwise_or, "select_n": select_n, "xor": xp.bitwise_xor,
 }  # fmt: skip
 
 ELEMENTS: dict[str, Handler] = {
