@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import signal
 
 import multigrad as xg
 
@@ -44,6 +43,8 @@ def test_a_convolution_and_its_gradients_are_numpys(backend: Any, name: str) -> 
 
 
 def test_a_convolution_is_scipys_correlation() -> None:
+    from scipy import signal
+
     x, w = array(1, 1, 7, 6), array(1, 1, 3, 2)
     result = xp.conv(x, w, (1, 1), (1, 1), 1)
     np.testing.assert_allclose(result[0, 0], signal.correlate(x[0, 0], w[0, 0], "valid"), rtol=1e-5)
