@@ -55,8 +55,7 @@ from .differences import (
 )
 from .emitted import Attached, Body, Code, Emitted, Made, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
-from .guest import Guest, Kind, Pull, kind_of, make_zeros
-from .memory import SharedBuffer, borrow_array, lend_array
+from .guest import Guest, Kind, Pull, SharedBuffer, borrow_array, kind_of, lend_array, make_zeros
 from .rows import compositions, lifted, orderings, rows_of, unwritten
 
 __all__ = [

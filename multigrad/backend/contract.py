@@ -17,8 +17,7 @@ from ..graph.ir.op import Op
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels
-from .guest import Guest
-from .memory import SharedBuffer
+from .guest import Guest, SharedBuffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..backend.tensors.served import served_by
+from ..backend.finding.discovery import served_by
 
 if TYPE_CHECKING:
     from multigrad.compat import snntorch as surrogate  # noqa: PLW0406 (for type checkers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.tensors.served import served_by
+from ..backend.finding.discovery import served_by
 
 if TYPE_CHECKING:
     from multigrad_torch.modules import Activation

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .. import xp
 from ..backend.contract import Backend
 from ..backend.finding.discovery import load_backend
 
@@ -110,3 +111,13 @@ def is_installed(package: str) -> bool:
 def split_names(text: str) -> list[str]:
     """Return the names in a list separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+Tensor = Any
+
+
+def strided(x: Tensor) -> Tensor:
+    """Every second row of the transpose of a matrix; a view, where the framework has views."""
+    if hasattr(x, "T"):
+        return x.T[::2]
+    return xp.getitem(xp.swapaxes(x, 0, 1), (slice(None, None, 2),))

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from ...errors import BackendNotFound, GradientError, MultigradError, suggest
+from ...graph.support.namespace import Getter, Lister, namespace
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.threads import make_lock
 from ..contract import Backend, Reader
@@ -340,3 +342,18 @@ def backend_among(values: Any) -> Backend:
         names = " and ".join(sorted(owner.name for owner in owners))
         raise MultigradError(f"one call mixes tensors of {names}; convert them to one framework")
     return owners.pop() if owners else load_backend("numpy")
+
+
+def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tuple[Getter, Lister]:
+    """Return `__getattr__` and `__dir__` of a module whose public names are a backend's.
+
+    Args:
+        room: the module of the backend that has them.
+        module: the name of the module that is asked.
+    """
+
+    def load(name: str) -> Any:
+        load_backend(backend)  # says what to install where the framework is missing
+        return getattr(import_module(room), name)
+
+    return namespace(module, names, load)

@@ -12,7 +12,7 @@ from ...graph import random
 from ...graph.ir.types import dtype_name
 from ..contract import Backend
 from ..finding.discovery import backend_of
-from ..memory import SharedBuffer
+from ..guest import SharedBuffer
 
 Tensor: TypeAlias = Any
 

@@ -17,8 +17,8 @@ from ...backend.differences import SIGN_OF_ZERO, Difference, Differences, Mended
 from ...backend.emitted import Emitted
 from ...backend.fast import enabled
 from ...backend.guest import Guest
-from ...backend.memory import borrow_array as borrow
-from ...backend.memory import lend_array as lend
+from ...backend.guest import borrow_array as borrow
+from ...backend.guest import lend_array as lend
 from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.composites import Composed

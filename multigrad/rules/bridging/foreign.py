@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.guest import Guest, Kind, Pull, Shape, make_zeros
-from ...backend.memory import SharedBuffer
+from ...backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
 from ...backend.tensors.values import borrow, lend, read_key
 from ...errors import GradientError, MultigradError, UnsupportedOp
 from ...graph.ir.types import FLOATS

@@ -15,8 +15,8 @@ import pytest
 import multigrad as xg
 from multigrad.testing.curves import CURVES
 from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, fold_in, spread, uniform
-from multigrad.testing.strides import strided
 from multigrad.testing.transforms import TRANSFORMS
+from multigrad.testing.under_test import strided
 
 OWN = "multigrad.rules.library."
 INF, NAN = np.inf, np.nan

@@ -18,7 +18,7 @@ from multigrad.trace.xp import all as neutral
 
 from ...differences import flushes
 from ...oracles import DTYPES, finfo, slack, spread, subnormals
-from ...strides import strided
+from ...under_test import strided
 from ..ops.test_ops import REDUCTIONS as BASIC
 from ..ops.test_ops import assert_close, reduce_exactly, widen
 from ..ops.test_ops_arrays import PEAKED, REDUCTIONS, as_one_axis, exactly_equal

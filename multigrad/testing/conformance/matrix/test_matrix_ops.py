@@ -20,7 +20,7 @@ import multigrad as xg
 
 from ...differences import DESIGNED, allowed, flushes, kept
 from ...oracles import DTYPES, FLOAT32, FLOAT64, finfo, slack, spread, subnormals
-from ...strides import strided
+from ...under_test import strided
 from ..ops import test_ops, test_ops_elementwise
 from ..ops.test_ops import widen
 from ..ops.test_ops_elementwise import SCALES

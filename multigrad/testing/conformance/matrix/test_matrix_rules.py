@@ -29,7 +29,7 @@ from ...oracles import (
     spread,
     subnormals,
 )
-from ...strides import strided
+from ...under_test import strided
 from ..test_rules import (
     DETERMINISTIC,
     assert_rule,

@@ -28,7 +28,7 @@ from ...differences import DESIGNED, allowed, flushes, kept
 from ...oracles import DTYPES, finfo, slack, spread, subnormals
 from ...oracles import edge_values as ends
 from ...slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, UNARY
-from ...strides import strided
+from ...under_test import strided
 from ..ops.test_ops import widen
 
 xp = xg.xp

@@ -27,7 +27,7 @@ from multigrad.trace.xp import all as neutral
 from ...declared import case_of_any_shape, cases
 from ...oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo, slack, spread
 from ...slopes import BINARY, UNARY
-from ...strides import strided
+from ...under_test import strided
 from ..vjps.test_vjps import FUNCTIONS as OF_OPS
 from ..vjps.test_vjps import OTHER, SPECIAL, X, record_function, slopes
 
