@@ -1,17 +1,24 @@
 """An op that an author adds is tested by its declaration and its kernel: nothing else names it.
 
 A process of its own declares throw-away ops in a family, as an author would, and runs the
-conformance suite and random programs on NumPy.
+conformance suite and random programs on NumPy. An op that is made of others is added to a copy of
+the package, in one file, and every backend has it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+import multigrad as xg
 
 AUTHOR = """
 import json
@@ -156,3 +163,64 @@ def test_wrong_kernel_of_a_new_op_is_found(outcomes: list[tuple[str, str]]) -> N
     found = of(outcomes, "total_of_a_wrong_kernel")
     wrong = {test for test, results in found.items() if "failed" in results}
     assert wrong >= {"", "test_every_op_gives_what_its_row_means"}
+
+
+# --- an op that is made of others -----------------------------------------------------------------
+FAMILY = Path("graph", "ops", "elementwise", "activations.py")
+ROW = """
+
+def bent(xp: Any, x: Any, *, width: float) -> Any:
+    return x / (width + xp.abs(x))
+
+
+BENT = composite("bent", bent, None, "x / (width + |x|).", width=number(1.0, 2.0))
+"""
+USER = """
+import sys
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.testing.under_test import BackendUnderTest
+
+name = sys.argv[1]
+backend = BackendUnderTest(name)
+x = np.array([-1.0, 0.5, 3.0], np.float32)
+y, pullback = xg.vjp(xg.function(lambda x: xg.xp.bent(x, width=2.0)), backend.array(x))
+np.testing.assert_allclose(backend.numpy(y), x / (2 + abs(x)), rtol=1e-6)
+slope = backend.numpy(pullback(backend.array(np.ones_like(x)))[0])
+np.testing.assert_allclose(slope, 2 / (2 + abs(x)) ** 2, rtol=1e-6)
+
+options = ["-p", "multigrad.testing.plugin", "-p", "no:cacheprovider", "-q", f"--backends={name}"]
+sys.exit(pytest.main([*options, "--pyargs", "multigrad.testing.conformance", "-k", "bent"]))
+"""
+
+
+def test_op_made_of_others_is_one_file_and_every_backend_has_it(
+    backend: Any, tmp_path: Path
+) -> None:
+    package = Path(xg.__file__).parent
+    copy = shutil.copytree(
+        package, tmp_path / "multigrad", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    with (copy / FAMILY).open("a", encoding="utf-8") as family:
+        family.write(ROW)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [sys.executable, "-c", USER, backend.name],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    assert " passed" in run.stdout
+    changed = [
+        file.relative_to(copy)
+        for file in copy.rglob("*.py")
+        if file.read_bytes() != (package / file.relative_to(copy)).read_bytes()
+    ]
+    assert changed == [FAMILY]
