@@ -24,7 +24,7 @@ def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
 
 
 def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[Op, Row]:
-    """Return the rows that a backend has none for, of what their ops are made of.
+    """Return the rows of ops that are made of others, by a backend's own, which override them.
 
     Args:
         rows: the backend's own.
@@ -45,12 +45,13 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
     found = rows_of(locals())
     if all_sum is None:  # listed as unsupported, as this is then
         del found[ops.ALL_NORM]
-    waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None and op not in rows]
-    known = {**rows, **found}
+    waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
+    known = {**found, **rows}
     while ready := [op for op in waiting if all(p in known or p.symbol for p in parts_of(op))]:
         for op in ready:
             row = compose(op, known)
-            known[op] = found[op] = widened(row) if op.rounds else row
+            found[op] = widened(row) if op.rounds else row
+            known.setdefault(op, found[op])
         waiting = [op for op in waiting if op not in found]
     return found
 
