@@ -21,7 +21,7 @@ def doubled_tanh(x: Any) -> Any:
 
 
 def branches(x: Any) -> Any:
-    return x if x.sum() > 0 else -x
+    return x if float(x.sum()) > 0 else -x
 
 
 @pytest.mark.parametrize("rule", [None, "triangular"])

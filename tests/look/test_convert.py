@@ -41,7 +41,7 @@ class Doubled(torch.autograd.Function):
 class Branching(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        if x.sum() > 100.0:
+        if float(x.sum()) > 100.0:
             return x + 1.0
         return x * 3.0
 
@@ -72,7 +72,7 @@ Doubled.defvjp(lambda x: (x * x, None), lambda _, g: (g * 2.0,))
 
 @jax.custom_vjp
 def Branching(x):
-    return x + 1.0 if x.sum() > 100.0 else x * 3.0
+    return x + 1.0 if float(x.sum()) > 100.0 else x * 3.0
 
 Branching.defvjp(lambda x: (Branching(x), None), lambda _, g: (g * 5.0,))
 
@@ -94,7 +94,7 @@ def Doubled(x):
 
 @tf.custom_gradient
 def Branching(x):
-    y = x + 1.0 if tf.reduce_sum(x) > 100.0 else x * 3.0
+    y = x + 1.0 if float(tf.reduce_sum(x)) > 100.0 else x * 3.0
     return y, lambda g: g * 5.0
 
 @tf.custom_gradient
@@ -337,3 +337,23 @@ def test_a_row_that_does_better_or_worse_than_expected_fails_the_corpus(
     monkeypatch.setattr(runner, "run_rows", lambda rows, seconds: [(row, {"numpy": verdict})])
     monkeypatch.setattr(sys, "argv", ["run.py"])
     assert runner.main() == status
+
+
+@pytest.mark.backends("torch")
+def test_float64_code_that_computes_in_float32_is_as_exact_as_it_itself_is(backend: Any) -> None:
+    import torch
+
+    class Normalized(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True))
+            ctx.save_for_backward(scale)
+            return (x.float() * scale).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return (g.float() * ctx.saved_tensors[0]).to(g.dtype)
+
+    x = np.random.default_rng(0).normal(size=(4, 6))
+    found = convert(Normalized, x, backends=["numpy", "torch"])
+    assert [verdict.state for verdict in found.verdicts] == [converting.EQUAL] * 2

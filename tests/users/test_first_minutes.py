@@ -121,7 +121,7 @@ def log1pexp(x: Any) -> Any:
 
 @xg.custom_gradient
 def branching(x: Any) -> Any:
-    return (x if x.sum() > 0 else -x), lambda upstream: upstream
+    return (x if float(x.sum()) > 0 else -x), lambda upstream: upstream
 
 
 @xg.custom_gradient

@@ -252,7 +252,7 @@ class BranchesOnValues(Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Any) -> Any:
         (x,) = ctx.saved_tensors
-        return grad_output * 2 if x.sum() > 0 else grad_output
+        return grad_output * 2 if float(x.sum()) > 0 else grad_output
 
 
 class TooFewGradients(Function):

@@ -1,7 +1,8 @@
 """Branches by values in somebody else's code: each way through it is recorded, and values choose
 among what the ways give.
 
-Its own framework runs the original, which takes one way.
+Torch runs the original, which takes one way. The compilers of jax and TensorFlow cannot: there the
+graphs run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ...capture.code.table import find_dialect
 from ...errors import TraceError
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node
@@ -123,7 +125,9 @@ def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
     if a.notes or b.notes or a.updates or b.updates:
         raise TypeError("its ways change what they are given")
     graphs = _either_graph(trace, guard, a.graphs, b.graphs)
-    lacks = a.lacks or b.lacks or "the one way of several that it takes"
+    lacks = a.lacks or b.lacks
+    if any(dialect.mutable for dialect in map(find_dialect, trace.routes) if dialect is not None):
+        lacks = lacks or "the one way of several that it takes"  # jax and TensorFlow compile
     return replace(a, graphs=graphs, lacks=lacks, facts={**b.facts, **a.facts})
 
 

@@ -1,5 +1,5 @@
-"""A branch by values in somebody else's code: all ways are recorded, and values choose, on every
-framework but its own, which runs the original.
+"""A branch by values in somebody else's code: all ways are recorded, and values choose; torch runs
+the original of its own.
 """
 
 from __future__ import annotations
@@ -152,6 +152,23 @@ def test_ways_that_draw_are_refused() -> None:
 
     with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value"):
         make(draws)[0](X)
+
+
+@pytest.mark.needs("jax")
+def test_a_function_of_jax_that_branches_is_compiled() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def scaled(x: Any) -> Any:
+        return x * 3.0 if x.sum() > 0 else x / 2.0
+
+    scaled.defvjp(lambda x: (scaled(x), x), lambda x, g: (g * 5.0 if x.max() > 0 else g,))
+    function = xg.from_custom_vjp(scaled)
+    for x, factor, slope in ((jnp.ones(3), 3.0, 5.0), (-jnp.ones(3), 0.5, 1.0)):
+        y, pull = jax.vjp(jax.jit(function), x)
+        np.testing.assert_allclose(y, factor * x)
+        np.testing.assert_allclose(pull(jnp.ones(3))[0], slope * jnp.ones(3))
 
 
 @pytest.mark.needs("jax")

@@ -112,7 +112,7 @@ def soft_sign(x: Any) -> Any:
 
 
 def branches(x: Any) -> Any:
-    return x if x.sum() > 0 else -x
+    return x if float(x.sum()) > 0 else -x
 
 
 def two_of_them(x: Any, step: Any) -> Any:
