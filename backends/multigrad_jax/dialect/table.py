@@ -264,13 +264,14 @@ METHODS: dict[str, Handler] = {
     "__abs__": slopes.absolute,
     "astype": arrays.astype, "clip": slopes.clip,
     "conj": elementwise.identity, "dot": arrays.dot,
-    "max": arrays.max_, "mean": arrays.mean, "min": arrays.min_,
-    "prod": arrays.prod, "ravel": arrays.ravel, "flatten": arrays.ravel,
+    "ravel": arrays.ravel, "flatten": arrays.ravel,
     "round": elementwise.ALIASES[jnp.round], "sort": arrays.sort,
-    "std": arrays.std, "sum": arrays.sum_, "var": arrays.var,
     **{
         name: arrays.ALIASES[getattr(jnp, name)]
-        for name in ("cumprod", "cumsum", "ptp", "repeat", "squeeze")
+        for name in (
+            "cumprod", "cumsum", "max", "mean", "min", "prod", "ptp", "repeat", "squeeze", "std",
+            "sum", "var",
+        )
     },
     **parts.METHODS, **places.METHODS,
 }  # fmt: skip

@@ -14,8 +14,7 @@ from multigrad.capture.code.conventions import Convention, register_conventions
 from multigrad.capture.code.names import named
 from multigrad.capture.code.outside import CHANGES, SWITCHES
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
-from multigrad.capture.meanings import composites, creation, places
-from multigrad.capture.meanings.extremes import extremes
+from multigrad.capture.meanings import composites, creation, extremes, places, reductions
 from multigrad.capture.symbols.classes import is_instance
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.values import elementwise, methods
@@ -88,37 +87,6 @@ register_conventions(
         )
     },
 )
-
-
-def max_(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """torch.max(x), torch.max(a, b); torch.max(x, dim) gives values and indices."""
-    return extremes(xp.max, xp.maximum, input, *args, **kwargs)
-
-
-def min_(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """torch.min(x), torch.min(a, b); torch.min(x, dim) gives values and indices."""
-    return extremes(xp.min, xp.minimum, input, *args, **kwargs)
-
-
-def deviation(name: str, reduce: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a measure of spread."""
-
-    def record(
-        input: Tensor,
-        dim: Any = None,
-        unbiased: bool = True,
-        keepdim: bool = False,
-        *,
-        correction: Any = None,
-    ) -> Tensor:
-        n = (1 if unbiased else 0) if correction is None else correction
-        return reduce(input, dim, n, keepdim)
-
-    record.__name__ = record.__qualname__ = name
-    return record
-
-
-std, var = deviation("std", xp.std), deviation("var", xp.var)
 
 
 def getitem(input: Tensor, index: Any) -> Tensor:
@@ -228,6 +196,7 @@ ALIASES: dict[Any, Any] = {
     **losses.ALIASES, **pooling.ALIASES, **views.ALIASES,
     **selected.ALIASES, **collectives.ALIASES, **creation.creators(("torch",)),
     **TORCH.called({
+        reductions: "sum; prod; mean; any; all; std; var",
         methods: "clamp: clamp clip; clamp_min; clamp_max; masked_fill; unsqueeze",
         xp: """
             where; zeros_like: zeros_like empty_like; ones_like; full_like; size: numel;
@@ -236,16 +205,14 @@ ALIASES: dict[Any, Any] = {
         """,
     }),
     _T.__getitem__: getitem,
-    _T.max: max_, _T.min: min_, _T.add: methods.add,
+    _T.max: extremes.max, _T.min: extremes.min, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
     _T.__rpow__: rpow, _T.sign: sign, _T.sum_to_size: sum_to_size, torch.add: methods.add,
     torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub, torch.div: methods.div,
     torch.divide: methods.div, torch.true_divide: methods.div, torch.positive: methods.identity,
     torch.sign: sign, torch.sgn: sign,
-    torch.max: max_,
-    torch.min: min_, torch.amax: methods.amax, torch.amin: methods.amin,
-    torch.sum: methods.sum, torch.mean: methods.mean,
-    torch.any: methods.any, torch.all: methods.all, torch.std: std, torch.var: var,
+    torch.max: extremes.max, torch.min: extremes.min, torch.amax: METHODS[_T.amax],
+    torch.amin: METHODS[_T.amin],
     torch.norm: norm, torch.rand_like: rand_like,
     torch.randn_like: randn_like, F.gelu: gelu,
     F.softplus: softplus,
@@ -258,7 +225,7 @@ ALIASES: dict[Any, Any] = {
 
 OWN_METHODS = {
     **asked.METHODS, **asserted.METHODS, **gradients.METHODS,
-    "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
+    **extremes.EXTREMES, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
     **parts.METHODS, **linalg.METHODS, **layers.METHODS,
     **views.METHODS, **selected.METHODS,
     **arrays.METHODS,

@@ -41,7 +41,7 @@ SYNONYMS = {
 LABELS = {
     "accuracy", "check_finite", "compute_mode", "conjugate", "device", "driver", "is_stable",
     "layout", "memory_format", "name", "non_blocking", "overwrite_a", "overwrite_b", "pin_memory",
-    "precision", "requires_grad", "validate_args",
+    "precision", "promote_integers", "requires_grad", "validate_args",
 }  # fmt: skip
 UNSET = inspect.Parameter.empty
 PLAIN = (bool, int, float, str, tuple, list)
@@ -56,19 +56,22 @@ class Library:
         rooms: where names are looked up that begin with one of these words and a dot.
         signature_of: how it is asked what a function takes.
         values: what makes a value of ours of what the library takes, by its parameter's name.
+        also: what else it lets a parameter be called by, beside its signature.
     """
 
     home: Any
     rooms: Mapping[str, Any] = field(default_factory=dict)
     signature_of: Callable[[Any], inspect.Signature] = inspect.signature
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
 
     def called(self, rows: Mapping[Any, str]) -> dict[Any, Handler]:
         """Return what functions record that mean what functions of ours do.
 
         Args:
-            rows: by the module that has ours: "hsplit; unstack: unbind; solve: solve(rhs=b)", which
-                is ours, the library's names for it, and in brackets which of ours a parameter is.
+            rows: by the module that has ours: "hsplit; unstack: unbind; solve: solve(rhs=b);
+                F.glu", which is ours, the library's names for it, and in brackets which of ours a
+                parameter is.
                 What the installed version lacks is left out.
         """
         found: dict[Any, Handler] = {}
@@ -76,10 +79,11 @@ class Library:
             for entry in text.split(";"):
                 own, _, names = entry.partition(":")
                 own = own.strip()
+                ours = own.partition("(")[0].rpartition(".")[2]
                 for name, brackets in NAME.findall(names or own):
                     function = self.find(name)
                     if function is not None:
-                        meaning = getattr(home, own.partition("(")[0])
+                        meaning = getattr(home, ours)
                         words = dict(WORDS.findall(brackets))
                         found[function] = self.bound(function, meaning, words)
         return found
@@ -111,7 +115,11 @@ class Library:
             return bind(self, function, meaning, words)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return adapter()(*args, **kwargs)
+            run = adapter()
+            if kwargs and self.also:
+                taken = run.__code__.co_varnames
+                kwargs = {w if w in taken else self.also.get(w, w): v for w, v in kwargs.items()}
+            return run(*args, **kwargs)
 
         call.__name__ = call.__qualname__ = getattr(function, "__name__", "call")
         call.__doc__ = meaning.__doc__

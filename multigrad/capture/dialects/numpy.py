@@ -16,18 +16,13 @@ from ...trace.xp import all as xp
 from ..code.binding import Handler
 from ..code.names import AliasesAndMore, named
 from ..code.table import Dialect, Habits, register_dialect
-from ..meanings import arrays, places
-from ..meanings.casts import cast
+from ..meanings import arrays, places, reductions
 from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import elementwise, methods
 from ..values.attributes import NUMPY, refusals
 from . import numpy_linalg, numpy_parts
 
 Tensor = Any
-
-
-def convert(x: Tensor, dtype: Any, like: Any = None) -> Tensor:
-    return cast(x, dtype) if dtype is not None else x
 
 
 def clip(
@@ -38,26 +33,6 @@ def clip(
 
 def where(condition: Tensor, a: Any, b: Any) -> Tensor:
     return xp.where(condition, a, b)
-
-
-def sum_(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
-    return convert(xp.sum(x, axis, keepdims), dtype)
-
-
-def mean(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
-    return convert(xp.mean(x, axis, keepdims), dtype)
-
-
-def var(
-    x: Tensor, axis: Any = None, *, ddof: Any = 0, correction: Any = None, keepdims: bool = False
-) -> Tensor:
-    return xp.var(x, axis, ddof if correction is None else correction, keepdims)
-
-
-def std(
-    x: Tensor, axis: Any = None, *, ddof: Any = 0, correction: Any = None, keepdims: bool = False
-) -> Tensor:
-    return xp.std(x, axis, ddof if correction is None else correction, keepdims)
 
 
 def select(conditions: Any, choices: Any, default: Any = 0) -> Tensor:
@@ -154,17 +129,17 @@ NAMES = """
 
 FUNCTIONS: dict[Any, Handler] = {
     **numpy_parts.NUMPY.called({
-        arrays: "cumprod; cumsum; expand: broadcast_to; prod",
+        arrays: "cumprod; cumsum; expand: broadcast_to",
         places: "count_nonzero; take_along_dim: take_along_axis",
+        reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
         xp: """
-            all; any; full_like; max: max amax; median; min: min amin; ones_like;
+            full_like; median; ones_like;
             permute_dims: transpose; squeeze; stack; take; tile; zeros_like: zeros_like empty_like
         """,
     }),
     **named(NAMES, np), **arrays.FUNCTIONS, **numpy_parts.FUNCTIONS, **numpy_linalg.FUNCTIONS,
     np.positive: xp.positive, np.heaviside: heaviside,
-    np.where: where, np.clip: clip, np.sum: sum_, np.mean: mean,
-    np.var: var, np.std: std, np.size: size,
+    np.where: where, np.clip: clip, np.size: size,
     np.shape: shape, np.ndim: ndim, np.round: round_, np.around: round_,
     np.copy: methods.clone, np.select: select,
     np.nan_to_num: nan_to_num,

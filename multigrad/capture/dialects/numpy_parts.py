@@ -9,7 +9,7 @@ import numpy as np
 
 from ...trace.xp import all as xp
 from ..code.binding import Library
-from ..meanings import bits, composites, diagonals, nans, neighbors, parts, products
+from ..meanings import bits, composites, diagonals, neighbors, parts, products, reductions
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -149,10 +149,6 @@ FUNCTIONS: dict[Any, Handler] = {
             diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; matrix_trace: linalg.trace;
             trace
         """,
-        nans: """
-            nanmax; nanmean; nanmin; nanprod; nanstd(ddof=correction); nansum;
-            nanvar(ddof=correction)
-        """,
         neighbors: "diff; trapezoid",
         parts: """
             append; column_stack; dstack; expand_dims; hstack; rollaxis; rot90; unstack; vstack
@@ -160,6 +156,10 @@ FUNCTIONS: dict[Any, Handler] = {
         products: """
             matrix_power: linalg.matrix_power; multi_dot: linalg.multi_dot;
             tensordot: tensordot linalg.tensordot
+        """,
+        reductions: """
+            nanmax; nanmean; nanmin; nanprod; nanstd(ddof=correction); nansum;
+            nanvar(ddof=correction)
         """,
         xp: "concatenate: concatenate concat; permute_dims; vecdot: vecdot linalg.vecdot",
     }),

@@ -68,12 +68,6 @@ def numbers(given: tuple[Any, ...]) -> Any:
 
 
 # --- reductions and what goes along an axis -------------------------------------------------------
-def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None,
-         keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
-    result = xp.prod(x, axis_given(dim, axis), keepdim or keepdims)
-    return result if dtype is None else cast(result, dtype)
-
-
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
     return places.count_nonzero(x, dim)
 
@@ -257,7 +251,7 @@ METHODS: dict[str, Handler] = {
     "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax, "cummin": cummin,
     "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": ravel, "flip": flip,
     "log_softmax": log_softmax, "logsumexp": logsumexp,
-    "median": median, "narrow": narrow, "outer": xp.outer, "permute": permute, "prod": prod,
+    "median": median, "narrow": narrow, "outer": xp.outer, "permute": permute,
     "quantile": quantile, "ravel": ravel, "repeat": repeat,
     "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as,
     "roll": roll, "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...graph.ir.types import BOOL, FLOAT8, INT32, SMALL, WHOLE, dtype_name, is_float
+from ...graph.ir.types import FLOAT8, INT32, SMALL, WHOLE, dtype_name, is_float
 from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
@@ -49,15 +49,6 @@ def char(x: Any) -> Any:
 
 def short(x: Any) -> Any:
     return cast(x, "int16")
-
-
-def as_bools(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a reduction of bools that takes numbers, of which all but 0 are true."""
-
-    def record(x: Any, axis: Any, keepdims: bool) -> Any:
-        return reduce(cast(x, BOOL), axis, keepdims)
-
-    return record
 
 
 METHODS: Mapping[str, Callable[[Any], Any]] = {"byte": byte, "char": char, "short": short}

@@ -12,6 +12,7 @@ from ...trace.trace import Value
 from ...trace.xp import all as xp
 
 Tensor = Any
+Reduction = Callable[..., Tensor]
 
 
 class Extremes:
@@ -37,16 +38,27 @@ class Extremes:
         return 2
 
 
-def extremes(
-    reduce: Callable[..., Tensor], pair: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
+def max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.max(x), torch.max(a, b); torch.max(x, dim) gives values and indices."""
+    return _extremes(xp.max, xp.maximum, xp.argmax, input, *args, **kwargs)
+
+
+def min(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.min(x), torch.min(a, b); torch.min(x, dim) gives values and indices."""
+    return _extremes(xp.min, xp.minimum, xp.argmin, input, *args, **kwargs)
+
+
+EXTREMES = {"max": max, "min": min}
+
+
+def _extremes(
+    reduce: Reduction, pair: Reduction, find: Reduction, x: Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    """`max` or `min` as in torch: of all, of two tensors, or along a dim with places."""
     other = kwargs.get("other", args[0] if args else None)
     if other is not None and not isinstance(other, int):
         return pair(x, other)
     if not args and not kwargs:
         return reduce(x)
-    find = xp.argmax if reduce is xp.max else xp.argmin
 
     def along(dim: int, keepdim: bool = False) -> Extremes:
         """Taken from its place, which gets the whole gradient: of equal ones the first."""

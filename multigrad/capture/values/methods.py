@@ -7,6 +7,7 @@ n - 1) the keyword used, then the modules that the rule mentions, decide.
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from ..code.conventions import passes_at
 from ..code.names import spelled
 from ..code.readings import library_for
 from ..code.table import find_dialect
-from ..meanings import arrays, casts, composites, creation, extremes, places
+from ..meanings import arrays, casts, composites, creation, extremes, places, reductions
 from ..meanings.casts import cast
 from ..symbols import items, memory
 from ..symbols.dtypes import own_dtype
@@ -61,9 +62,10 @@ def kept(keepdim: Any, keepdims: Any) -> bool:
     return bool(keepdim or keepdims)
 
 
-def reduction(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def reduction(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a reduction that takes torch's names and NumPy's."""
 
+    @functools.wraps(record)
     def reduce(
         x: Tensor,
         dim: Any = MISSING,
@@ -71,52 +73,27 @@ def reduction(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]
         *,
         axis: Any = MISSING,
         keepdims: bool = False,
+        **options: Any,
     ) -> Tensor:
-        return record(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
+        return record(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims), **options)
 
-    reduce.__name__ = reduce.__qualname__ = name
     return reduce
 
 
-def sum(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
-    """Bools count as integers."""
-    result = _sum(arrays.places.counted(x), *args, **options)
-    return result if dtype is None else cast(result, dtype)
+def extreme(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `x.max()` and `x.max(axis=...)`; with a dim, torch returns places too."""
+    name = record.__name__
 
+    def reduce(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if "dim" in kwargs:
+            return extremes.EXTREMES[name](x, *args, **kwargs)
+        if args or not kwargs.keys() <= {"axis", "keepdims", "initial", "where"}:
+            raise TypeError(
+                f"{name} with a dim returns places in torch; write dim=, a{name} or axis="
+            )
+        return record(x, **kwargs)
 
-def mean(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
-    result = _mean(x, *args, **options)
-    return result if dtype is None else cast(result, dtype)
-
-
-_sum, _mean = reduction("sum", xp.sum), reduction("mean", xp.mean)
-amax, amin = reduction("amax", xp.max), reduction("amin", xp.min)
-any, all = reduction("any", casts.as_bools(xp.any)), reduction("all", casts.as_bools(xp.all))
-
-
-def max(
-    x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
-) -> Tensor:
-    """`x.max()` and `x.max(axis=...)`; with a dim, torch returns places too."""
-    if "dim" in kwargs:
-        return extremes.extremes(xp.max, xp.maximum, x, *args, **kwargs)
-    _refuse_indices("max", args, kwargs)
-    return xp.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
-
-
-def min(
-    x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
-) -> Tensor:
-    """`x.min()` and `x.min(axis=...)`; with a dim, torch returns places too."""
-    if "dim" in kwargs:
-        return extremes.extremes(xp.min, xp.minimum, x, *args, **kwargs)
-    _refuse_indices("min", args, kwargs)
-    return xp.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
-
-
-def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if args or kwargs:
-        raise TypeError(f"{name} with a dim returns places in torch; write dim=, a{name} or axis=")
+    return reduce
 
 
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
@@ -125,9 +102,10 @@ def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Te
     return xp.norm(x, axis_of(dim, MISSING), keepdim, order)
 
 
-def deviation(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def deviation(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a measure of spread that takes torch's names and NumPy's."""
 
+    @functools.wraps(record)
     def deviate(
         x: Tensor,
         dim: Any = MISSING,
@@ -138,16 +116,15 @@ def deviation(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]
         axis: Any = MISSING,
         keepdims: bool = False,
         ddof: Any = MISSING,
+        **options: Any,
     ) -> Tensor:
+        if isinstance(dim, bool):  # torch's x.std(False)
+            dim, unbiased = MISSING, dim
         n = _correction(x, unbiased, correction, axis, ddof)
         axes, keep = axis_of(dim, axis), kept(keepdim, keepdims)
-        return record(x, axis=axes, keepdims=keep, correction=n)
+        return record(x, axis=axes, keepdims=keep, correction=n, **options)
 
-    deviate.__name__ = deviate.__qualname__ = name
     return deviate
-
-
-var, std = deviation("var", xp.var), deviation("std", xp.std)
 
 
 def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> Any:
@@ -379,17 +356,23 @@ METHODS: dict[str, Callable[..., Any]] = {
         and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf; isfinite
     """),
     **elementwise.METHODS, **arrays.METHODS, **casts.METHODS,
+    "sum": reduction(reductions.sum), "prod": reduction(reductions.prod),
+    "mean": reduction(reductions.mean), "any": reduction(reductions.any),
+    "all": reduction(reductions.all),
+    "amax": reduction(reductions.max), "amin": reduction(reductions.min),
+    "max": extreme(reductions.max), "min": extreme(reductions.min),
+    "std": deviation(reductions.std), "var": deviation(reductions.var),
     "add": add, "addcdiv": composites.addcdiv,
-    "addcmul": composites.addcmul, "all": all, "amax": amax, "amin": amin, "any": any,
+    "addcmul": composites.addcmul, 
     "astype": astype, "bernoulli": composites.bernoulli, "bfloat16": bfloat16, "bool": bool_,
     "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
     "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
     "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
     "half": half, "is_floating_point": is_floating_point, "item": items.item,
     "masked_fill": masked_fill, "tolist": items.to_list,
-    "max": max, "mean": mean, "min": min, "norm": norm, "numel": numel, "positive": identity,
-    "relu": relu, "std": std, "sub": sub, "subtract": sub, "sum": sum, "to": to,
-    "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,
+    "norm": norm, "numel": numel, "positive": identity,
+    "relu": relu, "sub": sub, "subtract": sub, "to": to,
+    "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze,
     "where": where, "new_empty": new_zeros, "new_full": new_full, "new_ones": new_ones,
     "new_tensor": new_tensor, "new_zeros": new_zeros,
 }  # fmt: skip

@@ -13,12 +13,12 @@ import keras
 
 from multigrad.capture.code.names import spelled
 from multigrad.capture.dialects import numpy_parts
-from multigrad.capture.meanings import arrays, extremes, index_tensors, nans, parts, places
+from multigrad.capture.meanings import arrays, extremes, index_tensors, parts, places, reductions
 from multigrad.graph.ir.types import T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
-from .elementwise import KERAS, as_bool, of_floats
+from .elementwise import KERAS, of_floats
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -26,24 +26,6 @@ LARGEST = 65504.0  # of float16, at which Keras ends moments
 
 
 # --- reductions -----------------------------------------------------------------------------------
-def max_(x: Tensor, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Tensor:
-    largest = xp.max(x, axis, keepdims)
-    return largest if initial is None else xp.maximum(largest, initial)
-
-
-def min_(x: Tensor, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Tensor:
-    smallest = xp.min(x, axis, keepdims)
-    return smallest if initial is None else xp.minimum(smallest, initial)
-
-
-def all_(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return xp.all(as_bool(x), axis, keepdims)
-
-
-def any_(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return xp.any(as_bool(x), axis, keepdims)
-
-
 def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
     """The mean and the variance."""
     if synchronized:
@@ -139,11 +121,7 @@ def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
 
 
 REDUCTIONS: dict[str, Handler] = {
-    **spelled("sum; mean; max: amax; min: amin; logsumexp; median"),
-    "all": all_, "any": any_, "max": max_, "min": min_, "moments": moments,
-    "nancumprod": nans.nancumprod, "nancumsum": nans.nancumsum, "nanmax": nans.nanmax,
-    "nanmean": nans.nanmean, "nanmin": nans.nanmin, "nanprod": nans.nanprod,
-    "nanstd": nans.nanstd, "nansum": nans.nansum, "nanvar": nans.nanvar,
+    "logsumexp": xp.logsumexp, "median": xp.median, "moments": moments,
     "layer_normalization": layer_normalization,
     "normalize": normalize, "rms_normalization": rms_normalization,
 }  # fmt: skip
@@ -166,11 +144,15 @@ NAMED = KERAS.called(
     {
         arrays: """
             cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
-            np_quantile: quantile; np_reshape: reshape; prod
+            np_quantile: quantile; np_reshape: reshape
         """,
         extremes: "topk: top_k",
         places: "take_along_dim: take_along_axis",
+        reductions: """
+            all; any; max: max amax; mean; min: min amin; nancumprod; nancumsum; nanmax; nanmean;
+            nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var
+        """,
         sys.modules[__name__]: "dot",
-        xp: "concatenate; matmul; permute_dims: transpose; squeeze; stack; std; take; tile; var",
+        xp: "concatenate; matmul; permute_dims: transpose; squeeze; stack; take; tile",
     }
 )

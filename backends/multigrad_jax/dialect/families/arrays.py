@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from jax.scipy import special
 from multigrad.capture.code.binding import Library
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.dialects import numpy_parts as np_parts
-from multigrad.capture.meanings import arrays, parts, places
+from multigrad.capture.meanings import arrays, parts, places, reductions
 from multigrad.capture.values import methods
 from multigrad.capture.values.elementwise import is_whole
 from multigrad.trace.trace import cast
@@ -26,105 +25,6 @@ JAX = Library(jnp, {"nn": jax.nn, "special": special}, values={"keepdims": bool}
 
 def converted(x: Tensor, dtype: Any) -> Tensor:
     return x if dtype is None else cast(x, dtype)
-
-
-def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:
-    """Return x with what a reduction leaves out replaced by what does not change its result."""
-    return x if where is None else xp.where(where, x, otherwise)
-
-
-def total(
-    name: str, reduce: Handler, nothing: float, combine: Callable[[Any, Any], Tensor]
-) -> Handler:
-    """Return a sum or a product, which leave out what is `nothing` to them."""
-
-    def record(
-        a: Tensor,
-        axis: Any = None,
-        dtype: Any = None,
-        out: None = None,
-        keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
-        promote_integers: bool = True,
-    ) -> Tensor:
-        result = reduce(chosen(places.counted(a), where, nothing), axis, keepdims)
-        return converted(result if initial is None else combine(result, initial), dtype)
-
-    record.__name__ = record.__qualname__ = name
-    return record
-
-
-sum_ = total("sum", xp.sum, 0, operator.add)
-prod = total("prod", xp.prod, 1.0, operator.mul)
-
-
-def mean(a: Tensor, axis: Any = None, dtype: Any = None, out: None = None,
-         keepdims: bool = False, *, where: Any = None) -> Tensor:  # fmt: skip
-    if where is None:
-        return converted(xp.mean(a, axis, keepdims), dtype)
-    mask = xp.cast_like(xp.broadcast_to(where, a), a)
-    total = xp.sum(xp.where(where, a, 0.0), axis, keepdims)
-    return converted(total / xp.sum(mask, axis, keepdims), dtype)
-
-
-def extreme(name: str, reduce: Handler, combine: Handler) -> Handler:
-    """Return the largest or smallest, of `initial` too."""
-
-    def record(
-        a: Tensor,
-        axis: Any = None,
-        out: None = None,
-        keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
-    ) -> Tensor:
-        if where is not None and initial is None:
-            raise TypeError(f"{name} with where and without initial")
-        result = reduce(chosen(a, where, initial), axis, keepdims)
-        return result if initial is None else combine(result, initial)
-
-    record.__name__ = record.__qualname__ = name
-    return record
-
-
-max_ = extreme("max", xp.max, xp.maximum)
-min_ = extreme("min", xp.min, xp.minimum)
-
-
-def any_(
-    a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
-) -> Tensor:
-    return xp.any(chosen(a, where, False), axis, keepdims)
-
-
-def all_(
-    a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
-) -> Tensor:
-    return xp.all(chosen(a, where, True), axis, keepdims)
-
-
-def deviation(name: str, reduce: Handler) -> Handler:
-    """Return a measure of spread."""
-
-    def record(
-        a: Tensor,
-        axis: Any = None,
-        dtype: Any = None,
-        out: None = None,
-        ddof: float = 0,
-        keepdims: bool = False,
-        *,
-        correction: float | None = None,
-    ) -> Tensor:
-        n = ddof if correction is None else correction
-        return converted(reduce(a, axis, n, keepdims), dtype)
-
-    record.__name__ = record.__qualname__ = name
-    return record
-
-
-var, std = deviation("var", xp.var), deviation("std", xp.std)
 
 
 def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
@@ -245,6 +145,9 @@ ALIASES: dict[Any, Any] = {
         """,
         np_parts: "ptp",
         parts: "expand_dims; fliplr; flipud",
+        reductions: """
+            all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var
+        """,
         places: "count_nonzero",
         xp: """
             full_like; glu: nn.glu; log_softmax: nn.log_softmax special.log_softmax;
@@ -253,8 +156,6 @@ ALIASES: dict[Any, Any] = {
         """,
     }),
     **{getattr(jnp, function.__name__): function for function in MADE},
-    jnp.sum: sum_, jnp.prod: prod, jnp.mean: mean, jnp.max: max_, jnp.amax: max_, jnp.min: min_,
-    jnp.amin: min_, jnp.any: any_, jnp.all: all_, jnp.var: var, jnp.std: std,
     jnp.average: average, jnp.sort: sort, jax.nn.logsumexp: logsumexp,
     special.logsumexp: logsumexp, jax.nn.softmax: softmax, special.softmax: special_softmax,
     jax.nn.standardize: standardize, jnp.reshape: reshape, jnp.ravel: ravel,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from multigrad.capture.dialects import numpy_parts
-from multigrad.capture.meanings import diagonals, nans, neighbors, parts, products
+from multigrad.capture.meanings import diagonals, neighbors, parts, products
 from multigrad.trace.xp import all as xp
 
 from .arrays import JAX, converted
@@ -65,7 +65,6 @@ ALIASES: dict[Any, Any] = {
     jnp.split: split, jnp.array_split: array_split, jnp.hsplit: hsplit, jnp.vsplit: vsplit,
     **JAX.called({
         diagonals: "diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal",
-        nans: "nanmean; nansum",
         neighbors: "diff",
         parts: "unstack",
     }),

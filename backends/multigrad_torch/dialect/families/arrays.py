@@ -62,7 +62,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
     torch.special.logsumexp: arrays.logsumexp,
     torch.special.softmax: arrays.softmax, torch.special.log_softmax: arrays.log_softmax,
-    torch.narrow: arrays.narrow, torch.prod: arrays.prod,
+    torch.narrow: arrays.narrow, 
     torch.quantile: arrays.quantile,
     torch.ravel: arrays.ravel, torch.repeat_interleave: arrays.repeat_interleave,
     torch.roll: arrays.roll, torch.select: arrays.select,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture.dialects import numpy as np_dialect
-from multigrad.capture.meanings import composites, diagonals, nans, neighbors, parts, products
+from multigrad.capture.meanings import composites, diagonals, neighbors, parts, products, reductions
 from multigrad.capture.meanings.arrays import at
 from multigrad.capture.meanings.casts import cast
 from multigrad.capture.values import methods
@@ -175,7 +175,7 @@ NAMED: dict[Any, str] = {
     diagonals: """
         diag(diagonal=k); diagonal; embedded: diag_embed; diagflat(offset=k); trace; kron
     """,
-    nans: "nansum; nanmean",
+    reductions: "nansum; nanmean",
     neighbors: "diff",
     np_dialect: "round_: round",
     parts: """

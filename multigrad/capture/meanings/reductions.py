@@ -1,0 +1,196 @@
+"""Reductions and measures of spread: one meaning for each, with all options that libraries have.
+
+Which of them a library takes, in which order and with which defaults, its own signature says.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ...graph.ir.types import FLOATS, T, dtype_name
+from ...trace import trace
+from ...trace.trace import NeedsConcrete
+from ...trace.xp import all as xp
+from ..symbols.dtypes import own_dtype
+from .arrays import cumprod, cumsum
+from .casts import cast
+from .places import counted
+
+Tensor = Any
+Reduction = Callable[..., Tensor]
+
+
+def in_dtype(x: Tensor, dtype: Any) -> Tensor:
+    return x if dtype is None else cast(x, dtype)
+
+
+def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:
+    """Return x with what a reduction leaves out replaced by what does not change its result."""
+    return x if where is None or where is True else xp.where(where, x, otherwise)
+
+
+def total(name: str, reduce: Reduction, nothing: float, combine: Reduction) -> Reduction:
+    """Return a sum or a product, which leaves out what is `nothing` to it; bools are counted."""
+
+    def record(
+        x: Tensor,
+        axis: Any = None,
+        keepdims: bool = False,
+        *,
+        dtype: Any = None,
+        initial: Any = None,
+        where: Any = None,
+    ) -> Tensor:
+        result = reduce(chosen(counted(x), where, nothing), axis, keepdims)
+        return in_dtype(result if initial is None else combine(result, initial), dtype)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+def extreme(name: str, reduce: Reduction, combine: Reduction) -> Reduction:
+    """Return the largest or smallest, of `initial` too."""
+
+    def record(
+        x: Tensor,
+        axis: Any = None,
+        keepdims: bool = False,
+        *,
+        initial: Any = None,
+        where: Any = None,
+    ) -> Tensor:
+        if where is not None and where is not True and initial is None:
+            raise TypeError(f"{name} with where and without initial")
+        result = reduce(chosen(x, where, initial), axis, keepdims)
+        return result if initial is None else combine(result, initial)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+def of_bools(name: str, reduce: Reduction, nothing: bool) -> Reduction:
+    """Return what asks whether elements are true: of numbers all but 0 are."""
+
+    def record(x: Tensor, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
+        return reduce(chosen(x, where, nothing), axis, keepdims)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+def mean(
+    x: Tensor, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, where: Any = None
+) -> Tensor:
+    return in_dtype(_mean(x, axis, keepdims, where), dtype)
+
+
+def _mean(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
+    if where is None or where is True:
+        return xp.mean(x, axis, keepdims)
+    return xp.sum(chosen(x, where, 0.0), axis, keepdims) / _number(x, axis, keepdims, where)
+
+
+def _number(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
+    """How many elements are chosen, in the dtype of x."""
+    return xp.sum(xp.cast_like(xp.broadcast_to(where, x), x), axis, keepdims)
+
+
+def deviation(name: str, reduce: Reduction) -> Reduction:
+    """Return a measure of spread; `correction` goes before `ddof`, and that before `unbiased`."""
+
+    def record(
+        x: Tensor,
+        axis: Any = None,
+        keepdims: bool = False,
+        *,
+        correction: Any = None,
+        ddof: Any = None,
+        unbiased: bool = False,
+        dtype: Any = None,
+        where: Any = None,
+    ) -> Tensor:
+        if isinstance(axis, bool):  # torch.std(x, False)
+            axis, unbiased = None, axis
+        given = [n for n in (correction, ddof, int(unbiased)) if n is not None]
+        x = x if dtype is None else cast(x, _wider(x, dtype))
+        if where is None or where is True:
+            return in_dtype(reduce(x, axis, given[0], keepdims), dtype)
+        off = xp.square(x - _mean(x, axis, True, where))
+        number = _number(x, axis, keepdims, where) - given[0]
+        spread = xp.sum(chosen(off, where, 0.0), axis, keepdims) / number
+        return in_dtype(xp.sqrt(spread) if reduce is xp.std else spread, dtype)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+def _wider(x: Tensor, dtype: Any) -> Any:
+    """Return the wider of two dtypes of floats, a tensor's and another: in it libraries compute."""
+    own = own_dtype(x)
+    own = x.trace.facts.get("dtype") if own == T else own
+    if own is None:
+        raise NeedsConcrete("dtype")
+    both = [name for name in (own, dtype_name(dtype)) if name in FLOATS]
+    return builtins.max(both, key=FLOATS.index) if both else dtype
+
+
+sum, prod = total("sum", xp.sum, 0, operator.add), total("prod", xp.prod, 1.0, operator.mul)
+max, min = extreme("max", xp.max, xp.maximum), extreme("min", xp.min, xp.minimum)
+any, all = of_bools("any", xp.any, False), of_bools("all", xp.all, True)
+std, var = deviation("std", xp.std), deviation("var", xp.var)
+
+
+# --- that leave NaN out ---------------------------------------------------------------------------
+def without_nan(x: Tensor, value: float) -> Tensor:
+    return xp.where(xp.isnan(x), value, x)
+
+
+def count(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+    """How many elements are no NaN."""
+    present = trace.cast(xp.logical_not(xp.isnan(x)), T)
+    return xp.sum(present, axis, keepdims)
+
+
+def nansum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return sum(without_nan(x, 0.0), axis, keepdims)
+
+
+def nanprod(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return prod(without_nan(x, 1.0), axis, keepdims)
+
+
+def nanmean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return xp.divide(nansum(x, axis, keepdims), count(x, axis, keepdims))
+
+
+def nanvar(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+    off = xp.square(xp.subtract(x, nanmean(x, axis, True)))
+    number = count(x, axis, keepdims)
+    less = xp.subtract(number, correction) if correction else number
+    return xp.divide(nansum(off, axis, keepdims), less)
+
+
+def nanstd(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+    return xp.sqrt(nanvar(x, axis, keepdims, correction))
+
+
+def nanmax(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    largest = xp.max(without_nan(x, -math.inf), axis, keepdims)
+    return xp.where(xp.equal(count(x, axis, keepdims), 0), math.nan, largest)
+
+
+def nanmin(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    smallest = xp.min(without_nan(x, math.inf), axis, keepdims)
+    return xp.where(xp.equal(count(x, axis, keepdims), 0), math.nan, smallest)
+
+
+def nancumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
+    return cumsum(without_nan(x, 0.0), axis, dtype=dtype)
+
+
+def nancumprod(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
+    return cumprod(without_nan(x, 1.0), axis, dtype=dtype)
