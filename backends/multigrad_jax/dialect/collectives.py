@@ -14,6 +14,8 @@ from jax import lax
 from multigrad.capture.values.tracer import V
 from multigrad.trace.xp import all as xp
 
+from .families.arrays import JAX
+
 Tensor = Any
 Names = tuple[str, ...]
 
@@ -74,9 +76,15 @@ def itself(x: Any, *args: Any, **options: Any) -> Any:
 
 
 HIDDEN: dict[Any, Any] = {
-    lax.psum: psum, lax.pmax: pmax, lax.pmin: pmin, lax.pmean: pmean, lax.pcast: itself,
-    lax.with_sharding_constraint: itself,
-}  # fmt: skip
+    **JAX.taking_the_same(
+        {
+            __name__: """
+                lax.psum; lax.pmax; lax.pmin; lax.pmean; itself: lax.pcast
+                lax.with_sharding_constraint
+            """,
+        }
+    ),
+}
 TELLS = (
     "which a graph that is one for all shards does not have. Take sums and extremes over shards "
     "(psum, pmean, pmax, pmin), or register the rule with native=True"

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from multigrad.capture.code.names import handlers
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.indexing import indexing
@@ -260,21 +261,20 @@ REFUSED: dict[Any, str] = {
     **collectives.REFUSED,
 }
 
+TABLED = {**arrays.ALIASES, **elementwise.ALIASES}
+AS_FUNCTIONS = "cumprod cumsum max mean min prod ptp repeat round squeeze std sum var"
 METHODS: dict[str, Handler] = {
-    "__abs__": slopes.absolute,
-    "astype": arrays.astype, "clip": slopes.clip,
-    "conj": elementwise.identity, "dot": arrays.dot,
-    "ravel": arrays.ravel, "flatten": arrays.ravel,
-    "round": elementwise.ALIASES[jnp.round], "sort": arrays.sort,
-    **{
-        name: arrays.ALIASES[getattr(jnp, name)]
-        for name in (
-            "cumprod", "cumsum", "max", "mean", "min", "prod", "ptp", "repeat", "squeeze", "std",
-            "sum", "var",
-        )
-    },
-    **parts.METHODS, **places.METHODS,
-}  # fmt: skip
+    **handlers(
+        {
+            arrays: "astype; dot; ravel: ravel flatten; sort",
+            elementwise: "identity: conj",
+            slopes: "absolute: __abs__; clip",
+        }
+    ),
+    **{name: TABLED[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},
+    **parts.METHODS,
+    **places.METHODS,
+}
 
 
 def itself(x: Tensor) -> Tensor:
@@ -282,9 +282,6 @@ def itself(x: Tensor) -> Tensor:
     return x
 
 
-def nothing(x: Tensor) -> Tensor:
-    """The imaginary part of what is real."""
-    return xp.zeros_like(x)
 
 
 # In float32 the logarithm of what was rounded near 1: off by 4 % at 5.
@@ -303,7 +300,7 @@ register_dialect(
         jnp.dtype,
         "cpu",
         methods=METHODS,
-        attributes={"at": At, "imag": nothing, "real": itself},
+        attributes={"at": At, "imag": xp.zeros_like, "real": itself},
         habits=Habits(inexact={"log_ndtr": LOG_OF_NEARLY_1}),
         hidden=HIDDEN,
         mutable=False,

@@ -189,7 +189,7 @@ PADDLE = dialects.Library(
 )
 NAMED: dict[Any, Handler] = PADDLE.called(
     {
-        methods: "clamp: clip; is_floating_point; masked_fill",
+        methods: "clamp: clip; is_floating_point",
         xp: """
             all; any; broadcast_to: expand_as; celu: F.celu; clip: F.hardtanh; concatenate: concat;
             elu: F.elu; flip; full_like; glu: F.glu; hard_shrink: F.hardshrink(threshold=lambd);
@@ -197,7 +197,8 @@ NAMED: dict[Any, Handler] = PADDLE.called(
             max: max amax; min: min amin; mish: F.mish; ones_like;
             permute_dims: transpose(perm=axes); roll; silu: F.silu F.swish;
             size: numel; soft_shrink: F.softshrink(threshold=lambd);
-            squeeze; stack; tril(diagonal=k); triu(diagonal=k); zeros_like
+            squeeze; stack; tril(diagonal=k); triu(diagonal=k);
+            where: masked_fill(mask=condition, value=a, x=b); zeros_like
         """,
     }
 )

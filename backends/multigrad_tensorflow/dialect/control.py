@@ -16,6 +16,8 @@ from multigrad.capture.meanings.parts import rank
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
+from .families.shapes import TENSORFLOW
+
 Tensor = Any
 Handler = Callable[..., Any]
 
@@ -107,6 +109,12 @@ def check_without_axes(value: Value) -> None:
 
 
 ALIASES: dict[Any, Handler] = {
-    tf.while_loop: while_loop, tf.cond: cond, tf.switch_case: switch_case,
-    tf.compat.v1.while_loop: old_while_loop, tf.compat.v1.cond: old_cond,
-}  # fmt: skip
+    **TENSORFLOW.taking_the_same(
+        {
+            __name__: """
+                while_loop; cond; switch_case; old_while_loop: compat.v1.while_loop; old_cond:
+                compat.v1.cond
+            """,
+        }
+    ),
+}

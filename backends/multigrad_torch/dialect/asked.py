@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.capture.code.names import handlers
 from multigrad.capture.code.outside import CHANGES, refusing
 from multigrad.capture.meanings import arrays
 from multigrad.capture.meanings.casts import cast
@@ -290,11 +291,15 @@ def is_grad_enabled(trace: Trace) -> bool:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand,
-    "get_device": get_device, "is_complex": is_complex,
-    "is_contiguous": is_contiguous, "ndimension": methods.dim,
-    "nelement": methods.numel, "new": new,
-    "resize_": resize_, "resize_as_": resize_as_, "squeeze": squeeze,
-    "to": to, "type": type_,
-}  # fmt: skip
+    **handlers(
+        {
+            __name__: """
+                cpu; cuda; element_size; expand; get_device; is_complex; is_contiguous; new;
+                resize_; resize_as_; squeeze; to; type_: type
+            """,
+            methods: "dim: ndimension",
+        }
+    ),
+    "nelement": methods.METHODS["numel"],
+}
 ALIASES: dict[Any, Callable[..., Any]] = {torch.is_complex: is_complex, torch.squeeze: squeeze}

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture.code.conventions import Convention, register_conventions
-from multigrad.capture.code.names import named
+from multigrad.capture.code.names import named, reflected
 from multigrad.capture.code.outside import CHANGES, SWITCHES
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.meanings import composites, creation, extremes, places, reductions
@@ -48,22 +48,10 @@ from .families import (
 from .families import (
     elementwise as capture_elementwise,
 )
-from .schemas import TORCH
+from .schemas import TENSOR, TORCH
 from .types import TYPES
 
 Tensor = Any
-
-
-def rsub(a: Tensor, b: Any) -> Tensor:
-    return xp.subtract(b, a)
-
-
-def rdiv(a: Tensor, b: Any) -> Tensor:
-    return xp.divide(b, a)
-
-
-def rpow(a: Tensor, b: Any) -> Tensor:
-    return xp.pow(b, a)
 
 
 def passes_at_limits() -> bool:
@@ -188,48 +176,84 @@ METHODS = {
     for name, handler in methods.METHODS.items()
     if (method := getattr(_T, name, None)) is not None
 }
+OPERATORS = {
+    "__radd__": methods.add,
+    "__rdiv__": reflected(xp.divide),
+    "__rpow__": reflected(xp.pow),
+    "__rsub__": reflected(xp.subtract),
+    "__rtruediv__": reflected(xp.divide),
+}
 ALIASES: dict[Any, Any] = {
-    **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
-    **arrays.ALIASES, **parts.ALIASES, **linalg.ALIASES,
-    **layers.ALIASES, **convolutions.ALIASES, **asked.ALIASES,
+    **named(ops.NAMES, torch, F=F),
+    **METHODS,
+    **capture_elementwise.ALIASES,
+    **arrays.ALIASES,
+    **parts.ALIASES,
+    **linalg.ALIASES,
+    **layers.ALIASES,
+    **convolutions.ALIASES,
+    **asked.ALIASES,
     **gradients.ALIASES,
-    **losses.ALIASES, **pooling.ALIASES, **views.ALIASES,
-    **selected.ALIASES, **collectives.ALIASES, **creation.creators(("torch",)),
-    **TORCH.called({
-        reductions: "sum; prod; mean; any; all; std; var",
-        methods: "clamp: clamp clip; clamp_min; clamp_max; masked_fill; unsqueeze",
-        xp: """
-            where; zeros_like: zeros_like empty_like; ones_like; full_like; size: numel;
-            relu: relu F.relu; relu6: F.relu6; leaky_relu: F.leaky_relu(negative_slope=slope);
-            elu: F.elu; silu: F.silu
-        """,
-    }),
-    _T.__getitem__: getitem,
-    _T.max: extremes.max, _T.min: extremes.min, _T.add: methods.add,
-    _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
-    _T.__rpow__: rpow, _T.sign: sign, _T.sum_to_size: sum_to_size, torch.add: methods.add,
-    torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub, torch.div: methods.div,
-    torch.divide: methods.div, torch.true_divide: methods.div, torch.positive: methods.identity,
-    torch.sign: sign, torch.sgn: sign,
-    torch.max: extremes.max, torch.min: extremes.min, torch.amax: METHODS[_T.amax],
-    torch.amin: METHODS[_T.amin],
-    torch.norm: norm, torch.rand_like: rand_like,
-    torch.randn_like: randn_like, F.gelu: gelu,
-    F.softplus: softplus,
-    torch.heaviside: heaviside,
-    torch.is_floating_point: methods.is_floating_point, torch.clone: methods.clone,
-    torch.detach: methods.detach,
-    torch.addcmul: composites.addcmul, torch.addcdiv: composites.addcdiv, F.normalize: normalize,
-    torch.bernoulli: composites.bernoulli, F.dropout: dropout,
-}  # fmt: skip
+    **losses.ALIASES,
+    **pooling.ALIASES,
+    **views.ALIASES,
+    **selected.ALIASES,
+    **collectives.ALIASES,
+    **creation.creators(("torch",)),
+    **TORCH.called(
+        {
+            reductions: "sum; prod; mean; any; all; std; var",
+            methods: "clamp: clamp clip clamp_min clamp_max",
+            xp: """
+                expand_dims: unsqueeze; where: where masked_fill(mask=condition, value=a, input=b);
+                zeros_like: zeros_like empty_like; ones_like; full_like; size: numel; relu: relu
+                F.relu; relu6: F.relu6; leaky_relu: F.leaky_relu(negative_slope=slope); elu: F.elu;
+                silu: F.silu
+            """,
+        }
+    ),
+    **TENSOR.taking_the_same(
+        {
+            extremes: "max; min",
+            methods: "add",
+            __name__: "getitem: __getitem__; sign; sum_to_size",
+        }
+    ),
+    **{getattr(_T, name): handler for name, handler in OPERATORS.items()},
+    **{getattr(torch, name): METHODS[getattr(_T, name)] for name in ("amax", "amin")},
+    **TORCH.taking_the_same(
+        {
+            composites: "addcmul; addcdiv; bernoulli",
+            extremes: "max; min",
+            xp: "stop_gradient: detach",
+            methods: """
+                add; clone; div: div divide true_divide; identity: positive; is_floating_point; sub:
+                sub subtract
+            """,
+            __name__: """
+                F.dropout; F.gelu; F.normalize; F.softplus; heaviside; norm; rand_like; randn_like;
+                sign: sign sgn
+            """,
+        }
+    ),
+    torch.rsub: reflected(xp.subtract, "rsub"),
+}
 
 OWN_METHODS = {
-    **asked.METHODS, **asserted.METHODS, **gradients.METHODS,
-    **extremes.EXTREMES, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
-    **parts.METHODS, **linalg.METHODS, **layers.METHODS,
-    **views.METHODS, **selected.METHODS,
+    **asked.METHODS,
+    **asserted.METHODS,
+    **gradients.METHODS,
+    **extremes.EXTREMES,
+    "sgn": sign,
+    "sign": sign,
+    "sum_to_size": sum_to_size,
+    **parts.METHODS,
+    **linalg.METHODS,
+    **layers.METHODS,
+    **views.METHODS,
+    **selected.METHODS,
     **arrays.METHODS,
-}  # fmt: skip
+}
 
 
 def as_torch_dtype(name: str) -> torch.dtype:

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
+from multigrad.capture.code.names import handlers
 from multigrad.capture.meanings import arrays
 from multigrad.trace.trace import Value, copy_of, mark_view
 from multigrad.trace.xp import all as xp
 
 from . import asked
 from .families import parts
+from .schemas import TENSOR, TORCH
 
 Tensor = Any
 
@@ -86,16 +88,30 @@ def same(x: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "diagonal": diagonal, "expand": expand, "fill_diagonal_": fill_diagonal_, "moveaxis": movedim,
-    "movedim": movedim, "swapaxes": swapaxes, "swapdims": transpose, "transpose": transpose_method,
-    "unflatten": unflatten, "view": view, "view_as": view_as,
-}  # fmt: skip
+    **handlers(
+        {
+            __name__: """
+                diagonal; expand; fill_diagonal_; movedim: moveaxis movedim; swapaxes; transpose:
+                swapdims; transpose_method: transpose; unflatten; view; view_as
+            """,
+        }
+    ),
+}
 ALIASES: dict[Any, Callable[..., Any]] = {
-    torch.diagonal: diagonal, torch.linalg.diagonal: linalg_diagonal, torch.moveaxis: movedim,
-    torch.movedim: movedim, torch.swapaxes: swapaxes, torch.swapdims: transpose,
-    torch.transpose: transpose, torch.unflatten: unflatten,
-    torch.Tensor.diagonal: diagonal, torch.Tensor.moveaxis: movedim, torch.Tensor.movedim: movedim,
-    torch.Tensor.swapaxes: swapaxes, torch.Tensor.swapdims: transpose,
-    torch.Tensor.transpose: transpose, torch.Tensor.unflatten: unflatten, torch.Tensor.view: view,
-    torch.Tensor.view_as: view_as,
-}  # fmt: skip
+    **TORCH.taking_the_same(
+        {
+            __name__: """
+                diagonal; linalg_diagonal: linalg.diagonal; movedim: moveaxis movedim; swapaxes;
+                transpose: swapdims transpose; unflatten
+            """,
+        }
+    ),
+    **TENSOR.taking_the_same(
+        {
+            __name__: """
+                diagonal; movedim: moveaxis movedim; swapaxes; transpose: swapdims transpose;
+                unflatten; view; view_as
+            """,
+        }
+    ),
+}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
@@ -38,11 +39,12 @@ SYNONYMS = {
 }
 # What labels or checks a result, or says where it lies or by which method it is found, has no
 # meaning in a graph of real numbers.
-LABELS = {
-    "accuracy", "check_finite", "compute_mode", "conjugate", "device", "driver", "is_stable",
-    "layout", "memory_format", "name", "non_blocking", "overwrite_a", "overwrite_b", "pin_memory",
-    "precision", "promote_integers", "requires_grad", "validate_args",
-}  # fmt: skip
+LABELS = """
+    accuracy algorithm check_finite compute_mode conjugate conjugate_a debug device driver
+    implementation is_stable lapack_driver layout lwork memory_format name non_blocking overwrite_a
+    overwrite_b pin_memory precision promote_integers requires_grad turbo use_magma validate_args
+"""
+LABELLING = frozenset(LABELS.split())
 UNSET = inspect.Parameter.empty
 PLAIN = (bool, int, float, str, tuple, list)
 
@@ -69,24 +71,23 @@ class Library:
         """Return what functions record that mean what functions of ours do.
 
         Args:
-            rows: by the module that has ours: "hsplit; unstack: unbind; solve: solve(rhs=b);
-                F.glu", which is ours, the library's names for it, and in brackets which of ours a
-                parameter is.
-                What the installed version lacks is left out.
+            rows: by the module that has ours, or its name: "hsplit; unstack: unbind; F.glu;
+                solve: solve(rhs=b)", which is ours, the library's names for it, and in brackets
+                which of ours a parameter is. What the installed version lacks is left out.
         """
-        found: dict[Any, Handler] = {}
-        for home, text in rows.items():
-            for entry in text.split(";"):
-                own, _, names = entry.partition(":")
-                own = own.strip()
-                ours = own.partition("(")[0].rpartition(".")[2]
-                for name, brackets in NAME.findall(names or own):
-                    function = self.find(name)
-                    if function is not None:
-                        meaning = getattr(home, ours)
-                        words = dict(WORDS.findall(brackets))
-                        found[function] = self.bound(function, meaning, words)
-        return found
+        return {
+            function: self.bound(function, meaning, words)
+            for meaning, name, words in entries(rows)
+            if (function := self.find(name)) is not None
+        }
+
+    def taking_the_same(self, rows: Mapping[Any, str]) -> dict[Any, Handler]:
+        """Return the same where ours take what the library's do, without an adapter between."""
+        return {
+            function: meaning
+            for meaning, name, _ in entries(rows)
+            if (function := self.find(name)) is not None
+        }
 
     def find(self, name: str) -> Any:
         """Return the function of a name, None where the installed version has none."""
@@ -127,6 +128,17 @@ class Library:
         return call
 
 
+def entries(rows: Mapping[Any, str]) -> Iterator[tuple[Handler, str, dict[str, str]]]:
+    """Yield ours, a name and which of ours a parameter is, for rows as `Library.called` has."""
+    for room, text in rows.items():
+        home = sys.modules[room] if isinstance(room, str) else room
+        for entry in text.split(";"):
+            own, _, names = entry.partition(":")
+            ours = own.strip().partition("(")[0].rpartition(".")[2]
+            for name, brackets in NAME.findall(names or own):
+                yield getattr(home, ours), name, dict(WORDS.findall(brackets))
+
+
 NAME = re.compile(r"([\w.]+)(?:\(([^)]*)\))?")
 WORDS = re.compile(r"(\w+)=(\w+)")
 
@@ -158,7 +170,7 @@ def bind(
             default = ours[own_names[word]].default
         is_needed = default is UNSET and each.kind is not each.VAR_KEYWORD
         known[f"_{word}"] = {} if default is UNSET else default
-        if word not in own_names and word not in LABELS:
+        if word not in own_names and word not in LABELLING:
             if is_needed:
                 raise TypeError(f"{name}{signature}: {word!r} is nothing to {meaning}")
             lines.append(f"if {word} is not _{word}: _refuse({name!r}, {word!r}, {word}, _{word})")
@@ -219,7 +231,7 @@ def paired(
     pairs = {own: their for their, own in words.items()}
 
     def free(parameters: Parameters, taken: Iterable[str]) -> list[str]:
-        taken = {*taken, *LABELS}
+        taken = {*taken, *LABELLING}
         return [
             word
             for word, each in parameters.items()
@@ -243,7 +255,7 @@ def paired(
 
 def in_order(theirs: Parameters, ours: Parameters) -> dict[str, tuple[str, ...]]:
     """Return the same where ours takes what the library does in the same order."""
-    rest = [word for word in theirs if word not in (*LABELS, "out")]
+    rest = [word for word in theirs if word not in (*LABELLING, "out")]
     pairs: dict[str, tuple[str, ...]] = {}
     for own, each in ours.items():
         if each.kind is each.VAR_POSITIONAL:

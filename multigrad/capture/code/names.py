@@ -7,6 +7,7 @@ that means something else an alias, written out in the dialect.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import Any
 
 from ...graph import ops
 from ...trace.xp import all as xp
+from .binding import WORDS, Library, entries
 
 
 def spelled(names: str) -> dict[str, Callable[..., Any]]:
@@ -38,6 +40,44 @@ def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[.
         return getattr(rooms[room], rest) if room in rooms else attrgetter(name)(library)
 
     return {find(name): record for name, record in spelled(names).items()}
+
+
+def handlers(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
+    """Return what each name records, as it is called: by the module that has ours, "div: div
+    divide; add".
+    """
+    return {name: meaning for meaning, name, _ in entries(rows)}
+
+
+def written(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
+    """Return what methods record, by name, where no library is there to tell what they take.
+
+    Args:
+        rows: as those of `binding.Library`, with what each takes: "unsqueeze(x, dim): expand_dims;
+            tril(x, diagonal=0): tril(diagonal=k)".
+    """
+    found = {}
+    for room, text in rows.items():
+        home = sys.modules[room] if isinstance(room, str) else room
+        for entry in text.split(";"):
+            heading, _, own = " ".join(entry.split()).partition("): ")
+            name, _, parameters = heading.partition("(")
+            stub = eval(f"lambda {parameters}: None")
+            stub.__name__ = name
+            own, _, words = own.partition("(")
+            given = dict(WORDS.findall(words))
+            found[name] = Library(home).bound(stub, getattr(home, own), given)
+    return found
+
+
+def reflected(record: Callable[[Any, Any], Any], name: str = "") -> Callable[[Any, Any], Any]:
+    """Return what a reflected operator records: `x.__rsub__(y)` is `y - x`."""
+
+    def call(right: Any, left: Any) -> Any:
+        return record(left, right)
+
+    call.__name__ = call.__qualname__ = name or record.__name__
+    return call
 
 
 class AliasesAndMore(Mapping[Any, Callable[..., Any]]):

@@ -31,10 +31,6 @@ def clip(
     return xp.clip(x, a_min if min is None else min, a_max if max is None else max)
 
 
-def where(condition: Tensor, a: Any, b: Any) -> Tensor:
-    return xp.where(condition, a, b)
-
-
 def select(conditions: Any, choices: Any, default: Any = 0) -> Tensor:
     """The choice of the first condition that holds."""
     result = default
@@ -128,22 +124,31 @@ NAMES = """
 """
 
 FUNCTIONS: dict[Any, Handler] = {
-    **numpy_parts.NUMPY.called({
-        arrays: "cumprod; cumsum; expand: broadcast_to",
-        places: "count_nonzero; take_along_dim: take_along_axis",
-        reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
-        xp: """
-            full_like; median; ones_like;
-            permute_dims: transpose; squeeze; stack; take; tile; zeros_like: zeros_like empty_like
-        """,
-    }),
-    **named(NAMES, np), **arrays.FUNCTIONS, **numpy_parts.FUNCTIONS, **numpy_linalg.FUNCTIONS,
-    np.positive: xp.positive, np.heaviside: heaviside,
-    np.where: where, np.clip: clip, np.size: size,
-    np.shape: shape, np.ndim: ndim, np.round: round_, np.around: round_,
-    np.copy: methods.clone, np.select: select,
-    np.nan_to_num: nan_to_num,
-}  # fmt: skip
+    **numpy_parts.NUMPY.called(
+        {
+            arrays: "cumprod; cumsum; expand: broadcast_to",
+            places: "count_nonzero; take_along_dim: take_along_axis",
+            reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
+            xp: """
+                full_like; median; ones_like; permute_dims: transpose; squeeze; stack; take; tile;
+                zeros_like: zeros_like empty_like
+            """,
+        }
+    ),
+    **named(NAMES, np),
+    **arrays.FUNCTIONS,
+    **numpy_parts.FUNCTIONS,
+    **numpy_linalg.FUNCTIONS,
+    **numpy_parts.NUMPY.taking_the_same(
+        {
+            methods: "clone: copy",
+            __name__: """
+                clip; heaviside; nan_to_num; ndim; round_: round around; select; shape; size
+            """,
+            xp: "positive; where",
+        }
+    ),
+}
 
 METHODS: dict[str, Handler] = {"max": FUNCTIONS[np.max], "min": FUNCTIONS[np.min], "view": view}
 register_dialect(

@@ -57,16 +57,12 @@ def _as(function: Any, results: tuple[Tensor, ...]) -> Any:
     return type(function(np.eye(1)))(*results)
 
 
-ROWS: dict[str, Handler] = {
-    "eigh": eigh, "eigvalsh": eigvalsh, "pinv": pinv, "qr": qr, "slogdet": slogdet, "svd": svd,
-}  # fmt: skip
 NAMED: dict[Any, str] = {
     factors: "cond; matrix_norm; norm; svdvals",
     linalg: "cholesky",
     norms: "vector_norm",
     xp: "det; inv; solve",
 }
-FUNCTIONS = {
-    **{getattr(np.linalg, name): row for name, row in ROWS.items()},
-    **Library(np.linalg).called(NAMED),
-}
+OWN = {__name__: "eigh; eigvalsh; pinv; qr; slogdet; svd"}
+NUMPY = Library(np.linalg)
+FUNCTIONS = {**NUMPY.taking_the_same(OWN), **NUMPY.called(NAMED)}

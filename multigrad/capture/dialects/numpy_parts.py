@@ -110,14 +110,6 @@ def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     return xp.where(xp.isinf(x), 0.0, xp.subtract(x, whole)), whole
 
 
-def isposinf(x: Tensor) -> Tensor:
-    return xp.equal(x, np.inf)
-
-
-def isneginf(x: Tensor) -> Tensor:
-    return xp.equal(x, -np.inf)
-
-
 def polyval(p: Any, x: Tensor) -> Tensor:
     """The polynomial of these coefficients, the highest first."""
     count = parts.length(p, 0) if hasattr(p, "ndim") else len(p)
@@ -136,50 +128,50 @@ def real(val: Tensor) -> Tensor:
     return val
 
 
+AT_LEAST = ("atleast_1d", "atleast_2d", "atleast_3d")
 SPLITS = ("split", "array_split", "hsplit", "vsplit", "dsplit")
-# Later versions of NumPy have these too.
-NEWER: dict[str, Handler] = {
-    "cumulative_sum": cumulative_sum, "matrix_transpose": xp.matrix_transpose,
-    "matvec": products.matvec, "vecmat": products.vecmat,
-}  # fmt: skip
 NUMPY = Library(np)
 FUNCTIONS: dict[Any, Handler] = {
-    **NUMPY.called({
-        diagonals: """
-            diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; matrix_trace: linalg.trace;
-            trace
-        """,
-        neighbors: "diff; trapezoid",
-        parts: """
-            append; column_stack; dstack; expand_dims; hstack; rollaxis; rot90; unstack; vstack
-        """,
-        products: """
-            matrix_power: linalg.matrix_power; multi_dot: linalg.multi_dot;
-            tensordot: tensordot linalg.tensordot
-        """,
-        reductions: """
-            nanmax; nanmean; nanmin; nanprod; nanstd(ddof=correction); nansum;
-            nanvar(ddof=correction)
-        """,
-        xp: "concatenate: concatenate concat; permute_dims; vecdot: vecdot linalg.vecdot",
-    }),
+    **NUMPY.called(
+        {
+            diagonals: """
+                diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; matrix_trace:
+                linalg.trace; trace
+            """,
+            neighbors: "diff; trapezoid",
+            parts: """
+                append; column_stack; dstack; expand_dims; hstack; rollaxis; rot90; unstack; vstack
+            """,
+            products: """
+                matrix_power: linalg.matrix_power; multi_dot: linalg.multi_dot; tensordot: tensordot
+                linalg.tensordot
+            """,
+            reductions: """
+                nanmax; nanmean; nanmin; nanprod; nanstd(ddof=correction); nansum;
+                nanvar(ddof=correction)
+            """,
+            xp: "concatenate: concatenate concat; permute_dims; vecdot: vecdot linalg.vecdot",
+        }
+    ),
     **{getattr(np, name): listed(getattr(parts, name)) for name in SPLITS},
-    **{getattr(np, name): handler for name, handler in NEWER.items() if hasattr(np, name)},
-    np.packbits: bits.packbits, np.unpackbits: bits.unpackbits,
-    np.broadcast_arrays: broadcast_arrays, np.meshgrid: meshgrid,
-    np.atleast_1d: parts.each(parts.atleast_1d), np.atleast_2d: parts.each(parts.atleast_2d),
-    np.atleast_3d: parts.each(parts.atleast_3d), np.fliplr: parts.fliplr,
-    np.flipud: parts.flipud, np.kron: diagonals.kron,
-    np.ediff1d: neighbors.ediff1d, np.pad: pad, np.inner: products.inner,
-    np.vdot: vdot, np.cross: cross, np.cov: cov, np.ptp: ptp,
-    np.average: average, np.divmod: divmod_, np.modf: modf, np.isposinf: isposinf,
-    np.isneginf: isneginf, np.fix: xp.trunc, np.polyval: polyval, np.real: real,
-    np.logaddexp2: composites.logaddexp2,
-    np.isclose: isclose,
-}  # fmt: skip
-LINALG: dict[str, Handler] = {
-    "cross": products.cross, "matmul": xp.matmul, "matrix_transpose": xp.matrix_transpose,
-    "outer": xp.outer,
-}  # fmt: skip
-FUNCTIONS.update({getattr(np.linalg, n): row for n, row in LINALG.items() if hasattr(np.linalg, n)})
+    **NUMPY.taking_the_same(
+        {
+            bits: "packbits; unpackbits",
+            composites: "isneginf; isposinf; logaddexp2",
+            diagonals: "kron",
+            neighbors: "ediff1d",
+            parts: "fliplr; flipud",
+            products: "cross: linalg.cross; inner; matvec; vecmat",
+            __name__: """
+                average; broadcast_arrays; cov; cross; cumulative_sum; divmod_: divmod; isclose;
+                meshgrid; modf; pad; polyval; ptp; real; vdot
+            """,
+            xp: """
+                matmul: linalg.matmul; matrix_transpose: matrix_transpose linalg.matrix_transpose;
+                outer: linalg.outer; trunc: fix
+            """,
+        }
+    ),
+    **{getattr(np, name): parts.each(getattr(parts, name)) for name in AT_LEAST},
+}
 METHODS: dict[str, Handler] = {"diagonal": FUNCTIONS[np.diagonal]}

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...trace.trace import Value, copy_of, mark_view
 from ...trace.xp import all as xp
-from ..code.names import spelled
+from ..code.names import handlers, spelled, written
 from ..code.readings import library_for
 from ..code.table import Habits, habits_of
 from ..symbols.symbols import SymbolicShape
@@ -68,14 +68,6 @@ def numbers(given: tuple[Any, ...]) -> Any:
 
 
 # --- reductions and what goes along an axis -------------------------------------------------------
-def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
-    return places.count_nonzero(x, dim)
-
-
-def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    return xp.logsumexp(x, dim, keepdim)
-
-
 def softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
     result = xp.softmax(x, axis_given(dim, axis))
     return result if dtype is None else cast(result, dtype)
@@ -174,10 +166,6 @@ def permute(x: Tensor, *dims: Any) -> Tensor:
     return xp.permute_dims(x, numbers(dims))
 
 
-def transpose_2d(x: Tensor) -> Tensor:
-    return xp.permute_dims(x)
-
-
 def squeeze(x: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
     return xp.squeeze(x, axis_given(dim, axis))
 
@@ -195,10 +183,6 @@ def flip(x: Tensor, *dims: Any) -> Tensor:
     return xp.flip(x, numbers(dims))
 
 
-def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
-    return xp.roll(x, shifts, dims)
-
-
 def tile(x: Tensor, *dims: Any) -> Tensor:
     return xp.tile(x, numbers(dims))
 
@@ -210,16 +194,8 @@ def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
     return xp.repeat(x, *repeats, axis=axis)
 
 
-def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:
-    return xp.repeat(x, repeats, dim)
-
-
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     return cut(x, dim, start, start + length)
-
-
-def select(x: Tensor, dim: int, index: int) -> Tensor:
-    return at(x, dim, index)
 
 
 def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
@@ -235,29 +211,34 @@ def at(x: Tensor, axis: int, item: Any) -> Tensor:
     return xp.getitem(x, (*(whole,) * axis, item))
 
 
-def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    return xp.tril(x, diagonal)
-
-
-def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    return xp.triu(x, diagonal)
-
-
 METHODS: dict[str, Handler] = {
     **places.METHODS,
     **spelled("""
         matmul: bmm matmul mm mv; swapaxes: swapaxes swapdims; moveaxis: moveaxis movedim
     """),
-    "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax, "cummin": cummin,
-    "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": ravel, "flip": flip,
-    "log_softmax": log_softmax, "logsumexp": logsumexp,
-    "median": median, "narrow": narrow, "outer": xp.outer, "permute": permute,
-    "quantile": quantile, "ravel": ravel, "repeat": repeat,
-    "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as,
-    "roll": roll, "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
-    "t": transpose_2d, "tile": tile, "topk": extremes.topk, "transpose": transpose, "tril": tril,
-    "triu": triu, "view": view, "view_as": view_as,
-}  # fmt: skip
+    **written(
+        {
+            places: "count_nonzero(x, dim=None): count_nonzero",
+            __name__: "select(x, dim, index): at",
+            xp: """
+                logsumexp(x, dim, keepdim=False): logsumexp; roll(x, shifts, dims=None): roll;
+                repeat_interleave(x, repeats, dim=None): repeat; t(x): permute_dims; tril(x,
+                diagonal=0): tril(diagonal=k); triu(x, diagonal=0): triu(diagonal=k)
+            """,
+        }
+    ),
+    **handlers(
+        {
+            extremes: "topk",
+            xp: "outer",
+            __name__: """
+                cummax; cummin; cumprod; cumsum; expand: expand broadcast_to; flip; log_softmax;
+                median; narrow; permute; quantile; ravel: ravel flatten; repeat; reshape; softmax;
+                sort; squeeze; tile; transpose; view; view_as: view_as reshape_as
+            """,
+        }
+    ),
+}
 
 
 # --- NumPy ----------------------------------------------------------------------------------------

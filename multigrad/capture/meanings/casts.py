@@ -6,10 +6,10 @@ NaN, unless the library wraps the former around, or limits the latter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from ...graph.ir.types import FLOAT8, INT32, SMALL, WHOLE, dtype_name, is_float
+from ...graph.ir.types import BOOL, FLOAT8, INT32, INT64, SMALL, WHOLE, dtype_name, is_float
 from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
@@ -39,16 +39,25 @@ def as_held(x: Value, value: Any) -> Any:
     return value if given.dtype == held.dtype else cast(value, held.dtype)
 
 
-def byte(x: Any) -> Any:
-    return cast(x, "uint8")
+def to_dtype(dtype: str) -> Callable[[Any], Any]:
+    """Return the method that casts to a dtype."""
+
+    def to(x: Any) -> Any:
+        return cast(x, dtype)
+
+    return to
 
 
-def char(x: Any) -> Any:
-    return cast(x, "int8")
-
-
-def short(x: Any) -> Any:
-    return cast(x, "int16")
-
-
-METHODS: Mapping[str, Callable[[Any], Any]] = {"byte": byte, "char": char, "short": short}
+DTYPES = {
+    "bfloat16": "bfloat16",
+    "bool": BOOL,
+    "byte": "uint8",
+    "char": "int8",
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "int": INT32,
+    "long": INT64,
+    "short": "int16",
+}
+METHODS = {name: to_dtype(dtype) for name, dtype in DTYPES.items()}

@@ -54,6 +54,14 @@ def _refuse_generator(generator: Any) -> None:
 
 
 # --- comparisons, logarithms ----------------------------------------------------------------------
+def isposinf(x: Tensor) -> Tensor:
+    return xp.equal(x, math.inf)
+
+
+def isneginf(x: Tensor) -> Tensor:
+    return xp.equal(x, -math.inf)
+
+
 def isclose(
     x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
 ) -> Tensor:

@@ -19,6 +19,7 @@ from ...trace.promotion import is_exact
 from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
 from ...trace.xp import all as xp
 from ...trace.xp import indices as xp_indices
+from ..code.names import handlers
 from . import extremes
 from .index_tensors import is_places
 
@@ -60,10 +61,6 @@ def counted(x: Tensor) -> Tensor:
 def count_nonzero(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     """An integer, as in all libraries: `xg.xp` has it as a float."""
     return xp.sum(cast(cast(x, BOOL), INT64), axis, keepdims)
-
-
-def long(x: Tensor) -> Tensor:
-    return cast(x, INT64)
 
 
 # --- torch ----------------------------------------------------------------------------------------
@@ -275,14 +272,18 @@ def columns(x: Tensor, indices: Any) -> list[Any]:
     return [places[..., i] for i in range(shape_of(places)[-1])]
 
 
-METHODS: dict[str, Handler] = {
-    "argmax": argmax, "argmin": argmin, "argsort": argsort, "gather": gather,
-    "index_add": index_add, "index_copy": index_copy, "index_fill": index_fill,
-    "index_select": index_select, "kthvalue": extremes.kthvalue, "long": long, "scatter": scatter,
-    "scatter_add": scatter_add, "scatter_reduce": scatter_reduce,
-    "take_along_dim": take_along_dim,
-}  # fmt: skip
+METHODS: dict[str, Handler] = handlers(
+    {
+        extremes: "kthvalue",
+        __name__: """
+            argmax; argmin; argsort; gather; index_add; index_copy; index_fill; index_select;
+            scatter; scatter_add; scatter_reduce; take_along_dim
+        """,
+    }
+)
 FUNCTIONS: dict[Any, Handler] = {
-    np.argmax: argmax, np.argmin: argmin, np.argsort: np_argsort,
+    np.argmax: argmax,
+    np.argmin: argmin,
+    np.argsort: np_argsort,
     np.put_along_axis: np_put_along_axis,
-}  # fmt: skip
+}

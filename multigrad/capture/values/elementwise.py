@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...graph.ir.types import is_float
-from ...trace.trace import Value, cast, copy_of
+from ...trace.trace import Value, copy_of
 from ...trace.xp import all as xp
-from ..code.names import spelled
+from ..code.names import spelled, written
 from ..meanings import composites
 from ..meanings.matrices import scipy
 
@@ -29,10 +29,6 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
 def gammaln(x: Tensor) -> Tensor:
     """SciPy's is -inf at -inf, where C's is inf."""
     return xp.where(xp.equal(x, -math.inf), -math.inf, xp.lgamma(x))
-
-
-def polygamma(x: Tensor, n: int) -> Tensor:
-    return xp.polygamma(n, x)
 
 
 def is_whole(x: Any) -> bool:
@@ -75,10 +71,6 @@ def is_short(number: Any) -> bool:
     return math.frexp(number)[0] * 256 % 1 == 0
 
 
-def to_int32(x: Tensor) -> Tensor:
-    return cast(x, "int32")
-
-
 METHODS: dict[str, Handler] = {
     **spelled("""
         fmax; fmin; copysign; frac; floor_divide; remainder; fmod; hypot; atan2: arctan2 atan2;
@@ -88,10 +80,9 @@ METHODS: dict[str, Handler] = {
         bitwise_xor; bitwise_invert: bitwise_not; bitwise_left_shift; bitwise_right_shift;
         nextafter
     """),
-    "int": to_int32,
     "logit": logit,
     "nan_to_num": nan_to_num,
-    "polygamma": polygamma,
+    **written({xp: "polygamma(x, n): polygamma"}),
 }
 
 SCIPY: dict[str, Handler] = {

@@ -21,7 +21,7 @@ from ...trace.promotion import is_exact
 from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from ..code.conventions import passes_at
-from ..code.names import spelled
+from ..code.names import handlers, spelled, written
 from ..code.readings import library_for
 from ..code.table import find_dialect
 from ..meanings import arrays, casts, composites, creation, extremes, places, reductions
@@ -158,14 +158,6 @@ def clip(
     return xp.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
-def clamp_min(x: Tensor, min: Any) -> Tensor:
-    return clamp(x, min)
-
-
-def clamp_max(x: Tensor, max: Any) -> Tensor:
-    return clamp(x, None, max)
-
-
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
        non_blocking: bool = False, memory_format: Any = None) -> Tensor:  # fmt: skip
     """Change dtype; a rule stays on its input's device, so no other is taken."""
@@ -194,30 +186,6 @@ def type_(x: Tensor, dtype: Any = None) -> Tensor:
 def type_as(x: Tensor, other: Tensor) -> Tensor:
     x = places.as_tensor(x, other) if isinstance(other, Value) else x
     return cast(x, own_dtype(other) or other.dtype)
-
-
-def float(x: Tensor) -> Tensor:
-    return cast(x, "float32")
-
-
-def double(x: Tensor) -> Tensor:
-    return cast(x, "float64")
-
-
-def half(x: Tensor) -> Tensor:
-    return cast(x, "float16")
-
-
-def bfloat16(x: Tensor) -> Tensor:
-    return cast(x, "bfloat16")
-
-
-def bool_(x: Tensor) -> Tensor:
-    return cast(x, "bool")
-
-
-def numel(x: Tensor) -> Any:
-    return xp.size(x)
 
 
 def dim(x: Tensor) -> int:
@@ -271,13 +239,9 @@ def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     return elementwise.quotient(x, other) if whole else xp.trunc(xp.divide(x, other))
 
 
-def filled(x: Tensor, value: Any) -> Tensor:
-    return xp.full_like(x, value)
-
-
 def fill(x: Tensor, value: Any) -> None:
     """NumPy's, which is in place and returns nothing."""
-    x.update(filled(x, value))
+    x.update(xp.full_like(x, value))
 
 
 def copy_from(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
@@ -285,28 +249,8 @@ def copy_from(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     return xp.full_like(x, source) if source.node.type.kind == "scalar" else source
 
 
-def zero(x: Tensor) -> Tensor:
-    return xp.zeros_like(x)
-
-
-def where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
-    return xp.where(condition, x, other)
-
-
-def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return xp.where(mask, value, x)
-
-
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
     return xp.broadcast_to(places.as_tensor(x, other), other)
-
-
-def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    return xp.expand_dims(x, dim)
-
-
-def detach(x: Tensor) -> Tensor:
-    return xp.stop_gradient(x)
 
 
 def is_floating_point(x: Tensor) -> bool:
@@ -344,8 +288,9 @@ def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Te
     return value if creation.weak(dtype) is None else cast(value, "bool")
 
 
-def relu(x: Tensor) -> Tensor:
-    return xp.relu(x)
+def made(called: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]]:
+    """Return methods of the reductions of these names."""
+    return {name: called(record) for name, record in handlers({reductions: names}).items()}
 
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -353,38 +298,47 @@ METHODS: dict[str, Callable[..., Any]] = {
         mul: mul multiply; neg: neg negative; pow; square; sqrt; rsqrt; reciprocal; maximum;
         minimum; abs: abs absolute; sign: sign sgn; floor; ceil; round; trunc; exp; expm1; log;
         log1p; sin; cos; atan: arctan atan; tanh; erf; sigmoid; lt; le; gt; ge; eq; ne;
-        and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf; isfinite
+        and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf;
+        isfinite; relu
     """),
-    **elementwise.METHODS, **arrays.METHODS, **casts.METHODS,
-    "sum": reduction(reductions.sum), "prod": reduction(reductions.prod),
-    "mean": reduction(reductions.mean), "any": reduction(reductions.any),
-    "all": reduction(reductions.all),
-    "amax": reduction(reductions.max), "amin": reduction(reductions.min),
-    "max": extreme(reductions.max), "min": extreme(reductions.min),
-    "std": deviation(reductions.std), "var": deviation(reductions.var),
-    "add": add, "addcdiv": composites.addcdiv,
-    "addcmul": composites.addcmul, 
-    "astype": astype, "bernoulli": composites.bernoulli, "bfloat16": bfloat16, "bool": bool_,
-    "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
-    "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
-    "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
-    "half": half, "is_floating_point": is_floating_point, "item": items.item,
-    "masked_fill": masked_fill, "tolist": items.to_list,
-    "norm": norm, "numel": numel, "positive": identity,
-    "relu": relu, "sub": sub, "subtract": sub, "to": to,
-    "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze,
-    "where": where, "new_empty": new_zeros, "new_full": new_full, "new_ones": new_ones,
-    "new_tensor": new_tensor, "new_zeros": new_zeros,
-}  # fmt: skip
+    **elementwise.METHODS,
+    **arrays.METHODS,
+    **casts.METHODS,
+    **written(
+        {
+            __name__: "clamp_max(x, max): clamp; clamp_min(x, min): clamp",
+            xp: """
+                detach(x): stop_gradient; masked_fill(x, mask, value): where(mask=condition,
+                value=a, x=b); numel(x): size; unsqueeze(x, dim): expand_dims; where(x, condition,
+                other): where
+            """,
+        }
+    ),
+    **made(reduction, "sum; prod; mean; any; all; max: amax; min: amin"),
+    **made(extreme, "max; min"),
+    **made(deviation, "std; var"),
+    **handlers(
+        {
+            composites: "addcdiv; addcmul; bernoulli",
+            items: "item; to_list: tolist",
+            __name__: """
+                add; astype; clamp; clip; clone; contiguous; copy; dim; div: div divide true_divide;
+                expand_as; fill; identity: positive; is_floating_point; new_full; new_ones;
+                new_tensor; new_zeros: new_zeros new_empty; norm; sub: sub subtract; to; type_:
+                type; type_as
+            """,
+        }
+    ),
+}
 
 # Torch's in-place methods end in "_"; those that have no other form:
 IN_PLACE: dict[str, Callable[..., Any]] = {
     "bernoulli_": composites.bernoulli_anew,
     "copy_": copy_from,
-    "fill_": filled,
+    "fill_": xp.full_like,
     "normal_": composites.normal,
     "uniform_": composites.uniform,
-    "zero_": zero,
+    "zero_": xp.zeros_like,
 }
 
 REFUSED = {

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from multigrad.capture.code.names import spelled
+from multigrad.capture.code.names import handlers, spelled
 from multigrad.capture.dialects import numpy_parts
 from multigrad.capture.meanings import arrays, extremes, index_tensors, parts, places, reductions
 from multigrad.graph.ir.types import T
@@ -120,25 +119,21 @@ def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
     return xp.einsum(subscripts, *operands)
 
 
-REDUCTIONS: dict[str, Handler] = {
-    "logsumexp": xp.logsumexp, "median": xp.median, "moments": moments,
-    "layer_normalization": layer_normalization,
-    "normalize": normalize, "rms_normalization": rms_normalization,
-}  # fmt: skip
-
-SHAPES: dict[str, Handler] = {
-    "count_nonzero": places.count_nonzero,
+OPS: dict[str, Handler] = {
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
-    "fliplr": parts.fliplr, "flipud": parts.flipud, "get_item": get_item,
-    "one_hot": one_hot, "pad": pad, "ravel": arrays.np_ravel, "slice": slice_,
-    "argmax": places.argmax, "argmin": places.argmin, "argsort": places.np_argsort,
-    "scatter_update": scatter_update, "segment_sum": segment_sum,
-    "sort": arrays.np_sort,
-}  # fmt: skip
-
-PRODUCTS: dict[str, Handler] = {"einsum": einsum, "vdot": vdot}
-
-OPS: dict[str, Handler] = {**REDUCTIONS, **SHAPES, **PRODUCTS}
+    **handlers(
+        {
+            arrays: "np_ravel: ravel; np_sort: sort",
+            parts: "fliplr; flipud",
+            places: "argmax; argmin; count_nonzero; np_argsort: argsort",
+            __name__: """
+                einsum; get_item; layer_normalization; moments; normalize; one_hot; pad;
+                rms_normalization; scatter_update; segment_sum; slice_: slice; vdot
+            """,
+            xp: "logsumexp; median",
+        }
+    ),
+}
 dot = of_floats(arrays.np_dot)
 NAMED = KERAS.called(
     {
@@ -152,7 +147,7 @@ NAMED = KERAS.called(
             all; any; max: max amax; mean; min: min amin; nancumprod; nancumsum; nanmax; nanmean;
             nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var
         """,
-        sys.modules[__name__]: "dot",
+        __name__: "dot",
         xp: "concatenate; matmul; permute_dims: transpose; squeeze; stack; take; tile",
     }
 )

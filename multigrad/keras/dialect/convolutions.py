@@ -10,6 +10,8 @@ from typing import Any
 
 import keras
 
+from multigrad.capture.code.names import handlers
+
 from ...capture.meanings.networks import convolutions
 from ...capture.meanings.networks.convolutions import channels_first, channels_last, per_axis
 from ...capture.meanings.parts import length, rank
@@ -109,6 +111,11 @@ def pooled(inputs: Tensor, pool_size: Any, strides: Any, padding: str, data_form
 
 
 OPS: dict[str, Handler] = {
-    "average_pool": average_pool, "conv": conv, "conv_transpose": conv_transpose,
-    "depthwise_conv": depthwise_conv, "max_pool": max_pool, "separable_conv": separable_conv,
-}  # fmt: skip
+    **handlers(
+        {
+            __name__: """
+                average_pool; conv; conv_transpose; depthwise_conv; max_pool; separable_conv
+            """,
+        }
+    ),
+}

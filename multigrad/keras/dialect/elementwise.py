@@ -10,15 +10,13 @@ installed Keras lacks is left out.
 from __future__ import annotations
 
 import functools
-import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from multigrad.capture.code.binding import Library
-from multigrad.capture.code.names import spelled
+from multigrad.capture.code.names import handlers, spelled
 from multigrad.capture.dialects import numpy as numpy_dialect
 from multigrad.capture.meanings import composites
 from multigrad.capture.symbols.dtypes import own_dtype
@@ -30,14 +28,6 @@ from multigrad.trace.xp import all as xp
 Tensor = Any
 Handler = Callable[..., Any]
 KERAS = Library(keras.ops)
-
-
-def isposinf(x: Tensor) -> Tensor:
-    return xp.equal(x, math.inf)
-
-
-def isneginf(x: Tensor) -> Tensor:
-    return xp.equal(x, -math.inf)
 
 
 def divide_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
@@ -203,10 +193,12 @@ UNARY: dict[str, Handler] = {
         acosh: arccosh; atanh: arctanh; erf; erfc; erfinv; sinc; isnan; isinf; isfinite; signbit;
         bitwise_invert: bitwise_invert bitwise_not; nan_to_num
     """),
-    **{f.__name__: f for f in (isneginf, isposinf, isreal, logical_not, real)},
-    "conj": real,
-    "conjugate": real,
-    "copy": copy,
+    **handlers(
+        {
+            composites: "isneginf; isposinf",
+            __name__: "copy; isreal; logical_not; real: real conj conjugate",
+        }
+    ),
     "deg2rad": of_angles(xp.deg2rad),
     "rad2deg": of_angles(xp.rad2deg),
 }
@@ -217,7 +209,7 @@ SHARED_ACTIVATIONS: dict[str, Handler] = spelled("""
     softmax; log_softmax; glu
 """)
 SHARED: dict[Any, str] = {
-    sys.modules[__name__]: "sparse_plus; sparse_sigmoid; squareplus",
+    __name__: "sparse_plus; sparse_sigmoid; squareplus",
     elementwise: "hard_shrink(threshold=lambd)",
     xp: """
         gelu; hard_tanh; leaky_relu(negative_slope=slope); soft_shrink(threshold=lambd); threshold
@@ -241,16 +233,16 @@ NAMED: dict[Any, Handler] = {
         {
             composites: "logaddexp2",
             numpy_dialect: "heaviside; round_: round; select",
-            sys.modules[__name__]: """
+            __name__: """
                 divide_no_nan; floor_divide; fmax; fmin; logical_and; logical_or; logical_xor;
                 maximum; minimum
             """,
             xp: """
                 add; subtract; multiply; divide: divide true_divide; pow: power; remainder: mod;
                 fmod; hypot; atan2: arctan2; logaddexp; less; less_equal; greater; greater_equal;
-                equal; not_equal; bitwise_and; bitwise_or; bitwise_xor;
-                bitwise_left_shift: bitwise_left_shift left_shift;
-                bitwise_right_shift: bitwise_right_shift right_shift; clip(x_min=min, x_max=max)
+                equal; not_equal; bitwise_and; bitwise_or; bitwise_xor; bitwise_left_shift:
+                bitwise_left_shift left_shift; bitwise_right_shift: bitwise_right_shift right_shift;
+                clip(x_min=min, x_max=max)
             """,
         }
     ),

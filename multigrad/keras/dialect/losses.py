@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from multigrad.capture.code.names import handlers
 from multigrad.capture.meanings.networks import losses
 from multigrad.capture.meanings.parts import length, rank
 from multigrad.capture.symbols.dtypes import own_dtype
@@ -259,16 +260,21 @@ OPS: dict[str, Handler] = {
     "categorical_crossentropy": categorical_crossentropy,
 }
 MEANT: dict[str, Handler] = {
-    "binary_crossentropy": binary_loss, "binary_focal_crossentropy": binary_focal_loss,
-    "categorical_crossentropy": categorical_loss,
-    "categorical_focal_crossentropy": categorical_focal_loss,
-    "categorical_hinge": categorical_hinge, "cosine_similarity": cosine_similarity, "dice": dice,
-    "hinge": hinge, "huber": huber, "kl_divergence": kl_divergence,
+    **handlers(
+        {
+            __name__: """
+                binary_loss: binary_crossentropy; binary_focal_loss: binary_focal_crossentropy;
+                categorical_loss: categorical_crossentropy; categorical_focal_loss:
+                categorical_focal_crossentropy; categorical_hinge; cosine_similarity; dice; hinge;
+                huber; kl_divergence; mean_percentage_error: mean_absolute_percentage_error;
+                squared_hinge; tversky
+            """
+        }
+    ),
     "log_cosh": mean_of("log_cosh", log_cosh),
     "mean_absolute_error": mean_of("mean_absolute_error", losses.absolute_error),
-    "mean_absolute_percentage_error": mean_percentage_error,
     "mean_squared_error": mean_of("mean_squared_error", losses.squared_error),
     "mean_squared_logarithmic_error": mean_of("mean_squared_logarithmic_error", logarithmic_error),
-    "poisson": mean_of("poisson", poisson), "squared_hinge": squared_hinge, "tversky": tversky,
-}  # fmt: skip
+    "poisson": mean_of("poisson", poisson),
+}
 LOSSES = {name: of_floats(loss) for name, loss in MEANT.items()}

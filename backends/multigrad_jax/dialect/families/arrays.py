@@ -20,7 +20,7 @@ from multigrad.trace.xp import all as xp
 
 Tensor = Any
 Handler = Callable[..., Any]
-JAX = Library(jnp, {"nn": jax.nn, "special": special}, values={"keepdims": bool})
+JAX = Library(jnp, {"lax": jax.lax, "nn": jax.nn, "special": special}, values={"keepdims": bool})
 
 
 def converted(x: Tensor, dtype: Any) -> Tensor:
@@ -46,10 +46,6 @@ def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
         powers = xp.exp(x - xp.max(x, axis, keepdims=True))
         return powers / xp.sum(powers, axis, keepdims=True)
     return xp.softmax(x, axis)
-
-
-def special_softmax(x: Tensor, /, *, axis: Any = None) -> Tensor:
-    return softmax(x, axis)
 
 
 def standardize(x: Tensor, axis: Any = -1, mean: Any = None, variance: Any = None,
@@ -137,30 +133,36 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 
 # --- made like another ----------------------------------------------------------------------------
-MADE = (matmul, dot, vdot, einsum, outer)
 ALIASES: dict[Any, Any] = {
-    **JAX.called({
-        arrays: """
-            cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile: quantile
-        """,
-        np_parts: "ptp",
-        parts: "expand_dims; fliplr; flipud",
-        reductions: """
-            all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var
-        """,
-        places: "count_nonzero",
-        xp: """
-            full_like; glu: nn.glu; log_softmax: nn.log_softmax special.log_softmax;
-            median; ones_like; permute_dims: transpose permute_dims; repeat; squeeze; tile;
-            vecdot: vecdot linalg.vecdot; zeros_like: zeros_like empty_like
-        """,
-    }),
-    **{getattr(jnp, function.__name__): function for function in MADE},
-    jnp.average: average, jnp.sort: sort, jax.nn.logsumexp: logsumexp,
-    special.logsumexp: logsumexp, jax.nn.softmax: softmax, special.softmax: special_softmax,
-    jax.nn.standardize: standardize, jnp.reshape: reshape, jnp.ravel: ravel,
-    jnp.broadcast_arrays: broadcast_arrays, jnp.concatenate: concatenate,
-    jnp.concat: concatenate, jnp.stack: stack, jnp.matrix_transpose: xp.matrix_transpose,
-    jnp.copy: copy, jnp.astype: astype, jnp.size: np_dialect.size,
-    jnp.shape: np_dialect.shape, jnp.ndim: np_dialect.ndim, jnp.linalg.matmul: matmul,
-}  # fmt: skip
+    **JAX.called(
+        {
+            arrays: """
+                cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile:
+                quantile
+            """,
+            np_parts: "ptp",
+            parts: "expand_dims; fliplr; flipud",
+            reductions: """
+                all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var
+            """,
+            places: "count_nonzero",
+            __name__: "softmax: special.softmax",
+            xp: """
+                full_like; glu: nn.glu; log_softmax: nn.log_softmax special.log_softmax; median;
+                ones_like; permute_dims: transpose permute_dims; repeat; squeeze; tile; vecdot:
+                vecdot linalg.vecdot; zeros_like: zeros_like empty_like
+            """,
+        }
+    ),
+    **JAX.taking_the_same(
+        {
+            np_dialect: "ndim; shape; size",
+            __name__: """
+                astype; average; broadcast_arrays; concatenate: concatenate concat; copy; dot;
+                einsum; logsumexp: nn.logsumexp special.logsumexp; matmul: matmul linalg.matmul;
+                outer; ravel; reshape; nn.softmax; sort; stack; nn.standardize; vdot
+            """,
+            xp: "matrix_transpose",
+        }
+    ),
+}

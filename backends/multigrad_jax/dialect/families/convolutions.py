@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax import lax
 
 from multigrad.capture.meanings.networks import convolutions
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.trace.xp import all as xp
 
-from .arrays import converted
+from .arrays import JAX, converted
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -134,7 +133,12 @@ def convolve(a: Tensor, v: Tensor, mode: str = "full", *, precision: Any = None,
 
 
 ALIASES: dict[Any, Handler] = {
-    lax.conv_general_dilated: conv_general_dilated, lax.conv: conv,
-    lax.conv_with_general_padding: conv_with_general_padding, lax.conv_transpose: conv_transpose,
-    lax.reduce_window: reduce_window, jnp.convolve: convolve,
-}  # fmt: skip
+    **JAX.taking_the_same(
+        {
+            __name__: """
+                lax.conv_general_dilated; lax.conv; lax.conv_with_general_padding;
+                lax.conv_transpose; lax.reduce_window; convolve
+            """,
+        }
+    ),
+}

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy import special
 
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.meanings import composites
@@ -46,14 +42,6 @@ def piecewise(x: Tensor, condlist: Any, funclist: Any) -> Tensor:
     for condition, value in zip(conditions, values, strict=True):
         result = xp.where(condition, value, result)
     return result if isinstance(result, Value) else xp.full_like(x, result)
-
-
-def isposinf(x: Tensor) -> Tensor:
-    return xp.equal(x, math.inf)
-
-
-def isneginf(x: Tensor) -> Tensor:
-    return xp.equal(x, -math.inf)
 
 
 def floor_divide(x1: Any, x2: Any) -> Tensor:
@@ -129,13 +117,15 @@ def log_ndtr(x: Tensor, series_order: int = 3) -> Tensor:
 
 ALIASES: dict[Any, Any] = {
     **JAX.called({np_dialect: "round_: round around", xp: "gelu: nn.gelu; signbit"}),
-    jnp.isposinf: isposinf, jnp.isneginf: isneginf, jnp.positive: identity, jnp.conj: identity,
-    jnp.conjugate: identity, jnp.real: identity, jnp.nan_to_num: nan_to_num,
-    jnp.floor_divide: floor_divide, jnp.fmod: fmod,
-    jnp.divmod: divmod_, jnp.heaviside: np_dialect.heaviside, jnp.where: where,
-    jnp.select: np_dialect.select, jnp.piecewise: piecewise,
-    jax.nn.celu: celu, jax.nn.elu: elu,
-    jax.nn.identity: identity, jax.nn.log_sigmoid: log_sigmoid,
-    jax.nn.squareplus: squareplus,
-    special.entr: composites.entr, special.log_ndtr: log_ndtr,
-}  # fmt: skip
+    **JAX.taking_the_same(
+        {
+            composites: "entr: special.entr; isneginf; isposinf",
+            np_dialect: "heaviside; select",
+            __name__: """
+                nn.celu; divmod_: divmod; nn.elu; floor_divide; fmod; identity: positive conj
+                conjugate real nn.identity; nn.log_sigmoid; special.log_ndtr; nan_to_num; piecewise;
+                nn.squareplus; where
+            """,
+        }
+    ),
+}

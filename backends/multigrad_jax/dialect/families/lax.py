@@ -14,6 +14,7 @@ from multigrad.capture.values import elementwise
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
+from .arrays import JAX
 from .elementwise import as_condition, floor_divide
 
 Tensor = Any
@@ -135,18 +136,24 @@ def fori_loop(
 
 AXES = ("axes", "dimensions", "permutation")
 ALIASES: dict[Any, Any] = {
-    **Library(lax, values=dict.fromkeys(AXES, tuple)).called({
-        xp: """
-            all: reduce_and; any: reduce_or; concatenate; exp; expm1; flip: rev; log;
-            logcumsumexp: cumlogsumexp; matmul: batch_matmul; max: reduce_max; min: reduce_min;
-            permute_dims: transpose; polygamma; pow: integer_pow; prod: reduce_prod;
-            sigmoid: logistic; sort; squeeze; sum: reduce_sum; tanh
-        """
-    }),
-    lax.convert_element_type: convert_element_type, lax.full_like: full_like,
-    lax.optimization_barrier: identity, lax.round: round_, lax.select: select,
-    lax.select_n: select_n, lax.div: div, lax.cumsum: cumsum, lax.cumprod: cumprod,
-    lax.cummax: cummax, lax.cummin: cummin, lax.expand_dims: expand_dims, lax.reshape: reshape,
-    lax.slice_in_dim: slice_in_dim, lax.index_in_dim: index_in_dim, lax.dot: dot,
-    lax.fori_loop: fori_loop,
-}  # fmt: skip
+    **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
+        {
+            xp: """
+                all: reduce_and; any: reduce_or; concatenate; exp; expm1; flip: rev; log;
+                logcumsumexp: cumlogsumexp; matmul: batch_matmul; max: reduce_max; min: reduce_min;
+                permute_dims: transpose; polygamma; pow: integer_pow; prod: reduce_prod; sigmoid:
+                logistic; sort; squeeze; sum: reduce_sum; tanh
+            """
+        }
+    ),
+    **JAX.taking_the_same(
+        {
+            __name__: """
+                lax.convert_element_type; lax.full_like; identity: lax.optimization_barrier; round_:
+                lax.round; lax.select; lax.select_n; lax.div; lax.cumsum; lax.cumprod; lax.cummax;
+                lax.cummin; lax.expand_dims; lax.reshape; lax.slice_in_dim; lax.index_in_dim;
+                lax.dot; lax.fori_loop
+            """,
+        }
+    ),
+}

@@ -44,8 +44,13 @@ def slogdet(a: Tensor, *, method: str | None = None) -> Any:
     return SLOGDET(*xp.slogdet(a))
 
 
-def svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
-        subset_by_index: Any = None) -> Any:  # fmt: skip
+def svd(
+    a: Tensor,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
+    subset_by_index: Any = None,
+) -> Any:
     if hermitian or subset_by_index is not None:
         raise TypeError("svd with hermitian or subset_by_index")
     if not compute_uv:
@@ -76,8 +81,7 @@ def vector_norm(x: Tensor, /, *, axis: Any = None, keepdims: bool = False, ord: 
 
 
 # --- jax.scipy.linalg -----------------------------------------------------------------------------
-def cho_solve(c_and_lower: tuple[Tensor, bool], b: Tensor, overwrite_b: bool = False,
-              check_finite: bool = True) -> Tensor:  # fmt: skip
+def cho_solve(c_and_lower: tuple[Tensor, bool], b: Tensor) -> Tensor:
     factor, lower = c_and_lower
     if parts.rank(b) != 1 and linalg.has_vectors(factor, b):
         raise TypeError("cho_solve of a batch of vectors; use cho_solve(c, b[..., None])")
@@ -85,34 +89,32 @@ def cho_solve(c_and_lower: tuple[Tensor, bool], b: Tensor, overwrite_b: bool = F
 
 
 def solve_triangular(
-    a: Tensor, b: Tensor, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False,
-    overwrite_b: bool = False, debug: Any = None, check_finite: bool = True,
-) -> Tensor:  # fmt: skip
+    a: Tensor, b: Tensor, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False
+) -> Tensor:
     if parts.rank(b) != 1 and linalg.has_vectors(a, b):
         raise TypeError("solve_triangular of a batch of vectors; use b[..., None]")
     return scipy.solve_triangular(a, b, trans, lower, unit_diagonal)
 
 
-def solve(
-    a: Tensor, b: Tensor, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False,
-    debug: bool = False, check_finite: bool = True, assume_a: str = "gen",
-) -> Tensor:  # fmt: skip
+def solve(a: Tensor, b: Tensor, lower: bool = False, assume_a: str = "gen") -> Tensor:
     """But for "pos" it solves in general."""
     return linalg.scipy_solve(a, b, lower, assume_a if assume_a == "pos" else "gen", False)
 
 
-def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0,
-             overwrite_b: bool = False, check_finite: bool = True) -> Tensor:  # fmt: skip
+def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0) -> Tensor:
     if parts.rank(b) != 1 and linalg.has_vectors(lu_and_piv[0], b):
         raise TypeError("lu_solve of a batch of vectors; use lu_solve(lu, b[..., None])")
     return scipy.lu_solve(lu_and_piv, b, trans)
 
 
 def scipy_eigh(
-    a: Tensor, b: Any = None, lower: bool = True, eigvals_only: bool = False,
-    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True, eigvals: Any = None,
-    type: int = 1, check_finite: bool = True,
-) -> Any:  # fmt: skip
+    a: Tensor,
+    b: Any = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    eigvals: Any = None,
+    type: int = 1,
+) -> Any:
     """Of a matrix and its transpose, as jax has it."""
     if b is not None or eigvals is not None or type != 1:
         raise TypeError("eigh with b, eigvals or another type")
@@ -126,14 +128,23 @@ def lax_cholesky(x: Tensor, *, symmetrize_input: bool = True) -> Tensor:
 
 
 def triangular_solve(
-    a: Tensor, b: Tensor, *, left_side: bool = False, lower: bool = False,
-    transpose_a: bool = False, conjugate_a: bool = False, unit_diagonal: bool = False,
-) -> Tensor:  # fmt: skip
+    a: Tensor,
+    b: Tensor,
+    left_side: bool = False,
+    lower: bool = False,
+    transpose_a: bool = False,
+    unit_diagonal: bool = False,
+) -> Tensor:
     vectors = linalg.has_vectors(a, b)
     return linalg.solve_triangular(
-        a, b, lower=lower, transposed=transpose_a != (vectors and not left_side),
-        unit=unit_diagonal, left=left_side or vectors, vectors=vectors,
-    )  # fmt: skip
+        a,
+        b,
+        lower=lower,
+        transposed=transpose_a != (vectors and not left_side),
+        unit=unit_diagonal,
+        left=left_side or vectors,
+        vectors=vectors,
+    )
 
 
 def lax_lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,16 +152,21 @@ def lax_lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return packed, pivots, xp.cast(factors.permutation(pivots, x), INT32)
 
 
-def lax_svd(x: Tensor, *, full_matrices: bool = True, compute_uv: bool = True,
-            subset_by_index: Any = None, algorithm: Any = None) -> Any:  # fmt: skip
+def lax_svd(
+    x: Tensor, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: Any = None
+) -> Any:
     if subset_by_index is not None:
         raise TypeError("svd with subset_by_index")
     return factors.svd(x, full_matrices) if compute_uv else factors.svdvals(x)
 
 
-def lax_eigh(x: Tensor, *, lower: bool = True, symmetrize_input: bool = True,
-             sort_eigenvalues: bool = True, subset_by_index: Any = None,
-             implementation: Any = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+def lax_eigh(
+    x: Tensor,
+    lower: bool = True,
+    symmetrize_input: bool = True,
+    sort_eigenvalues: bool = True,
+    subset_by_index: Any = None,
+) -> tuple[Tensor, Tensor]:
     """The vectors, and the values, sorted or not."""
     if subset_by_index is not None:
         raise TypeError("eigh with subset_by_index")
@@ -158,25 +174,32 @@ def lax_eigh(x: Tensor, *, lower: bool = True, symmetrize_input: bool = True,
     return v, w
 
 
-def lax_qr(x: Tensor, *, pivoting: bool = False, full_matrices: bool = True,
-           use_magma: Any = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+def lax_qr(x: Tensor, pivoting: bool = False, full_matrices: bool = True) -> tuple[Tensor, Tensor]:
     if pivoting:
         raise TypeError("qr with pivoting")
     return factors.qr(x, full_matrices)
 
 
+NUMPYS = Library(jnp.linalg)
 ALIASES: dict[Any, Any] = {
-    **{getattr(jnp.linalg, name): handler for name, handler in numpy_linalg.ROWS.items()},
-    **Library(jnp.linalg).called(numpy_linalg.NAMED),
-    jnp.linalg.cholesky: cholesky, jnp.linalg.pinv: pinv, jnp.linalg.slogdet: slogdet,
-    jsp.cholesky: scipy.scipy_cholesky, jsp.cho_factor: scipy.cho_factor,
-    jsp.cho_solve: cho_solve, jsp.solve_triangular: solve_triangular, jsp.solve: solve,
-    **Library(jsp).called({scipy: "scipy_lu: lu", xp: "det; inv"}),
-    jax.lax.linalg.cholesky: lax_cholesky,
-    jax.lax.linalg.triangular_solve: triangular_solve, jnp.linalg.svd: svd, jnp.linalg.eigh: eigh,
-    jnp.linalg.vector_norm: vector_norm,
-    jnp.linalg.eigvalsh: eigvalsh, jnp.linalg.qr: qr, jsp.lu_factor: scipy.lu_factor,
-    jsp.lu_solve: lu_solve, jsp.svd: scipy.scipy_svd, jsp.eigh: scipy_eigh,
-    jsp.qr: scipy.scipy_qr, jax.lax.linalg.lu: lax_lu, jax.lax.linalg.svd: lax_svd,
-    jax.lax.linalg.eigh: lax_eigh, jax.lax.linalg.qr: lax_qr,
-}  # fmt: skip
+    **NUMPYS.called(numpy_linalg.NAMED),
+    **NUMPYS.taking_the_same(
+        {__name__: "cholesky; eigh; eigvalsh; pinv; qr; slogdet; svd; vector_norm"}
+    ),
+    **Library(jsp).called(
+        {
+            scipy: "cho_factor; cholesky; lu; qr; svd",
+            factors: "lu_factor",
+            __name__: "cho_solve; lu_solve; scipy_eigh: eigh; solve; solve_triangular",
+            xp: "det; inv",
+        }
+    ),
+    **Library(jax.lax.linalg).called(
+        {
+            __name__: """
+                lax_cholesky: cholesky; lax_eigh: eigh; lax_lu: lu; lax_qr: qr; lax_svd: svd;
+                triangular_solve
+            """,
+        }
+    ),
+}

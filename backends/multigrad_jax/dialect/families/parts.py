@@ -62,12 +62,14 @@ def lax_slice(
 
 
 ALIASES: dict[Any, Any] = {
-    jnp.split: split, jnp.array_split: array_split, jnp.hsplit: hsplit, jnp.vsplit: vsplit,
-    **JAX.called({
-        diagonals: "diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal",
-        neighbors: "diff",
-        parts: "unstack",
-    }),
-    jnp.tensordot: tensordot, jnp.pad: pad, jax.lax.slice: lax_slice,
-}  # fmt: skip
+    **JAX.called(
+        {
+            diagonals: "diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal",
+            neighbors: "diff",
+            parts: "unstack",
+        }
+    ),
+    **JAX.taking_the_same({__name__: "array_split; hsplit; pad; split; tensordot; vsplit"}),
+    jax.lax.slice: lax_slice,
+}
 METHODS: dict[str, Any] = {"diagonal": ALIASES[jnp.diagonal]}

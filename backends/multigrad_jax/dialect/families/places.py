@@ -118,12 +118,18 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any = None,
 
 
 ALIASES: dict[Any, Any] = {
-    **JAX.called({places: "argmax; argmin; argsort"}), jnp.take: take,
-    jnp.take_along_axis: take_along_axis, jnp.put_along_axis: put_along_axis,
-    jnp.bincount: bincount, jax.lax.top_k: top_k, jax.lax.argmax: lax_argmax,
-    jnp.packbits: bits.packbits, jnp.unpackbits: bits.unpackbits,
-    jax.lax.argmin: lax_argmin, jax.nn.one_hot: one_hot, jax.ops.segment_sum: segment_sum,
-}  # fmt: skip
+    **JAX.called({places: "argmax; argmin; argsort"}),
+    **JAX.taking_the_same(
+        {
+            __name__: """
+                take; take_along_axis; put_along_axis; bincount; lax.top_k; lax_argmax: lax.argmax;
+                lax_argmin: lax.argmin; nn.one_hot
+            """,
+            bits: "packbits; unpackbits",
+        }
+    ),
+    jax.ops.segment_sum: segment_sum,
+}
 METHODS: dict[str, Any] = {
     name: ALIASES[getattr(jnp, name)] for name in ("argmax", "argmin", "argsort", "take")
 }

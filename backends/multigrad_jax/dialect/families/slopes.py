@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from multigrad.capture.meanings.slopes import is_differentiated
 from multigrad.capture.symbols.dtypes import is_bool as is_of_bools
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
+
+from .arrays import JAX
 
 Tensor = Any
 
@@ -85,8 +84,12 @@ def fmin(x1: Any, x2: Any) -> Tensor:
 
 
 ALIASES: dict[Any, Callable[..., Any]] = {
-    jnp.abs: absolute, jnp.absolute: absolute, jnp.fabs: absolute, jax.lax.abs: absolute,
-    jnp.clip: clip, jax.lax.clamp: clamp, jax.nn.leaky_relu: leaky_relu,
-    jax.nn.hard_tanh: hard_tanh, jax.nn.sparse_sigmoid: sparse_sigmoid, jnp.fmax: fmax,
-    jnp.fmin: fmin,
-}  # fmt: skip
+    **JAX.taking_the_same(
+        {
+            __name__: """
+                absolute: abs absolute fabs lax.abs; clip; lax.clamp; nn.leaky_relu; nn.hard_tanh;
+                nn.sparse_sigmoid; fmax; fmin
+            """,
+        }
+    ),
+}

@@ -13,7 +13,6 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from multigrad.capture.meanings import places
 from multigrad.capture.symbols.dtypes import is_of_16_bits, own_dtype
@@ -183,21 +182,22 @@ TAKES_SHAPES = (reduce_prod,)
 NAMED = TENSORFLOW.called(
     {
         xp: """
-            all: reduce_all; any: reduce_any; logsumexp: reduce_logsumexp; max: reduce_max;
-            mean: reduce_mean; min: reduce_min; sum: reduce_sum; norm: math.reduce_euclidean_norm;
-            std: math.reduce_std; var: math.reduce_variance
-            """
+            all: reduce_all; any: reduce_any; logsumexp: reduce_logsumexp; max: reduce_max; mean:
+            reduce_mean; min: reduce_min; sum: reduce_sum; norm: math.reduce_euclidean_norm; std:
+            math.reduce_std; var: math.reduce_variance
+        """
     }
 )
 ALIASES: dict[Any, Handler] = {
-    tf.reduce_prod: reduce_prod, tf.math.count_nonzero: count_nonzero,
-    tf.nn.zero_fraction: zero_fraction,
-    tf.nn.moments: moments, tf.nn.l2_loss: l2_loss, tf.norm: norm, tf.linalg.normalize: normalize,
-    tf.nn.l2_normalize: l2_normalize, tf.linalg.global_norm: global_norm,
-    tf.clip_by_norm: clip_by_norm, tf.clip_by_global_norm: clip_by_global_norm,
-    tf.nn.softmax: softmax, tf.nn.log_softmax: log_softmax,
-    tf.nn.softmax_cross_entropy_with_logits: softmax_cross_entropy,
-    tf.nn.batch_normalization: batch_normalization, tf.cumsum: cumsum, tf.math.cumprod: cumprod,
-    tf.math.cumulative_logsumexp: cumulative_logsumexp, tf.sort: sort,
-    tf.matmul: matmul, tf.linalg.matvec: matvec,
-}  # fmt: skip
+    **TENSORFLOW.taking_the_same(
+        {
+            __name__: """
+                reduce_prod; math.count_nonzero; nn.zero_fraction; nn.moments; nn.l2_loss; norm;
+                linalg.normalize; nn.l2_normalize; linalg.global_norm; clip_by_norm;
+                clip_by_global_norm; nn.softmax; nn.log_softmax; softmax_cross_entropy:
+                nn.softmax_cross_entropy_with_logits; nn.batch_normalization; cumsum; math.cumprod;
+                math.cumulative_logsumexp; sort; matmul; linalg.matvec
+            """,
+        }
+    ),
+}

@@ -225,22 +225,21 @@ def _range_within(own: str, dtype: Any) -> tuple[int, int]:
 
 NAMED = TENSORFLOW.called({xp: "zeros_like; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"})
 ALIASES: dict[Any, Handler] = {
-    tf.add_n: add_n, tf.math.accumulate_n: add_n, tf.cast: cast_to,
-    tf.clip_by_value: clip_by_value, tf.constant: constant, tf.convert_to_tensor: convert,
-    tf.math.conj: identity, tf.math.divide_no_nan: divide_no_nan, tf.math.erfcinv: erfcinv,
-    tf.math.floordiv: floordiv, tf.identity: identity, tf.identity_n: identity_n,
-    tf.is_tensor: is_tensor, tf.math.multiply_no_nan: multiply_no_nan,
-    tf.math.polygamma: polygamma, tf.math.polyval: polyval, tf.math.real: identity,
-    tf.math.reciprocal_no_nan: reciprocal_no_nan, tf.saturate_cast: saturate_cast,
-    tf.math.squared_difference: squared_difference, tf.truncatediv: truncatediv, tf.where: where,
-    tf.math.xdivy: xdivy, tf.math.xlog1py: xlog1py, tf.maximum: maximum, tf.minimum: minimum,
-    tf.nn.selu: selu, tf.raw_ops.Maximum: maximum, tf.raw_ops.Minimum: minimum,
-    tf.raw_ops.Selu: selu, tf.raw_ops.Xlog1py: xlog1py,
-    tf.nn.dropout: dropout,
-    tf.nn.leaky_relu: leaky_relu,
-    tf.nn.sigmoid_cross_entropy_with_logits: sigmoid_cross_entropy, tf.nn.silu: silu,
-    tf.raw_ops.DivNoNan: divide_no_nan, tf.raw_ops.FloorDiv: floordiv,
-    tf.raw_ops.Identity: identity, tf.raw_ops.LeakyRelu: leaky_relu,
-    tf.raw_ops.MulNoNan: multiply_no_nan, tf.raw_ops.SelectV2: where,
-    tf.raw_ops.SquaredDifference: squared_difference, tf.raw_ops.Xdivy: xdivy,
-}  # fmt: skip
+    **TENSORFLOW.taking_the_same(
+        {
+            __name__: """
+                add_n: add_n math.accumulate_n; cast_to: cast; clip_by_value; constant; convert:
+                convert_to_tensor; identity: math.conj identity math.real raw_ops.Identity;
+                divide_no_nan: math.divide_no_nan raw_ops.DivNoNan; math.erfcinv; floordiv:
+                math.floordiv raw_ops.FloorDiv; identity_n; is_tensor; multiply_no_nan:
+                math.multiply_no_nan raw_ops.MulNoNan; math.polygamma; math.polyval;
+                math.reciprocal_no_nan; saturate_cast; squared_difference: math.squared_difference
+                raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:
+                math.xdivy raw_ops.Xdivy; xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum
+                raw_ops.Maximum; minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
+                nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; sigmoid_cross_entropy:
+                nn.sigmoid_cross_entropy_with_logits; nn.silu
+            """,
+        }
+    ),
+}

@@ -80,7 +80,12 @@ NAMED = TENSORFLOW.called(
     }
 )
 ALIASES: dict[Any, Callable[..., Any]] = {
-    tf.linalg.solve: solve, tf.linalg.inv: inv, tf.linalg.pinv: pinv, tf.linalg.slogdet: slogdet,
-    tf.linalg.lu: lu, tf.linalg.svd: svd, tf.linalg.eigh: eigh,
-    tf.linalg.eigvalsh: eigvalsh, tf.linalg.qr: qr,
-}  # fmt: skip
+    **TENSORFLOW.taking_the_same(
+        {
+            __name__: """
+                linalg.solve; linalg.inv; linalg.pinv; linalg.slogdet; linalg.lu; linalg.svd;
+                linalg.eigh; linalg.eigvalsh; linalg.qr
+            """,
+        }
+    ),
+}

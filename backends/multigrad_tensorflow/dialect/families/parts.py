@@ -110,10 +110,15 @@ NAMED = TENSORFLOW.called(
     }
 )
 ALIASES: dict[Any, Handler] = {
-    tf.linalg.diag: diag, tf.linalg.diag_part: diag_part, tf.linalg.set_diag: set_diag,
-    tf.linalg.tensor_diag: tensor_diag, tf.linalg.tensor_diag_part: tensor_diag_part, tf.pad: pad,
-    tf.nn.weighted_moments: weighted_moments, tf.nn.log_poisson_loss: log_poisson_loss,
-}  # fmt: skip
+    **TENSORFLOW.taking_the_same(
+        {
+            __name__: """
+                linalg.diag; linalg.diag_part; linalg.set_diag; linalg.tensor_diag;
+                linalg.tensor_diag_part; pad; nn.weighted_moments; nn.log_poisson_loss
+            """,
+        }
+    ),
+}
 
 
 def of_keras(function: Any) -> Handler:

@@ -7,7 +7,6 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from multigrad.capture.meanings import extremes, index_tensors, places
 from multigrad.capture.meanings.networks import losses
@@ -15,7 +14,7 @@ from multigrad.graph.ir.types import T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
-from .shapes import static
+from .shapes import TENSORFLOW, static
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -102,9 +101,14 @@ def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
 
 
 ALIASES: dict[Any, Handler] = {
-    tf.argmax: argmax, tf.argmin: argmin, tf.argsort: argsort, tf.gather: gather,
-    tf.gather_nd: gather_nd, tf.math.top_k: top_k, tf.one_hot: one_hot, tf.scatter_nd: scatter_nd,
-    tf.tensor_scatter_nd_add: scatter_nd_add, tf.tensor_scatter_nd_update: scatter_nd_update,
-    tf.math.unsorted_segment_sum: segment_sum,
-    tf.nn.sparse_softmax_cross_entropy_with_logits: sparse_cross_entropy,
-}  # fmt: skip
+    **TENSORFLOW.taking_the_same(
+        {
+            __name__: """
+                argmax; argmin; argsort; gather; gather_nd; math.top_k; one_hot; scatter_nd;
+                scatter_nd_add: tensor_scatter_nd_add; scatter_nd_update: tensor_scatter_nd_update;
+                segment_sum: math.unsorted_segment_sum; sparse_cross_entropy:
+                nn.sparse_softmax_cross_entropy_with_logits
+            """,
+        }
+    ),
+}

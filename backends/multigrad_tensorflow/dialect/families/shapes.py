@@ -226,17 +226,19 @@ TAKES_SHAPES = (broadcast_to, fill, normal, ones, reshape, size, uniform, zeros)
 NAMED = TENSORFLOW.called(
     {
         xp: """
-            matrix_transpose: linalg.matrix_transpose linalg.adjoint;
-            flip: reverse; roll; tile; repeat; concatenate: concat; expand_dims
-            """
+            matrix_transpose: linalg.matrix_transpose linalg.adjoint; flip: reverse; roll; tile;
+            repeat; concatenate: concat; expand_dims
+        """
     }
 )
 ALIASES: dict[Any, Handler] = {
-    tf.shape: shape, tf.size: size, tf.rank: rank, tf.reshape: reshape,
-    tf.broadcast_to: broadcast_to, tf.squeeze: squeeze,
-    tf.transpose: transpose, tf.stack: stack, tf.unstack: unstack,
-    tf.split: split, tf.slice: slice_of, tf.linalg.band_part: band_part,
-    tf.linalg.trace: trace, tf.nn.crelu: crelu, tf.nn.bias_add: bias_add, tf.zeros: zeros,
-    tf.ones: ones, tf.fill: fill, tf.range: range_of, tf.eye: eye, tf.linspace: linspace,
-    tf.random.normal: normal, tf.random.uniform: uniform,
-}  # fmt: skip
+    **TENSORFLOW.taking_the_same(
+        {
+            __name__: """
+                shape; size; rank; reshape; broadcast_to; squeeze; transpose; stack; unstack; split;
+                slice_of: slice; linalg.band_part; linalg.trace; nn.crelu; nn.bias_add; zeros; ones;
+                fill; range_of: range; eye; linspace; random.normal; random.uniform
+            """,
+        }
+    ),
+}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from multigrad.capture.code.names import reflected
 from multigrad.capture.meanings import arrays, extremes, places
 from multigrad.trace.xp import all as xp
 
@@ -43,39 +43,36 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     return xp.einsum(equation, *given)
 
 
-def reversed_matmul(b: Tensor, a: Any) -> Tensor:
-    return xp.matmul(a, b)
-
-
+AS_METHODS = "count_nonzero logsumexp repeat_interleave roll select t tril triu"
 METHODS = {"logcumsumexp": xp.logcumsumexp}
 ALIASES: dict[Any, Callable[..., Any]] = {
-    **TORCH.called({
-        arrays: "reshape; expand: broadcast_to",
-        extremes: "sort",
-        xp: "glu: F.glu; stack; permute_dims: permute; flip; tile; take; logcumsumexp",
-    }),
+    **TORCH.called(
+        {
+            arrays: "reshape; expand: broadcast_to",
+            extremes: "sort",
+            xp: "glu: F.glu; stack; permute_dims: permute; flip; tile; take; logcumsumexp",
+        }
+    ),
     **TENSOR.called({extremes: "sort"}),
-    torch.cat: cat, torch.concat: cat, torch.concatenate: cat,
-    torch.count_nonzero: arrays.count_nonzero, torch.cumprod: arrays.cumprod,
-    torch.cumsum: arrays.cumsum, torch.einsum: einsum,
-    torch.index_select: places.index_select,
-    torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
-    torch.special.logsumexp: arrays.logsumexp,
-    torch.special.softmax: arrays.softmax, torch.special.log_softmax: arrays.log_softmax,
-    torch.narrow: arrays.narrow, 
-    torch.quantile: arrays.quantile,
-    torch.ravel: arrays.ravel, torch.repeat_interleave: arrays.repeat_interleave,
-    torch.roll: arrays.roll, torch.select: arrays.select,
-    torch.softmax: softmax, F.softmax: softmax, F.softmin: softmin,
-    torch.squeeze: arrays.squeeze,
-    torch.t: arrays.transpose_2d, torch.topk: extremes.topk,
-    torch.tril: arrays.tril, torch.triu: arrays.triu,
-    torch.argmax: places.argmax, torch.argmin: places.argmin, torch.argsort: places.argsort,
-    torch.gather: places.gather, torch.index_add: places.index_add,
-    torch.index_copy: places.index_copy, torch.index_fill: places.index_fill,
-    torch.kthvalue: extremes.kthvalue, torch.scatter: places.scatter,
-    torch.scatter_add: places.scatter_add,
-    torch.take_along_dim: places.take_along_dim, F.one_hot: places.one_hot,
-    F.embedding: places.embedding, torch.Tensor.__rmatmul__: reversed_matmul,
+    **TORCH.taking_the_same(
+        {
+            arrays: """
+                cumprod; cumsum; narrow; log_softmax: special.log_softmax; quantile; ravel; softmax:
+                special.softmax; squeeze
+            """,
+            extremes: "kthvalue; topk",
+            places: """
+                F.embedding; F.one_hot; argmax; argmin; argsort; gather; index_add; index_copy;
+                index_fill; index_select; scatter; scatter_add; take_along_dim
+            """,
+            __name__: """
+                cat: cat concat concatenate; einsum; log_softmax: log_softmax F.log_softmax;
+                softmax: softmax F.softmax; F.softmin
+            """,
+        }
+    ),
+    **{getattr(torch, name): arrays.METHODS[name] for name in AS_METHODS.split()},
+    torch.special.logsumexp: arrays.METHODS["logsumexp"],
+    torch.Tensor.__rmatmul__: reflected(xp.matmul),
     torch.Tensor.repeat: arrays.tile,
-}  # fmt: skip
+}

@@ -5,25 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from multigrad.capture.code.names import reflected
 from multigrad.capture.meanings.slopes import first_of
 from multigrad.capture.values import elementwise
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
-from ..schemas import TORCH
+from ..schemas import TENSOR, TORCH
 
 Tensor = Any
 _T = torch.Tensor
-
-
-def floor_divide_by(a: Tensor, b: Any) -> Tensor:
-    return xp.floor_divide(b, a)
-
-
-def remainder_by(a: Tensor, b: Any) -> Tensor:
-    return xp.remainder(b, a)
 
 
 def fmax(input: Tensor, other: Any) -> Tensor:
@@ -57,17 +49,25 @@ ALIASES: dict[Any, Any] = {
         for name, handler in elementwise.METHODS.items()
         if hasattr(torch, name) and name != "int"
     },
-    **TORCH.called({
-        elementwise: "hard_shrink: hardshrink; nan_to_num",
-        xp: """
-            celu: celu F.celu; selu: selu F.selu; mish: F.mish; hard_sigmoid: F.hardsigmoid;
-            hard_silu: F.hardswish; soft_shrink: F.softshrink;
-            polygamma: polygamma special.polygamma
-        """,
-    }),
-    _T.__rfloordiv__: floor_divide_by, _T.__rmod__: remainder_by,
-    torch.special.logit: elementwise.logit, F.hardtanh: hardtanh, F.threshold: threshold,
-    torch.threshold: threshold,
-    F.threshold_: threshold,
-    torch.fmax: fmax, _T.fmax: fmax, torch.fmin: fmin, _T.fmin: fmin,
-}  # fmt: skip
+    **TORCH.called(
+        {
+            elementwise: "hard_shrink: hardshrink; nan_to_num",
+            xp: """
+                celu: celu F.celu; selu: selu F.selu; mish: F.mish; hard_sigmoid: F.hardsigmoid;
+                hard_silu: F.hardswish; soft_shrink: F.softshrink; polygamma: polygamma
+                special.polygamma
+            """,
+        }
+    ),
+    **TENSOR.taking_the_same({__name__: "fmax; fmin"}),
+    **TORCH.taking_the_same(
+        {
+            elementwise: "logit: special.logit",
+            __name__: """
+                fmax; fmin; F.hardtanh; threshold: threshold F.threshold F.threshold_
+            """,
+        }
+    ),
+    _T.__rfloordiv__: reflected(xp.floor_divide),
+    _T.__rmod__: reflected(xp.remainder),
+}

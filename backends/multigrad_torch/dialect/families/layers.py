@@ -118,19 +118,32 @@ OF_TENSORS = TENSOR.called({layers: "prelu"})
 METHODS: dict[str, Any] = {"prelu": OF_TENSORS[torch.Tensor.prelu]}
 ALIASES: dict[Any, Any] = {
     **OF_TENSORS,
-    **TORCH.called({
-        layers: """
-            linear: F.linear; bilinear: F.bilinear; prelu: prelu F.prelu;
-            group_norm: group_norm(weight=scale, bias=shift) F.group_norm(weight=scale, bias=shift);
-            cosine_similarity: cosine_similarity F.cosine_similarity;
-            pairwise_distance: pairwise_distance F.pairwise_distance; distances: cdist;
-            own_distances: pdist F.pdist
-        """
-    }),
-    F.layer_norm: layer_norm, torch.layer_norm: layer_norm, F.rms_norm: rms_norm,
-    torch.rms_norm: rms_norm, F.batch_norm: batch_norm, F.instance_norm: instance_norm,
-    F.scaled_dot_product_attention: attention, F.rrelu: rrelu, torch.rrelu: rrelu,
+    **TORCH.called(
+        {
+            layers: """
+                linear: F.linear; bilinear: F.bilinear; prelu: prelu F.prelu; group_norm:
+                group_norm(weight=scale, bias=shift) F.group_norm(weight=scale, bias=shift);
+                cosine_similarity: cosine_similarity F.cosine_similarity; pairwise_distance:
+                pairwise_distance F.pairwise_distance; distances: cdist; own_distances: pdist
+                F.pdist
+            """
+        }
+    ),
+    **TORCH.taking_the_same(
+        {
+            __name__: """
+                layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; F.batch_norm;
+                F.instance_norm; attention: F.scaled_dot_product_attention; rrelu: F.rrelu rrelu
+            """,
+        }
+    ),
     **{f: TORCH.bound(f, no_dropout, {}) for f in DROPPING},
-    F.pixel_shuffle: pixel_shuffle, torch.pixel_shuffle: pixel_shuffle,
-    F.pixel_unshuffle: pixel_unshuffle, torch.pixel_unshuffle: pixel_unshuffle,
-}  # fmt: skip
+    **TORCH.taking_the_same(
+        {
+            __name__: """
+                pixel_shuffle: F.pixel_shuffle pixel_shuffle; pixel_unshuffle: F.pixel_unshuffle
+                pixel_unshuffle
+            """,
+        }
+    ),
+}

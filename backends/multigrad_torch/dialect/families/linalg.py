@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from multigrad.capture.code.names import handlers
 from multigrad.capture.meanings import diagonals, norms, parts
 from multigrad.capture.meanings.matrices import factors, linalg
 from multigrad.graph.ir.types import T
@@ -197,30 +198,34 @@ NAMED: dict[Any, str] = {
     xp: "det; inv: inverse",
 }
 SHARED: dict[str, Callable[..., Any]] = {
-    "lu_solve": lu_solve, "pinverse": pinverse, "qr": qr, "slogdet": slogdet, "svd": svd,
-    "triangular_solve": triangular_solve,
-}  # fmt: skip
+    **handlers({__name__: "lu_solve; pinverse; qr; slogdet; svd; triangular_solve"}),
+}
 LINALG: dict[str, Callable[..., Any]] = {
-    "cholesky_ex": cholesky_ex, "solve": solve, "solve_ex": solve_ex,
-    "solve_triangular": solve_triangular, "inv_ex": inv_ex, "pinv": pinv,
-    "slogdet": linalg_slogdet, "norm": norm, "vector_norm": vector_norm,
-    "matrix_norm": matrix_norm, "lu_factor": lu_factor, "lu_factor_ex": lu_factor_ex, "lu": lu,
-    "lu_solve": linalg_lu_solve, "svd": linalg_svd, "eigh": eigh, "eigvalsh": eigvalsh,
-    "qr": linalg_qr,
-}  # fmt: skip
+    **handlers(
+        {
+            __name__: """
+                cholesky_ex; solve; solve_ex; solve_triangular; inv_ex; pinv; linalg_slogdet:
+                slogdet; norm; vector_norm; matrix_norm; lu_factor; lu_factor_ex; lu;
+                linalg_lu_solve: lu_solve; linalg_svd: svd; eigh; eigvalsh; linalg_qr: qr
+            """,
+        }
+    ),
+}
 OF_TENSORS: dict[Any, Callable[..., Any]] = {
     **TENSOR.called(NAMED), **{getattr(_T, name): handler for name, handler in SHARED.items()},
 }  # fmt: skip
 METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
 ALIASES: dict[Any, Callable[..., Any]] = {
-    torch.lu_unpack: lu_unpack,
+    **TORCH.taking_the_same({__name__: "lu_unpack"}),
     **OF_TENSORS,
     **{getattr(torch, name): handler for name, handler in SHARED.items()},
     **{getattr(torch.linalg, name): handler for name, handler in LINALG.items()},
     **TORCH.called(NAMED),
-    **TORCH.called({
-        factors: "svdvals: linalg.svdvals; cond: linalg.cond",
-        linalg: "cholesky: linalg.cholesky",
-        xp: "det: linalg.det; inv: linalg.inv",
-    }),
-}  # fmt: skip
+    **TORCH.called(
+        {
+            factors: "svdvals: linalg.svdvals; cond: linalg.cond",
+            linalg: "cholesky: linalg.cholesky",
+            xp: "det: linalg.det; inv: linalg.inv",
+        }
+    ),
+}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -258,4 +257,4 @@ NAMES = """
     F.poisson_nll_loss; F.smooth_l1_loss; F.soft_margin_loss; F.triplet_margin_loss;
     F.triplet_margin_with_distance_loss
 """
-ALIASES = TORCH.called({sys.modules[__name__]: NAMES})
+ALIASES = TORCH.called({__name__: NAMES})

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.meanings import composites, diagonals, neighbors, parts, products, reductions
@@ -21,6 +20,7 @@ from ..schemas import TENSOR, TORCH
 
 Tensor = Any
 _T = torch.Tensor
+AT_LEAST = ("atleast_1d", "atleast_2d", "atleast_3d")
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -124,18 +124,27 @@ def cov(
 
 
 # --- reductions -----------------------------------------------------------------------------------
-def with_mean(name: str, reduce: Callable[..., Tensor]) -> Callable[..., Any]:
+def with_mean(measure: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return a function that gives a measure of spread, and the mean."""
 
     def record(
-        input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+        input: Tensor,
+        dim: Any = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+        *,
         correction: Any = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        n = (1 if unbiased else 0) if correction is None else correction
-        return reduce(input, dim, n, keepdim), xp.mean(input, dim, keepdim)
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        options = {"unbiased": unbiased, "correction": correction}
+        return measure(input, dim, keepdim, **options), xp.mean(input, dim, keepdim)
 
-    record.__name__ = record.__qualname__ = name
+    record.__name__ = record.__qualname__ = f"{measure.__name__}_mean"
     return record
+
+
+std_mean, var_mean = with_mean(reductions.std), with_mean(reductions.var)
 
 
 def aminmax(input: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
@@ -185,13 +194,14 @@ NAMED: dict[Any, str] = {
     products: "inner; matrix_power; correlation: corrcoef",
     xp: "matrix_transpose: adjoint; matmul: dot vdot; outer: outer ger",
 }
-SHARED: dict[str, Callable[..., Any]] = {
-    "addbmm": addbmm, "addmm": addmm, "addmv": addmv, "addr": addr, "aminmax": aminmax,
-    "baddbmm": baddbmm, "chunk": chunk, "cov": cov, "cross": cross, "dist": dist,
-    "float_power": float_power, "ldexp": ldexp, "msort": msort, "tensor_split": tensor_split,
-}  # fmt: skip
+SHARED: dict[Any, str] = {
+    __name__: """
+        addbmm; addmm; addmv; addr; aminmax; baddbmm; chunk; cov; cross; dist; float_power; ldexp;
+        msort; tensor_split
+    """,
+}
 OF_TENSORS: dict[Any, Callable[..., Any]] = {
-    **{getattr(_T, name): handler for name, handler in SHARED.items()},
+    **TENSOR.taking_the_same(SHARED),
     **TENSOR.called(NAMED),
     **TENSOR.called({neighbors: "windows: unfold"}),
     _T.split: TENSOR.bound(_T.split, split, {"split_size": "split_size_or_sections"}),
@@ -200,25 +210,31 @@ METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
 
 ALIASES: dict[Any, Callable[..., Any]] = {
     **OF_TENSORS,
-    **{getattr(torch, name): handler for name, handler in SHARED.items()},
+    **TORCH.taking_the_same(SHARED),
     **TORCH.called(NAMED),
-    **TORCH.called({
-        composites: "entr: special.entr",
-        diagonals: "diagonal: linalg.diagonal",
-        neighbors: "cumulative_trapezoid",
-        np_dialect: "round_: special.round",
-        parts: "hstack; vstack: vstack row_stack; dstack; column_stack",
-        products: """
-            tensordot; multi_dot: linalg.multi_dot; matrix_power: linalg.matrix_power;
-            cross: linalg.cross
-        """,
-        xp: "vecdot: linalg.vecdot",
-    }),
-    torch.functional.split: split, torch.broadcast_tensors: broadcast_tensors,
-    torch.meshgrid: meshgrid, torch.cartesian_prod: parts.cartesian_product,
-    torch.atleast_1d: parts.each(parts.atleast_1d),
-    torch.atleast_2d: parts.each(parts.atleast_2d), torch.atleast_3d: parts.each(parts.atleast_3d),
-    torch.block_diag: parts.block_diag, torch.trapezoid: trapezoid, torch.trapz: trapezoid,
-    F.pad: pad, torch.chain_matmul: products.chain,
-    torch.std_mean: with_mean("std_mean", xp.std), torch.var_mean: with_mean("var_mean", xp.var),
-}  # fmt: skip
+    **TORCH.called(
+        {
+            composites: "entr: special.entr",
+            diagonals: "diagonal: linalg.diagonal",
+            neighbors: "cumulative_trapezoid",
+            np_dialect: "round_: special.round",
+            parts: "hstack; vstack: vstack row_stack; dstack; column_stack",
+            products: """
+                tensordot; multi_dot: linalg.multi_dot; matrix_power: linalg.matrix_power; cross:
+                linalg.cross
+            """,
+            xp: "vecdot: linalg.vecdot",
+        }
+    ),
+    **TORCH.taking_the_same(
+        {
+            parts: "block_diag; cartesian_product: cartesian_prod",
+            products: "chain: chain_matmul",
+            __name__: """
+                F.pad; broadcast_tensors; functional.split; meshgrid; std_mean; trapezoid: trapezoid
+                trapz; var_mean
+            """,
+        }
+    ),
+    **{getattr(torch, name): parts.each(getattr(parts, name)) for name in AT_LEAST},
+}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from multigrad.capture.code.names import handlers
 from multigrad.capture.indexing import indexing
 from multigrad.capture.meanings import composites, places
 from multigrad.capture.meanings.creation import with_numbers
@@ -20,6 +21,8 @@ from multigrad.capture.meanings.parts import length, rank
 from multigrad.graph.ir.types import INT32, INT64, WHOLE
 from multigrad.trace.trace import Value, cast, cast_node, lift
 from multigrad.trace.xp import all as xp
+
+from ..schemas import TENSOR, TORCH
 
 Tensor = Any
 
@@ -155,18 +158,16 @@ def allclose(
 
 
 cummax, cummin = running("cummax", xp.cummax), running("cummin", xp.cummin)
+OF_TENSORS = "allclose; cummax; cummin; equal; median; scatter_reduce"
+MASKED: dict[Any, str] = {__name__: "masked_scatter", indexing: "selected: masked_select"}
 METHODS: dict[str, Callable[..., Any]] = {
-    "cummax": cummax, "cummin": cummin, "median": median, "scatter_reduce": scatter_reduce,
-    "masked_select": indexing.selected, "masked_scatter": masked_scatter, "equal": equal,
-    "allclose": allclose,
-}  # fmt: skip
+    **handlers({__name__: OF_TENSORS}),
+    **handlers(MASKED),
+}
 ALIASES: dict[Any, Callable[..., Any]] = {
-    torch.bucketize: bucketize, torch.cummax: cummax, torch.cummin: cummin, torch.median: median,
-    torch.scatter_reduce: scatter_reduce, torch.searchsorted: searchsorted,
-    torch.Tensor.cummax: cummax, torch.Tensor.cummin: cummin, torch.Tensor.median: median,
-    torch.Tensor.scatter_reduce: scatter_reduce, torch.masked_select: indexing.selected,
-    torch.masked_scatter: masked_scatter, torch.equal: equal, torch.allclose: allclose,
-    torch.Tensor.equal: equal, torch.Tensor.allclose: allclose,
+    **TENSOR.taking_the_same({__name__: OF_TENSORS}),
+    **TORCH.taking_the_same({__name__: f"{OF_TENSORS}; bucketize; searchsorted"}),
+    **TORCH.taking_the_same(MASKED),
     torch.tril_indices: partial(with_numbers, torch.tril_indices),
     torch.triu_indices: partial(with_numbers, torch.triu_indices),
-}  # fmt: skip
+}

@@ -7,11 +7,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ....trace.xp import all as xp
+from ...code.binding import Library
 from ...code.table import record_call
-from ..parts import block_diag
+from .. import parts
 from . import factors, linalg
 
 Tensor = Any
@@ -19,114 +21,73 @@ Handler = Callable[..., Any]
 MODULE = "scipy.linalg"
 
 
-def scipy_cholesky(a: Tensor, lower: bool = False, overwrite_a: bool = False,
-                   check_finite: bool = True) -> Tensor:  # fmt: skip
+def cholesky(a: Tensor, lower: bool = False) -> Tensor:
     return linalg.cholesky(a, not lower)
 
 
-def cho_factor(a: Tensor, lower: bool = False, overwrite_a: bool = False,
-               check_finite: bool = True) -> tuple[Tensor, bool]:  # fmt: skip
+def cho_factor(a: Tensor, lower: bool = False) -> tuple[Tensor, bool]:
     return linalg.cholesky(a, not lower), lower
 
 
-def cho_solve(c_and_lower: tuple[Tensor, bool], b: Tensor, overwrite_b: bool = False,
-              check_finite: bool = True) -> Tensor:  # fmt: skip
+def cho_solve(c_and_lower: tuple[Tensor, bool], b: Tensor) -> Tensor:
     factor, lower = c_and_lower
     return linalg.cholesky_solve(b, factor, not lower)
 
 
 def solve_triangular(
-    a: Tensor, b: Tensor, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False,
-    overwrite_b: bool = False, check_finite: bool = True,
-) -> Tensor:  # fmt: skip
+    a: Tensor, b: Tensor, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False
+) -> Tensor:
     return xp.solve_triangular(
         a, b, lower=lower, transposed=linalg.is_transposed(trans), unit_diagonal=unit_diagonal
     )
 
 
-def scipy_solve(
-    a: Tensor, b: Tensor, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False,
-    check_finite: bool = True, assume_a: Any = None, transposed: bool = False,
-) -> Tensor:  # fmt: skip
-    return linalg.scipy_solve(a, b, lower, assume_a, transposed)
-
-
-def scipy_inv(a: Tensor, overwrite_a: bool = False, check_finite: bool = True, *,
-              assume_a: Any = None, lower: bool = False) -> Tensor:  # fmt: skip
+def inv(a: Tensor, assume_a: Any = None, lower: bool = False) -> Tensor:
     if assume_a not in (None, "gen", "general"):
         raise TypeError(f"inv with assume_a={assume_a!r}; 'gen' is known")
     return xp.inv(a)
 
 
-def scipy_det(a: Tensor, overwrite_a: bool = False, check_finite: bool = True) -> Tensor:
-    return xp.det(a)
-
-
-def scipy_pinv(a: Tensor, *, atol: Any = None, rtol: Any = None, return_rank: bool = False,
-               check_finite: bool = True) -> Tensor:  # fmt: skip
+def pinv(a: Tensor, atol: Any = None, rtol: Any = None, return_rank: bool = False) -> Tensor:
     if atol is not None or return_rank:
         raise TypeError("pinv with atol or return_rank; use rtol")
     return linalg.pinv(a, rtol, 1.0)
 
 
-def scipy_norm(a: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False,
-               check_finite: bool = True) -> Tensor:  # fmt: skip
-    return factors.norm(a, ord, axis, keepdims)
-
-
-def lu_factor(a: Tensor, overwrite_a: bool = False,
-              check_finite: bool = True) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return factors.lu_factor(a)
-
-
-def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0,
-             overwrite_b: bool = False, check_finite: bool = True) -> Tensor:  # fmt: skip
+def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0) -> Tensor:
     packed, pivots = lu_and_piv
     return factors.lu_solve_of(packed, pivots, b, linalg.is_transposed(trans))
 
 
-def scipy_lu(a: Tensor, permute_l: bool = False, overwrite_a: bool = False,
-             check_finite: bool = True, p_indices: bool = False) -> Any:  # fmt: skip
+def lu(a: Tensor, permute_l: bool = False, p_indices: bool = False) -> Any:
     if p_indices and not permute_l:
         raise TypeError("lu with p_indices")
     p, lower, upper = factors.lu(a)
     return (xp.matmul(p, lower), upper) if permute_l else (p, lower, upper)
 
 
-def scipy_svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True,
-              overwrite_a: bool = False, check_finite: bool = True,
-              lapack_driver: str = "gesdd") -> Any:  # fmt: skip
+def svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     return factors.svd(a, full_matrices) if compute_uv else factors.svdvals(a)
 
 
-def scipy_svdvals(a: Tensor, overwrite_a: bool = False, check_finite: bool = True) -> Tensor:
-    return factors.svdvals(a)
-
-
-def scipy_eigh(
-    a: Tensor, b: Any = None, *, lower: bool = True, eigvals_only: bool = False,
-    overwrite_a: bool = False, overwrite_b: bool = False, type: int = 1, check_finite: bool = True,
-    subset_by_index: Any = None, subset_by_value: Any = None, driver: Any = None,
-) -> Any:  # fmt: skip
+def eigh(
+    a: Tensor,
+    b: Any = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    subset_by_index: Any = None,
+    subset_by_value: Any = None,
+) -> Any:
     if any(each is not None for each in (b, subset_by_index, subset_by_value)):
         raise TypeError("eigh with b or a subset")
     values, vectors = factors.eigh(a, not lower)
     return values if eigvals_only else (values, vectors)
 
 
-def scipy_eigvalsh(
-    a: Tensor, b: Any = None, *, lower: bool = True, overwrite_a: bool = False,
-    overwrite_b: bool = False, type: int = 1, check_finite: bool = True,
-    subset_by_index: Any = None, subset_by_value: Any = None, driver: Any = None,
-) -> Tensor:  # fmt: skip
-    return scipy_eigh(
-        a, b, lower=lower, eigvals_only=True, subset_by_index=subset_by_index,
-        subset_by_value=subset_by_value,
-    )  # fmt: skip
+eigvalsh = functools.partial(eigh, eigvals_only=True)
 
 
-def scipy_qr(a: Tensor, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
-             pivoting: bool = False, check_finite: bool = True) -> Any:  # fmt: skip
+def qr(a: Tensor, mode: str = "full", pivoting: bool = False) -> Any:
     """Without `economic`, q is square; of r alone, so is what stands below it."""
     if pivoting or mode not in ("full", "economic", "r"):
         raise TypeError("qr with pivoting or another mode; 'economic' is known")
@@ -134,13 +95,16 @@ def scipy_qr(a: Tensor, overwrite_a: bool = False, lwork: Any = None, mode: str 
     return (r,) if mode == "r" else (q, r)
 
 
-SCIPY: dict[str, Handler] = {
-    "block_diag": block_diag, "cho_factor": cho_factor, "cho_solve": cho_solve,
-    "cholesky": scipy_cholesky, "det": scipy_det, "inv": scipy_inv, "norm": scipy_norm,
-    "eigh": scipy_eigh, "eigvalsh": scipy_eigvalsh, "lu": scipy_lu, "lu_factor": lu_factor,
-    "lu_solve": lu_solve, "pinv": scipy_pinv, "qr": scipy_qr, "solve": scipy_solve,
-    "solve_triangular": solve_triangular, "svd": scipy_svd, "svdvals": scipy_svdvals,
-}  # fmt: skip
+NAMED: dict[Any, str] = {
+    factors: "lu_factor; norm; svdvals",
+    linalg: "scipy_solve: solve",
+    parts: "block_diag",
+    __name__: """
+        cho_factor; cho_solve; cholesky; eigh; eigvalsh; inv; lu; lu_solve; pinv; qr;
+        solve_triangular; svd
+    """,
+    xp: "det",
+}
 
 
 def imported() -> tuple[str, ...]:
@@ -150,9 +114,12 @@ def imported() -> tuple[str, ...]:
 
 def functions() -> dict[Any, Handler]:
     """Return SciPy's functions and what they record, once they are imported."""
-    room = sys.modules.get(MODULE)
-    found = {name: getattr(room, name, None) for name in SCIPY}
-    return {function: SCIPY[name] for name, function in found.items() if function is not None}
+    return named_in(sys.modules[MODULE]) if MODULE in sys.modules else {}
+
+
+@functools.cache
+def named_in(module: ModuleType) -> dict[Any, Handler]:
+    return Library(module).called(NAMED)
 
 
 def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
