@@ -91,8 +91,14 @@ TELLS = (
 )
 REFUSED: dict[Any, str] = dict.fromkeys(
     (
-        lax.axis_index, lax.axis_size, lax.all_gather, lax.all_to_all, lax.ppermute, lax.pshuffle,
-        lax.psum_scatter, lax.pswapaxes,
+        lax.axis_index,
+        lax.axis_size,
+        lax.all_gather,
+        lax.all_to_all,
+        lax.ppermute,
+        lax.pshuffle,
+        lax.psum_scatter,
+        lax.pswapaxes,
     ),
     TELLS,
-)  # fmt: skip
+)

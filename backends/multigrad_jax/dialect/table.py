@@ -216,8 +216,14 @@ def transparent(function: Any = None, **options: Any) -> Any:
     return functools.partial(transparent, **options) if function is None else function
 
 
-def cond(pred: Any, true_fun: Handler, false_fun: Handler, *operands: Any, operand: Any = None,
-         linear: Any = None) -> Any:  # fmt: skip
+def cond(
+    pred: Any,
+    true_fun: Handler,
+    false_fun: Handler,
+    *operands: Any,
+    operand: Any = None,
+    linear: Any = None,
+) -> Any:
     """A branch on a number is Python's; one on a tensor is refused by the tensor."""
     operands = operands if operand is None else (operand,)
     return true_fun(*operands) if pred else false_fun(*operands)

@@ -89,9 +89,16 @@ WIDE = frozenset(
 
 # Those that compute among integers before they divide or take a root, or look at a condition.
 AT_ONCE = frozenset(
-    {jax.nn.log_sigmoid, jax.nn.softmax, jax.nn.squareplus, jax.nn.standardize, special.softmax,
-     jnp.linalg.vector_norm, jnp.where}
-)  # fmt: skip
+    {
+        jax.nn.log_sigmoid,
+        jax.nn.softmax,
+        jax.nn.squareplus,
+        jax.nn.standardize,
+        special.softmax,
+        jnp.linalg.vector_norm,
+        jnp.where,
+    }
+)
 
 
 def casts_first(function: Any) -> bool:

@@ -94,10 +94,18 @@ def astype(x: Tensor, dtype: Any, stream: Any = None) -> Tensor:
 ALIASES: dict[Any, Any] = {
     **dialects.named(OPS, mx, nn=nn),
     **dialects.like_numpy(LIKE_NUMPY, mx),
-    mx.clip: clip, mx.std: std, mx.var: var, mx.softmax: softmax, mx.logsumexp: logsumexp,
-    mx.reshape: reshape, mx.linalg.norm: norm, mx.nan_to_num: nan_to_num, nn.elu: elu,
-    nn.leaky_relu: leaky_relu, nn.gelu: gelu,
-}  # fmt: skip
+    mx.clip: clip,
+    mx.std: std,
+    mx.var: var,
+    mx.softmax: softmax,
+    mx.logsumexp: logsumexp,
+    mx.reshape: reshape,
+    mx.linalg.norm: norm,
+    mx.nan_to_num: nan_to_num,
+    nn.elu: elu,
+    nn.leaky_relu: leaky_relu,
+    nn.gelu: gelu,
+}
 METHODS = {"std": std, "var": var, "logsumexp": logsumexp}
 DERIVATIVES = (mx.grad, mx.value_and_grad, mx.vjp, mx.jvp)
 DERIVES = "but a rule is the backward pass. Write the derivative out"

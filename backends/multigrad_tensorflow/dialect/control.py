@@ -23,10 +23,16 @@ Handler = Callable[..., Any]
 
 
 def while_loop(
-    cond: Handler, body: Handler, loop_vars: Any, shape_invariants: Any = None,
-    parallel_iterations: Any = None, back_prop: bool = True, swap_memory: bool = False,
-    maximum_iterations: Any = None, same_structure: bool = True,
-) -> Any:  # fmt: skip
+    cond: Handler,
+    body: Handler,
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: Any = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: Any = None,
+    same_structure: bool = True,
+) -> Any:
     """The loop unrolled, or recorded where values end it.
 
     Raises:
@@ -52,14 +58,25 @@ def while_loop(
 
 
 def old_while_loop(
-    cond: Handler, body: Handler, loop_vars: Any, shape_invariants: Any, parallel_iterations: Any,
-    back_prop: bool, swap_memory: bool, maximum_iterations: Any, same_structure: bool,
-) -> Any:  # fmt: skip
+    cond: Handler,
+    body: Handler,
+    loop_vars: Any,
+    shape_invariants: Any,
+    parallel_iterations: Any,
+    back_prop: bool,
+    swap_memory: bool,
+    maximum_iterations: Any,
+    same_structure: bool,
+) -> Any:
     """That of `tf.compat.v1`, which gives a single variable back as it is."""
     return while_loop(
-        cond, body, loop_vars, back_prop=back_prop, maximum_iterations=maximum_iterations,
+        cond,
+        body,
+        loop_vars,
+        back_prop=back_prop,
+        maximum_iterations=maximum_iterations,
         same_structure=same_structure,
-    )  # fmt: skip
+    )
 
 
 def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:

@@ -49,8 +49,10 @@ class ReplicaContext:
 
 HIDDEN = {tf.distribute.get_replica_context: Told(ReplicaContext)}
 STRATEGIES = (
-    tf.distribute.get_strategy, tf.distribute.has_strategy, tf.distribute.in_cross_replica_context,
-)  # fmt: skip
+    tf.distribute.get_strategy,
+    tf.distribute.has_strategy,
+    tf.distribute.in_cross_replica_context,
+)
 REFUSED = dict.fromkeys(
     STRATEGIES, f"whose answer is another one outside of the strategy. {ADVICE}"
 )

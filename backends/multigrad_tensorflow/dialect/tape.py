@@ -72,9 +72,12 @@ class Tape:
                     value.node = self._watched[-1][2]
 
     def gradient(
-        self, target: Any, sources: Any, output_gradients: Any = None,
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
         unconnected_gradients: Any = NONE,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         outputs = [leaf for leaf in optree.tree_leaves(target) if isinstance(leaf, Value)]
         given, structure = optree.tree_flatten(sources)
         found = self._found(outputs, given, heads_of(outputs, output_gradients))
@@ -139,9 +142,14 @@ def connected(sources: list[Any], found: list[Value | None], unconnected: Any) -
 
 
 def gradients(
-    ys: Any, xs: Any, grad_ys: Any = None, gate_gradients: bool = False,
-    aggregation_method: Any = None, stop_gradients: Any = None, unconnected_gradients: Any = NONE,
-) -> Any:  # fmt: skip
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    gate_gradients: bool = False,
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = NONE,
+) -> Any:
     """Of whatever the outputs were computed from, in compiled code."""
     outputs, sources = optree.tree_leaves(ys), optree.tree_leaves(xs)
     symbols = all(isinstance(each, Value) for each in (*sources, *outputs))

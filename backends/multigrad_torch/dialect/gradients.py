@@ -99,10 +99,16 @@ def heads_of(outputs: Sequence[Any], cotangents: Any) -> list[Any]:
 
 
 def grad(
-    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
-    create_graph: bool = False, only_inputs: bool = True, allow_unused: Any = None,
-    is_grads_batched: bool = False, materialize_grads: bool = False,
-) -> Any:  # fmt: skip
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: Any = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
     """The gradients, constants where no graph of them is asked for."""
     if is_grads_batched:
         raise TypeError("with is_grads_batched")
@@ -128,17 +134,24 @@ def finished(trace: Trace, gradient: Value, create_graph: bool) -> Value:
 
 
 def backward(
-    x: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False,
+    x: Tensor,
+    gradient: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
     inputs: Any = None,
-) -> None:  # fmt: skip
+) -> None:
     """Add to the `.grad` of what the code has made."""
     backward_all(x, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def backward_all(
-    tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
-    grad_variables: Any = None, inputs: Any = None,
-) -> None:  # fmt: skip
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
     """The same of several."""
     if grad_variables is not None:
         raise TypeError("with grad_variables; it is grad_tensors")
@@ -287,10 +300,14 @@ def recompute(function: Function, *args: Any, use_reentrant: Any = None, **kwarg
 OF_CHECKPOINTS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 METHODS: dict[str, Function] = {"backward": backward, "requires_grad_": requires_grad_}
 HIDDEN: dict[Any, Function] = {
-    torch.func.grad: on_symbols(grad_of), torch.func.vjp: vjp, torch.func.jvp: jvp,
-    torch.func.grad_and_value: on_symbols(grad_and_value), checkpoint.checkpoint: recompute,
-}  # fmt: skip
+    torch.func.grad: on_symbols(grad_of),
+    torch.func.vjp: vjp,
+    torch.func.jvp: jvp,
+    torch.func.grad_and_value: on_symbols(grad_and_value),
+    checkpoint.checkpoint: recompute,
+}
 ALIASES: dict[Any, Function] = {
-    torch.autograd.grad: grad, torch.autograd.backward: backward_all,
+    torch.autograd.grad: grad,
+    torch.autograd.backward: backward_all,
     torch.Tensor.backward: backward,
-}  # fmt: skip
+}

@@ -62,7 +62,13 @@ def find_overloads(name: str) -> list[Any]:
 
 
 # NumPy's words, which torch takes in all of its functions that are written in C.
-NUMPYS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input",
-          "x2": "other"}  # fmt: skip
+NUMPYS = {
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "x": "input",
+    "a": "input",
+    "x1": "input",
+    "x2": "other",
+}
 TORCH = Library(torch, {"F": F}, signature_of, also=NUMPYS)
 TENSOR = Library(torch.Tensor, signature_of=signature_of, also=NUMPYS)

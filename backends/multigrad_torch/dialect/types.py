@@ -92,6 +92,12 @@ KERNELS = frozenset(
 COMPARES = frozenset({"hardshrink"})
 
 TYPES = TypeOracle(
-    tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide,
-    casts_first=casts_first, states=states_dtype,
-)  # fmt: skip
+    tiny,
+    run,
+    read,
+    torch.get_default_dtype,
+    ranks_count=True,
+    is_wide=is_wide,
+    casts_first=casts_first,
+    states=states_dtype,
+)

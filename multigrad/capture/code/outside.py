@@ -38,9 +38,14 @@ CHANGING = {
 }
 # What writes into a log, with the level that it has.
 LEVELS = {
-    "critical": logging.CRITICAL, "debug": logging.DEBUG, "error": logging.ERROR,
-    "exception": logging.ERROR, "info": logging.INFO, "log": None, "warning": logging.WARNING,
-}  # fmt: skip
+    "critical": logging.CRITICAL,
+    "debug": logging.DEBUG,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "info": logging.INFO,
+    "log": None,
+    "warning": logging.WARNING,
+}
 FUNCTIONS: dict[Any, str] = {
     **{getattr(logging, name): LOGS for name in LEVELS},
     **{getattr(room, name): CHANGES for room, names in CHANGING.items() for name in names.split()},

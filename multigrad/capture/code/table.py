@@ -29,9 +29,16 @@ from .libraries import add_library
 
 Handler = Callable[..., Any]
 WRITING = (
-    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__",
-    "__ior__", "__ixor__",
-)  # fmt: skip
+    "__setitem__",
+    "__iadd__",
+    "__isub__",
+    "__imul__",
+    "__itruediv__",
+    "__ipow__",
+    "__iand__",
+    "__ior__",
+    "__ixor__",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,10 +58,15 @@ def length_of(x: Any) -> Any:
 
 
 BUILTINS: dict[str, Any] = {
-    "getattr": get_attribute, "hasattr": has_attribute, "id": identity_of,
-    "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
+    "getattr": get_attribute,
+    "hasattr": has_attribute,
+    "id": identity_of,
+    "isinstance": is_instance,
+    "len": length_of,
+    "max": maximum_of,
+    "min": minimum_of,
     "type": type_of,
-}  # fmt: skip
+}
 
 
 def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:

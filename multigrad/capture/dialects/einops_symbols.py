@@ -19,9 +19,14 @@ from ..values.tracer import V
 
 Tensor = Any
 REDUCTIONS = {
-    "all": xp.all, "any": xp.any, "max": xp.max, "mean": xp.mean, "min": xp.min, "prod": xp.prod,
+    "all": xp.all,
+    "any": xp.any,
+    "max": xp.max,
+    "mean": xp.mean,
+    "min": xp.min,
+    "prod": xp.prod,
     "sum": xp.sum,
-}  # fmt: skip
+}
 
 
 class SymbolsBackend(_backends.AbstractBackend):

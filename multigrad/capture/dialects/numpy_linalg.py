@@ -30,8 +30,9 @@ def slogdet(a: Tensor) -> Any:
     return type(np.linalg.slogdet(np.eye(1)))(*xp.slogdet(a))
 
 
-def svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True,
-        hermitian: bool = False) -> Any:  # fmt: skip
+def svd(
+    a: Tensor, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+) -> Any:
     if hermitian:
         raise TypeError("svd with hermitian")
     if not compute_uv:

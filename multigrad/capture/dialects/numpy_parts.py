@@ -70,15 +70,17 @@ def vdot(a: Tensor, b: Tensor, /) -> Tensor:
     return xp.vecdot(xp.reshape(a, -1), xp.reshape(b, -1))
 
 
-def cross(a: Tensor, b: Tensor, axisa: int = -1, axisb: int = -1, axisc: int = -1,
-          axis: int | None = None) -> Tensor:  # fmt: skip
+def cross(
+    a: Tensor, b: Tensor, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Tensor:
     if (axisa, axisb, axisc) != (-1, -1, -1):
         raise TypeError("cross along other axes in each; give axis=")
     return products.cross(a, b, -1 if axis is None else axis)
 
 
-def cov(m: Tensor, y: Any = None, rowvar: bool = True, bias: bool = False,
-        ddof: int | None = None) -> Tensor:  # fmt: skip
+def cov(
+    m: Tensor, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
+) -> Tensor:
     if y is not None or not rowvar:
         raise TypeError("cov with y or of columns; concatenate or transpose")
     return products.covariance(m, (0 if bias else 1) if ddof is None else ddof)

@@ -144,8 +144,16 @@ def arange(
     return np.arange(*(creation.length(n) for n in bounds))
 
 
-def linspace(start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None,
-             endpoint: Any = True) -> Any:  # fmt: skip
+def linspace(
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: Any = True,
+) -> Any:
     """Numbers from start to stop, a constant.
 
     Examples:
@@ -225,7 +233,7 @@ __all__ = [
     "ones",
     "uint8",
     "zeros",
-]  # fmt: skip
+]
 __all__ += xp.__all__
 
 if not TYPE_CHECKING:

@@ -289,6 +289,12 @@ def np_einsum(subscripts: str, *arrays: Tensor, optimize: Any = False) -> Tensor
 
 FUNCTIONS: dict[Any, Handler] = {
     **places.FUNCTIONS,
-    np.dot: np_dot, np.einsum: np_einsum, np.outer: np_outer, np.percentile: np_percentile,
-    np.quantile: np_quantile, np.ravel: np_ravel, np.reshape: np_reshape, np.sort: np_sort,
-}  # fmt: skip
+    np.dot: np_dot,
+    np.einsum: np_einsum,
+    np.outer: np_outer,
+    np.percentile: np_percentile,
+    np.quantile: np_quantile,
+    np.ravel: np_ravel,
+    np.reshape: np_reshape,
+    np.sort: np_sort,
+}

@@ -35,18 +35,39 @@ def axis_of(dim: Any, axis: Any) -> Any:
 # --- where something is ---------------------------------------------------------------------------
 
 
-def argmax(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = MISSING,
-           keepdims: bool = False, out: None = None) -> Tensor:  # fmt: skip
+def argmax(
+    x: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = MISSING,
+    keepdims: bool = False,
+    out: None = None,
+) -> Tensor:
     return xp.argmax(counted(x), axis_of(dim, axis), keepdim or keepdims)
 
 
-def argmin(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = MISSING,
-           keepdims: bool = False, out: None = None) -> Tensor:  # fmt: skip
+def argmin(
+    x: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = MISSING,
+    keepdims: bool = False,
+    out: None = None,
+) -> Tensor:
     return xp.argmin(counted(x), axis_of(dim, axis), keepdim or keepdims)
 
 
-def argsort(x: Tensor, dim: Any = -1, descending: bool = False, stable: bool = False, *,
-            axis: Any = MISSING, kind: Any = None) -> Tensor:  # fmt: skip
+def argsort(
+    x: Tensor,
+    dim: Any = -1,
+    descending: bool = False,
+    stable: bool = False,
+    *,
+    axis: Any = MISSING,
+    kind: Any = None,
+) -> Tensor:
     """NumPy's default may sort equal elements in any order; ours keeps theirs."""
     over = axis_of(dim, axis)
     return xp.argsort(xp.reshape(x, -1), 0) if over is None else xp.argsort(x, over, descending)
@@ -141,13 +162,22 @@ def broadcast(x: Tensor, indices: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     axis = axis % len(shapes[0])
     lengths = [shape.pop(axis) for shape in shapes]
     rest = list(np.broadcast_shapes(*map(tuple, shapes)))
-    both = [xp.broadcast_to(each, (*rest[:axis], n, *rest[axis:]))
-            for each, n in zip((x, indices), lengths, strict=True)]  # fmt: skip
+    both = [
+        xp.broadcast_to(each, (*rest[:axis], n, *rest[axis:]))
+        for each, n in zip((x, indices), lengths, strict=True)
+    ]
     return both[0], both[1]
 
 
-def scatter(x: Tensor, dim: int, index: Tensor, src: Any = MISSING, *, value: Any = MISSING,
-            reduce: Any = None) -> Tensor:  # fmt: skip
+def scatter(
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Any = MISSING,
+    *,
+    value: Any = MISSING,
+    reduce: Any = None,
+) -> Tensor:
     """Of two values for one place, which torch leaves open, the last one."""
     given = src if value is MISSING else value
     if reduce is not None:
@@ -229,9 +259,15 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return cast(xp.one_hot(x, operator.index(num_classes)), INT64)
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: Any = None, max_norm: Any = None,
-              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
-              ) -> Tensor:  # fmt: skip
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: Any = None,
+    max_norm: Any = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
     """What is asked besides changes the weights or their gradient."""
     if padding_idx is not None or max_norm is not None or scale_grad_by_freq:
         raise TypeError("embedding with padding_idx, max_norm or scale_grad_by_freq")
@@ -241,8 +277,9 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: Any = None, max_norm: 
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
-def np_argsort(x: Tensor, axis: Any = -1, kind: Any = None, order: None = None, *,
-               stable: Any = None) -> Tensor:  # fmt: skip
+def np_argsort(
+    x: Tensor, axis: Any = -1, kind: Any = None, order: None = None, *, stable: Any = None
+) -> Tensor:
     return argsort(x, axis)
 
 

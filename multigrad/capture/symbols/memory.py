@@ -14,9 +14,13 @@ from ...graph.ops import results
 from ...trace.trace import NeedsConcrete, Trace, Value, copy_of, mark_view
 
 ELEMENTWISE = (
-    results.cast_to, results.chosen, results.compared, results.elementwise, results.filled,
+    results.cast_to,
+    results.chosen,
+    results.compared,
+    results.elementwise,
+    results.filled,
     results.float_elementwise,
-)  # fmt: skip
+)
 KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
 
 

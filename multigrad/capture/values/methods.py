@@ -158,8 +158,15 @@ def clip(
     return xp.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
-def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-       non_blocking: bool = False, memory_format: Any = None) -> Tensor:  # fmt: skip
+def to(
+    x: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    copy: bool = False,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """Change dtype; a rule stays on its input's device, so no other is taken."""
     if memory_format is not None:
         raise TypeError("to with a memory_format")

@@ -25,34 +25,63 @@ def is_last(data_format: str | None) -> bool:
     return (data_format or keras.config.image_data_format()) == "channels_last"
 
 
-def conv(inputs: Tensor, kernel: Tensor, strides: Any = 1, padding: str = "valid",
-         data_format: str | None = None, dilation_rate: Any = 1) -> Tensor:  # fmt: skip
+def conv(
+    inputs: Tensor,
+    kernel: Tensor,
+    strides: Any = 1,
+    padding: str = "valid",
+    data_format: str | None = None,
+    dilation_rate: Any = 1,
+) -> Tensor:
     kernels = convolutions.out_channels_first(kernel)
     steps = {"strides": strides, "dilation_rate": dilation_rate}
     return convolved(inputs, kernels, padding=padding, data_format=data_format, **steps)
 
 
-def convolved(inputs: Tensor, kernels: Tensor, *, strides: Any, padding: str,
-              data_format: str | None, dilation_rate: Any) -> Tensor:  # fmt: skip
+def convolved(
+    inputs: Tensor,
+    kernels: Tensor,
+    *,
+    strides: Any,
+    padding: str,
+    data_format: str | None,
+    dilation_rate: Any,
+) -> Tensor:
     last, axes = is_last(data_format), rank(kernels) - 2
     x = channels_first(inputs) if last else inputs
     result = convolutions.convolution(
-        x, kernels, strides=per_axis(strides, axes), border=padding.lower(),
-        dilations=per_axis(dilation_rate, axes), groups=length(x, 1) // length(kernels, 1),
-    )  # fmt: skip
+        x,
+        kernels,
+        strides=per_axis(strides, axes),
+        border=padding.lower(),
+        dilations=per_axis(dilation_rate, axes),
+        groups=length(x, 1) // length(kernels, 1),
+    )
     return channels_last(result) if last else result
 
 
-def depthwise_conv(inputs: Tensor, kernel: Tensor, strides: Any = 1, padding: str = "valid",
-                   data_format: str | None = None, dilation_rate: Any = 1) -> Tensor:  # fmt: skip
+def depthwise_conv(
+    inputs: Tensor,
+    kernel: Tensor,
+    strides: Any = 1,
+    padding: str = "valid",
+    data_format: str | None = None,
+    dilation_rate: Any = 1,
+) -> Tensor:
     kernels = convolutions.by_channel(kernel)
     steps = {"strides": strides, "dilation_rate": dilation_rate}
     return convolved(inputs, kernels, padding=padding, data_format=data_format, **steps)
 
 
-def separable_conv(inputs: Tensor, depthwise_kernel: Tensor, pointwise_kernel: Tensor,
-                   strides: Any = 1, padding: str = "valid", data_format: str | None = None,
-                   dilation_rate: Any = 1) -> Tensor:  # fmt: skip
+def separable_conv(
+    inputs: Tensor,
+    depthwise_kernel: Tensor,
+    pointwise_kernel: Tensor,
+    strides: Any = 1,
+    padding: str = "valid",
+    data_format: str | None = None,
+    dilation_rate: Any = 1,
+) -> Tensor:
     steps = {"strides": strides, "dilation_rate": dilation_rate}
     each = depthwise_conv(
         inputs, depthwise_kernel, padding=padding, data_format=data_format, **steps
@@ -60,9 +89,15 @@ def separable_conv(inputs: Tensor, depthwise_kernel: Tensor, pointwise_kernel: T
     return conv(each, pointwise_kernel, 1, "valid", data_format)
 
 
-def conv_transpose(inputs: Tensor, kernel: Tensor, strides: Any = 1, padding: str = "valid",
-                   output_padding: Any = None, data_format: str | None = None,
-                   dilation_rate: Any = 1) -> Tensor:  # fmt: skip
+def conv_transpose(
+    inputs: Tensor,
+    kernel: Tensor,
+    strides: Any = 1,
+    padding: str = "valid",
+    output_padding: Any = None,
+    data_format: str | None = None,
+    dilation_rate: Any = 1,
+) -> Tensor:
     if output_padding is not None:
         raise TypeError("conv_transpose with output_padding")
     last, axes = is_last(data_format), rank(kernel) - 2
@@ -81,18 +116,35 @@ def conv_transpose(inputs: Tensor, kernel: Tensor, strides: Any = 1, padding: st
     return channels_last(result) if last else result
 
 
-def max_pool(inputs: Tensor, pool_size: Any, strides: Any = None, padding: str = "valid",
-             data_format: str | None = None) -> Tensor:  # fmt: skip
+def max_pool(
+    inputs: Tensor,
+    pool_size: Any,
+    strides: Any = None,
+    padding: str = "valid",
+    data_format: str | None = None,
+) -> Tensor:
     return pooled(inputs, pool_size, strides, padding, data_format, is_mean=False)
 
 
-def average_pool(inputs: Tensor, pool_size: Any, strides: Any = None, padding: str = "valid",
-                 data_format: str | None = None) -> Tensor:  # fmt: skip
+def average_pool(
+    inputs: Tensor,
+    pool_size: Any,
+    strides: Any = None,
+    padding: str = "valid",
+    data_format: str | None = None,
+) -> Tensor:
     return pooled(inputs, pool_size, strides, padding, data_format, is_mean=True)
 
 
-def pooled(inputs: Tensor, pool_size: Any, strides: Any, padding: str, data_format: str | None, *,
-           is_mean: bool) -> Tensor:  # fmt: skip
+def pooled(
+    inputs: Tensor,
+    pool_size: Any,
+    strides: Any,
+    padding: str,
+    data_format: str | None,
+    *,
+    is_mean: bool,
+) -> Tensor:
     last, axes = is_last(data_format), rank(inputs) - 2
     x = channels_first(inputs) if last else inputs
     sizes, ones = per_axis(pool_size, axes), (1,) * axes

@@ -200,18 +200,26 @@ def smoothed(y_true: Any, amount: float, classes: float) -> Any:
 
 
 def categorical_loss(
-    y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0,
+    y_true: Any,
+    y_pred: Any,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     classes = length(y_true, -1) if label_smoothing else 1
     target = smoothed(y_true, label_smoothing, classes)
     return categorical_crossentropy(target, y_pred, from_logits, axis)
 
 
 def categorical_focal_loss(
-    y_true: Any, y_pred: Any, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False,
-    label_smoothing: float = 0.0, axis: int = -1,
-) -> Tensor:  # fmt: skip
+    y_true: Any,
+    y_pred: Any,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
     classes = length(y_true, -1) if label_smoothing else 1
     target = smoothed(y_true, label_smoothing, classes)
     p = xp.softmax(y_pred, axis) if from_logits else y_pred
@@ -221,17 +229,26 @@ def categorical_focal_loss(
 
 
 def binary_loss(
-    y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0,
+    y_true: Any,
+    y_pred: Any,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     target = smoothed(y_true, label_smoothing, 2.0)
     return xp.mean(binary_crossentropy(target, y_pred, from_logits), axis)
 
 
 def binary_focal_loss(
-    y_true: Any, y_pred: Any, apply_class_balancing: bool = False, alpha: float = 0.25,
-    gamma: float = 2.0, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1,
-) -> Tensor:  # fmt: skip
+    y_true: Any,
+    y_pred: Any,
+    apply_class_balancing: bool = False,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
     target = smoothed(y_true, label_smoothing, 2.0)
     p = xp.sigmoid(y_pred) if from_logits else y_pred
     chance = target * p + (1.0 - target) * (1.0 - p)

@@ -48,8 +48,15 @@ def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
     return xp.softmax(x, axis)
 
 
-def standardize(x: Tensor, axis: Any = -1, mean: Any = None, variance: Any = None,
-                epsilon: Any = 1e-5, *, algorithm: str = "fast") -> Tensor:  # fmt: skip
+def standardize(
+    x: Tensor,
+    axis: Any = -1,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: Any = 1e-5,
+    *,
+    algorithm: str = "fast",
+) -> Tensor:
     if mean is None and variance is None and not hasattr(epsilon, "node"):
         if not is_whole(x) or algorithm == "stable":
             return xp.standardize(x, axis, epsilon)

@@ -18,12 +18,20 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-def conv_general_dilated(lhs: Tensor, rhs: Tensor, window_strides: Sequence[int], padding: Any,
-                         lhs_dilation: Any = None, rhs_dilation: Any = None,
-                         dimension_numbers: Any = None, feature_group_count: int = 1,
-                         batch_group_count: int = 1, precision: Any = None,
-                         preferred_element_type: Any = None,
-                         out_sharding: Any = None) -> Tensor:  # fmt: skip
+def conv_general_dilated(
+    lhs: Tensor,
+    rhs: Tensor,
+    window_strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Any = None,
+    rhs_dilation: Any = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Tensor:
     if out_sharding is not None:
         raise TypeError("conv_general_dilated with out_sharding")
     if batch_group_count != 1:
@@ -44,35 +52,63 @@ def conv_general_dilated(lhs: Tensor, rhs: Tensor, window_strides: Sequence[int]
             )
         )
     result = convolutions.convolution(
-        x, kernels, strides=strides, border=tuple(map(tuple, border)), dilations=spacing,
+        x,
+        kernels,
+        strides=strides,
+        border=tuple(map(tuple, border)),
+        dilations=spacing,
         groups=feature_group_count,
-    )  # fmt: skip
+    )
     order = [numbers.out_spec.index(i) for i in range(axes + 2)]
     return converted(xp.permute_dims(result, order), preferred_element_type)
 
 
-def conv(lhs: Tensor, rhs: Tensor, window_strides: Sequence[int], padding: str,
-         precision: Any = None, preferred_element_type: Any = None) -> Tensor:  # fmt: skip
+def conv(
+    lhs: Tensor,
+    rhs: Tensor,
+    window_strides: Sequence[int],
+    padding: str,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Tensor:
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, preferred_element_type=preferred_element_type
     )
 
 
-def conv_with_general_padding(lhs: Tensor, rhs: Tensor, window_strides: Sequence[int],
-                              padding: Any, lhs_dilation: Any, rhs_dilation: Any,
-                              precision: Any = None,
-                              preferred_element_type: Any = None) -> Tensor:  # fmt: skip
+def conv_with_general_padding(
+    lhs: Tensor,
+    rhs: Tensor,
+    window_strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Any,
+    rhs_dilation: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Tensor:
     return conv_general_dilated(
-        lhs, rhs, window_strides, padding, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
+        lhs,
+        rhs,
+        window_strides,
+        padding,
+        lhs_dilation=lhs_dilation,
+        rhs_dilation=rhs_dilation,
         preferred_element_type=preferred_element_type,
-    )  # fmt: skip
+    )
 
 
-def conv_transpose(lhs: Tensor, rhs: Tensor, strides: Sequence[int], padding: Any,
-                   rhs_dilation: Any = None, dimension_numbers: Any = None,
-                   transpose_kernel: bool = False, precision: Any = None,
-                   preferred_element_type: Any = None,
-                   use_consistent_padding: bool = False) -> Tensor:  # fmt: skip
+def conv_transpose(
+    lhs: Tensor,
+    rhs: Tensor,
+    strides: Sequence[int],
+    padding: Any,
+    rhs_dilation: Any = None,
+    dimension_numbers: Any = None,
+    transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
+) -> Tensor:
     """JAX's borders: those with which a convolution by strides would have its input back."""
     if transpose_kernel or use_consistent_padding:
         raise TypeError("conv_transpose with transpose_kernel or use_consistent_padding")
@@ -88,9 +124,15 @@ def conv_transpose(lhs: Tensor, rhs: Tensor, strides: Sequence[int], padding: An
         spans = convolutions.reach(sizes, spacing)
         pads = [turned(span, step, padding) for span, step in zip(spans, strides, strict=True)]
     return conv_general_dilated(
-        lhs, rhs, (1,) * axes, pads, lhs_dilation=strides, rhs_dilation=spacing,
-        dimension_numbers=layout, preferred_element_type=preferred_element_type,
-    )  # fmt: skip
+        lhs,
+        rhs,
+        (1,) * axes,
+        pads,
+        lhs_dilation=strides,
+        rhs_dilation=spacing,
+        dimension_numbers=layout,
+        preferred_element_type=preferred_element_type,
+    )
 
 
 def turned(span: int, step: int, padding: str) -> tuple[int, int]:
@@ -102,9 +144,16 @@ def turned(span: int, step: int, padding: str) -> tuple[int, int]:
     return before, total - before
 
 
-def reduce_window(operand: Tensor, init_value: Any, computation: Any,
-                  window_dimensions: Sequence[int], window_strides: Sequence[int], padding: Any,
-                  base_dilation: Any = None, window_dilation: Any = None) -> Tensor:  # fmt: skip
+def reduce_window(
+    operand: Tensor,
+    init_value: Any,
+    computation: Any,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Any,
+    base_dilation: Any = None,
+    window_dilation: Any = None,
+) -> Tensor:
     n = rank(operand)
     strides, spacing = tuple(window_strides or (1,) * n), tuple(window_dilation or (1,) * n)
     sizes = tuple(window_dimensions)
@@ -127,8 +176,14 @@ def reduce_window(operand: Tensor, init_value: Any, computation: Any,
     raise TypeError("reduce_window by another function than lax.max, lax.min or lax.add")
 
 
-def convolve(a: Tensor, v: Tensor, mode: str = "full", *, precision: Any = None,
-             preferred_element_type: Any = None) -> Tensor:  # fmt: skip
+def convolve(
+    a: Tensor,
+    v: Tensor,
+    mode: str = "full",
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Tensor:
     return converted(convolutions.convolve(a, v, mode), preferred_element_type)
 
 

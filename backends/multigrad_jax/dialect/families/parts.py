@@ -54,9 +54,11 @@ def pad(array: Tensor, pad_width: Any, mode: str = "constant", **options: Any) -
 
 # --- jax.lax --------------------------------------------------------------------------------------
 def lax_slice(
-    operand: Tensor, start_indices: Sequence[int], limit_indices: Sequence[int],
+    operand: Tensor,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     steps = strides or (1,) * len(start_indices)
     return xp.getitem(operand, tuple(map(slice, start_indices, limit_indices, steps)))
 

@@ -19,9 +19,16 @@ from .arrays import JAX
 Tensor = Any
 
 
-def take(a: Tensor, indices: Any, axis: Any = None, out: None = None, mode: Any = None,
-         unique_indices: bool = False, indices_are_sorted: bool = False,
-         fill_value: Any = None) -> Tensor:  # fmt: skip
+def take(
+    a: Tensor,
+    indices: Any,
+    axis: Any = None,
+    out: None = None,
+    mode: Any = None,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    fill_value: Any = None,
+) -> Tensor:
     """What lies outside is an error here where no value is named, which jax fills with NaN."""
     if axis is None:
         a, axis = xp.reshape(a, -1), 0
@@ -65,8 +72,9 @@ def brought_inside(indices: Any, x: Tensor, axis: int, mode: Any) -> Any:
     return xp.clip(indices, 0, length - 1) if mode == "clip" else xp.remainder(indices, length)
 
 
-def take_along_axis(arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = None,
-                    fill_value: Any = None) -> Tensor:  # fmt: skip
+def take_along_axis(
+    arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = None, fill_value: Any = None
+) -> Tensor:
     if axis is not None and fills(mode, fill_value):
         at, is_inside = moved_inside(places.as_places(arr, indices), xp.dim(arr, axis))
         taken = places.take_along_dim(arr, at, axis)
@@ -76,8 +84,9 @@ def take_along_axis(arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = No
     return places.take_along_dim(arr, indices, axis)
 
 
-def put_along_axis(arr: Tensor, indices: Tensor, values: Any, axis: Any, inplace: bool = False, *,
-                   mode: Any = None) -> Tensor:  # fmt: skip
+def put_along_axis(
+    arr: Tensor, indices: Tensor, values: Any, axis: Any, inplace: bool = False, *, mode: Any = None
+) -> Tensor:
     """Nothing is in place in jax, which asks for `inplace=False`."""
     if axis is None or mode is not None:
         raise TypeError("put_along_axis without an axis, or in a mode")
@@ -110,8 +119,9 @@ def bincount(x: Tensor, weights: Any = None, minlength: int = 0, *, length: Any 
     return cast(counts, "int64") if weights is None else counts
 
 
-def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any = None,
-                *ignored: Any, **options: Any) -> Tensor:  # fmt: skip
+def segment_sum(
+    data: Tensor, segment_ids: Any, num_segments: Any = None, *ignored: Any, **options: Any
+) -> Tensor:
     if num_segments is None:
         raise TypeError("segment_sum without num_segments, which depend on the values")
     return places.segment_sum(data, segment_ids, num_segments)

@@ -155,9 +155,18 @@ def sort(values: Tensor, axis: Any, direction: str) -> Tensor:
 
 
 # --- products -------------------------------------------------------------------------------------
-def matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool, adjoint_a: bool,
-           adjoint_b: bool, a_is_sparse: bool, b_is_sparse: bool, output_type: Any,
-           *ignored: Any) -> Tensor:  # fmt: skip
+def matmul(
+    a: Any,
+    b: Any,
+    transpose_a: bool,
+    transpose_b: bool,
+    adjoint_a: bool,
+    adjoint_b: bool,
+    a_is_sparse: bool,
+    b_is_sparse: bool,
+    output_type: Any,
+    *ignored: Any,
+) -> Tensor:
     left = flipped(a) if transpose_a or adjoint_a else a
     right = flipped(b) if transpose_b or adjoint_b else b
     product = xp.matmul(left, right)

@@ -47,35 +47,49 @@ def ends_in_channels(data_format: Any) -> bool:
     return static(data_format) is None or static(data_format)[-1] == "C"
 
 
-def conv(input: Tensor, filters: Tensor, strides: Any, padding: Any, data_format: Any,
-         dilations: Any) -> Tensor:  # fmt: skip
+def conv(
+    input: Tensor, filters: Tensor, strides: Any, padding: Any, data_format: Any, dilations: Any
+) -> Tensor:
     kernels = convolutions.out_channels_first(filters)
     steps = {"strides": strides, "dilations": dilations}
     return convolved(input, kernels, padding=padding, data_format=data_format, **steps)
 
 
-def convolved(input: Tensor, kernels: Tensor, *, strides: Any, padding: Any, data_format: Any,
-              dilations: Any) -> Tensor:  # fmt: skip
+def convolved(
+    input: Tensor, kernels: Tensor, *, strides: Any, padding: Any, data_format: Any, dilations: Any
+) -> Tensor:
     is_last, axes = ends_in_channels(data_format), rank(kernels) - 2
     if rank(input) != axes + 2:
         raise TypeError(f"a convolution of {rank(input)} axes by kernels of {rank(kernels)}")
     x = channels_first(input) if is_last else input
     result = convolutions.convolution(
-        x, kernels, strides=numbers(strides, axes, is_last), border=border_of(padding, is_last),
-        dilations=numbers(dilations, axes, is_last), groups=length(x, 1) // length(kernels, 1),
-    )  # fmt: skip
+        x,
+        kernels,
+        strides=numbers(strides, axes, is_last),
+        border=border_of(padding, is_last),
+        dilations=numbers(dilations, axes, is_last),
+        groups=length(x, 1) // length(kernels, 1),
+    )
     return channels_last(result) if is_last else result
 
 
-def depthwise_conv2d(input: Tensor, filter: Tensor, strides: Any, padding: Any, data_format: Any,
-                     dilations: Any) -> Tensor:  # fmt: skip
+def depthwise_conv2d(
+    input: Tensor, filter: Tensor, strides: Any, padding: Any, data_format: Any, dilations: Any
+) -> Tensor:
     kernels = convolutions.by_channel(filter)
     steps = {"strides": strides, "dilations": dilations}
     return convolved(input, kernels, padding=padding, data_format=data_format, **steps)
 
 
-def conv_transpose(input: Tensor, filters: Tensor, output_shape: Any, strides: Any, padding: Any,
-                   data_format: Any, dilations: Any) -> Tensor:  # fmt: skip
+def conv_transpose(
+    input: Tensor,
+    filters: Tensor,
+    output_shape: Any,
+    strides: Any,
+    padding: Any,
+    data_format: Any,
+    dilations: Any,
+) -> Tensor:
     is_last, axes = ends_in_channels(data_format), rank(filters) - 2
     steps, spacing = numbers(strides, axes, is_last), numbers(dilations, axes, is_last)
     border = border_of(padding, is_last)

@@ -20,9 +20,13 @@ Tensor = Any
 
 
 def by_vars(
-    inputs: Tensor, min: Any, max: Any, num_bits: int = 8, narrow_range: bool = False,
+    inputs: Tensor,
+    min: Any,
+    max: Any,
+    num_bits: int = 8,
+    narrow_range: bool = False,
     name: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Zero, and the gradient as it is, between zero and zero."""
     ends = _as_tensor(inputs, min), _as_tensor(inputs, max)
     low, high, scale, inverse = map(xp.stop_gradient, _nudge(*ends, num_bits, narrow_range))
@@ -39,26 +43,41 @@ def by_vars(
 
 
 def gradient_by_args(
-    gradients: Tensor, inputs: Tensor, min: float = -6, max: float = 6, num_bits: int = 8,
-    narrow_range: bool = False, name: Any = None,
-) -> Tensor:  # fmt: skip
+    gradients: Tensor,
+    inputs: Tensor,
+    min: float = -6,
+    max: float = 6,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: Any = None,
+) -> Tensor:
     return gradient_by_vars(
         gradients, inputs, min, max, num_bits=num_bits, narrow_range=narrow_range
     )[0]
 
 
 def gradient_by_vars(
-    gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int = 8,
-    narrow_range: bool = False, name: Any = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    gradients: Tensor,
+    inputs: Tensor,
+    min: Any,
+    max: Any,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
     return inside, xp.sum(below), xp.sum(above)
 
 
 def gradient_by_channels(
-    gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int = 8,
-    narrow_range: bool = False, name: Any = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    gradients: Tensor,
+    inputs: Tensor,
+    min: Any,
+    max: Any,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
     over = tuple(range(inputs.ndim - 1))
     return inside, xp.sum(below, over), xp.sum(above, over)

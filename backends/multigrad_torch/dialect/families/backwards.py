@@ -69,11 +69,15 @@ def leaky_relu(
 
 # By the name of the operator in aten.
 BACKWARDS: dict[str, Callable[..., Tensor]] = {
-    "_softmax_backward_data": softmax, "_log_softmax_backward_data": log_softmax,
-    "sigmoid_backward": sigmoid, "tanh_backward": tanh, "silu_backward": silu,
+    "_softmax_backward_data": softmax,
+    "_log_softmax_backward_data": log_softmax,
+    "sigmoid_backward": sigmoid,
+    "tanh_backward": tanh,
+    "silu_backward": silu,
     "gelu_backward": gelu,
-    "threshold_backward": threshold, "leaky_relu_backward": leaky_relu,
-}  # fmt: skip
+    "threshold_backward": threshold,
+    "leaky_relu_backward": leaky_relu,
+}
 PRIVATE: dict[Any, Callable[..., Any]] = {
     **{getattr(ATEN, name): made for name, made in BACKWARDS.items()},
     **{getattr(ATEN, name).default: made for name, made in BACKWARDS.items()},

@@ -29,16 +29,28 @@ def batched(x: Tensor, axes: int) -> tuple[Tensor, bool]:
 def conv(axes: int) -> Any:
     """Return the convolution over so many axes."""
 
-    def record(input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
-               dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+    def record(
+        input: Tensor,
+        weight: Tensor,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
         x, alone = batched(input, axes)
         border = padding
         if not isinstance(padding, str):
             border = tuple((n, n) for n in per_axis(padding, axes))
         result = convolutions.convolution(
-            x, weight, bias, strides=per_axis(stride, axes), border=border,
-            dilations=per_axis(dilation, axes), groups=groups,
-        )  # fmt: skip
+            x,
+            weight,
+            bias,
+            strides=per_axis(stride, axes),
+            border=border,
+            dilations=per_axis(dilation, axes),
+            groups=groups,
+        )
         return xp.squeeze(result, 0) if alone else result
 
     record.__name__ = record.__qualname__ = f"conv{axes}d"
@@ -48,15 +60,27 @@ def conv(axes: int) -> Any:
 def conv_transpose(axes: int) -> Any:
     """Return the transposed convolution over so many axes."""
 
-    def record(input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
-               output_padding: Any = 0, groups: int = 1, dilation: Any = 1) -> Tensor:  # fmt: skip
+    def record(
+        input: Tensor,
+        weight: Tensor,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Tensor:
         x, alone = batched(input, axes)
         result = convolutions.transposed(
-            x, weight, bias, strides=per_axis(stride, axes),
+            x,
+            weight,
+            bias,
+            strides=per_axis(stride, axes),
             border=tuple((n, n) for n in per_axis(padding, axes)),
-            dilations=per_axis(dilation, axes), groups=groups,
+            dilations=per_axis(dilation, axes),
+            groups=groups,
             more=per_axis(output_padding, axes),
-        )  # fmt: skip
+        )
         return xp.squeeze(result, 0) if alone else result
 
     record.__name__ = record.__qualname__ = f"conv_transpose{axes}d"
@@ -95,16 +119,27 @@ def input_gradient(axes: int) -> Any:
     """Return the gradient of a convolution's input."""
 
     @own_where_plain(getattr(torch.nn.grad, f"conv{axes}d_input"))
-    def record(input_size: Any, weight: Tensor, grad_output: Tensor, stride: Any = 1,
-               padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+    def record(
+        input_size: Any,
+        weight: Tensor,
+        grad_output: Tensor,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
         weight, grad_output = both(weight, grad_output)
         border = per_axis(padding, axes)
         sizes = [*input_size]
         whole = [*sizes[:2], *(n + 2 * m for n, m in zip(sizes[2:], border, strict=True))]
         found = xp.conv_left(
-            grad_output, weight, shaped_like(grad_output, whole, axes),
-            strides=per_axis(stride, axes), dilations=per_axis(dilation, axes), groups=groups,
-        )  # fmt: skip
+            grad_output,
+            weight,
+            shaped_like(grad_output, whole, axes),
+            strides=per_axis(stride, axes),
+            dilations=per_axis(dilation, axes),
+            groups=groups,
+        )
         inner = (slice(m, m + n) for n, m in zip(sizes[2:], border, strict=True))
         return xp.getitem(found, (..., *inner)) if any(border) else found
 
@@ -115,15 +150,25 @@ def weight_gradient(axes: int) -> Any:
     """Return the gradient of a convolution's kernels."""
 
     @own_where_plain(getattr(torch.nn.grad, f"conv{axes}d_weight"))
-    def record(input: Tensor, weight_size: Any, grad_output: Tensor, stride: Any = 1,
-               padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+    def record(
+        input: Tensor,
+        weight_size: Any,
+        grad_output: Tensor,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
         input, grad_output = both(input, grad_output)
         border = tuple((n, n) for n in per_axis(padding, axes))
         return xp.conv_right(
-            convolutions.bordered(input, border), grad_output,
+            convolutions.bordered(input, border),
+            grad_output,
             shaped_like(grad_output, weight_size, axes),
-            strides=per_axis(stride, axes), dilations=per_axis(dilation, axes), groups=groups,
-        )  # fmt: skip
+            strides=per_axis(stride, axes),
+            dilations=per_axis(dilation, axes),
+            groups=groups,
+        )
 
     return record
 
@@ -157,9 +202,15 @@ def pooling_of(
 def max_pool(axes: int) -> Any:
     """Return the largest of windows of the last axes."""
 
-    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
-               dilation: Any = 1, ceil_mode: bool = False,
-               return_indices: bool = False) -> Tensor:  # fmt: skip
+    def record(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Tensor:
         if return_indices:
             raise TypeError("return_indices given by position")
         given = (kernel_size, stride, padding, dilation, ceil_mode)
@@ -172,9 +223,15 @@ def max_pool(axes: int) -> Any:
 def avg_pool(axes: int) -> Any:
     """Return the mean over windows of the last axes."""
 
-    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
-               ceil_mode: bool = False, count_include_pad: bool = True,
-               divisor_override: Any = None) -> Tensor:  # fmt: skip
+    def record(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: Any = None,
+    ) -> Tensor:
         sizes, strides = per_axis(kernel_size, axes), steps(stride, kernel_size, axes)
         border, ones = tuple((n, n) for n in per_axis(padding, axes)), (1,) * axes
         beyond = convolutions.ceiling(input, sizes, strides, border, ones) if ceil_mode else ()
@@ -211,8 +268,9 @@ def last_mean(x: Tensor) -> Tensor:
     return xp.mean(x, -1)
 
 
-def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
-           stride: Any = 1) -> Tensor:  # fmt: skip
+def unfold(
+    input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
     """Each window as a column: (batch, channels * size, windows)."""
     sizes, x = per_axis(kernel_size, 2), input
     border = tuple((n, n) for n in per_axis(padding, 2))
@@ -233,11 +291,13 @@ def table() -> dict[Any, Any]:
     found: dict[Any, Any] = {F.unfold: unfold}
     for n in (1, 2, 3):
         rows = {
-            f"conv{n}d": conv(n), f"conv_transpose{n}d": conv_transpose(n),
-            f"max_pool{n}d": max_pool(n), f"avg_pool{n}d": avg_pool(n),
+            f"conv{n}d": conv(n),
+            f"conv_transpose{n}d": conv_transpose(n),
+            f"max_pool{n}d": max_pool(n),
+            f"avg_pool{n}d": avg_pool(n),
             f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
             f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
-        }  # fmt: skip
+        }
         found[getattr(F, f"adaptive_max_pool{n}d_with_indices")] = with_indices
         for name, function in rows.items():
             for place in (F, torch):

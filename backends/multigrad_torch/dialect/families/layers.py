@@ -33,8 +33,13 @@ def last_axes(normalized_shape: Sequence[int], x: Tensor) -> list[int]:
     return axes
 
 
-def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Any = None,
-               bias: Any = None, eps: float = 1e-05) -> Tensor:  # fmt: skip
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-05,
+) -> Tensor:
     return layers.layer_norm(input, last_axes(normalized_shape, input), weight, bias, eps)
 
 
@@ -45,9 +50,16 @@ def rms_norm(
     return layers.rms_norm(input, last_axes(normalized_shape, input), weight, added)
 
 
-def batch_norm(input: Tensor, running_mean: Any, running_var: Any, weight: Any = None,
-               bias: Any = None, training: bool = False, momentum: float = 0.1,
-               eps: float = 1e-05) -> Tensor:  # fmt: skip
+def batch_norm(
+    input: Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Tensor:
     if training:
         if running_mean is not None or running_var is not None:
             raise TypeError("batch_norm updates its running statistics; use eval()")
@@ -55,9 +67,16 @@ def batch_norm(input: Tensor, running_mean: Any, running_var: Any, weight: Any =
     return layers.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
 
 
-def instance_norm(input: Tensor, running_mean: Any = None, running_var: Any = None,
-                  weight: Any = None, bias: Any = None, use_input_stats: bool = True,
-                  momentum: float = 0.1, eps: float = 1e-05) -> Tensor:  # fmt: skip
+def instance_norm(
+    input: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Tensor:
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None or running_var is not None:
@@ -67,16 +86,28 @@ def instance_norm(input: Tensor, running_mean: Any = None, running_var: Any = No
 
 # --- distances ------------------------------------------------------------------------------------
 # --- attention, activations -----------------------------------------------------------------------
-def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None,
-              dropout_p: float = 0.0, is_causal: bool = False, scale: Any = None,
-              enable_gqa: bool = False) -> Tensor:  # fmt: skip
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     if dropout_p or enable_gqa:
         raise TypeError("attention with dropout_p or enable_gqa")
     return layers.attention(query, key, value, mask=attn_mask, is_causal=is_causal, scale=scale)
 
 
-def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False,
-          inplace: bool = False) -> Tensor:  # fmt: skip
+def rrelu(
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
     """Out of training the slope is the middle one."""
     if training:
         raise TypeError("rrelu in training; multiply with a draw")

@@ -63,8 +63,9 @@ def lu(A: Tensor, *, pivot: bool = True) -> Any:
     return TYPES.linalg_lu(factors.lu(A))
 
 
-def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
-                    adjoint: bool = False) -> Tensor:  # fmt: skip
+def linalg_lu_solve(
+    LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False
+) -> Tensor:
     places = factors.permutation(pivots - 1, LU)
     if left:
         return factors.lu_solve(LU, places, B, adjoint)
@@ -75,8 +76,9 @@ def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     return linalg_lu_solve(LU_data, LU_pivots, input)
 
 
-def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True,
-              unpack_pivots: bool = True) -> Any:  # fmt: skip
+def lu_unpack(
+    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> Any:
     if not (unpack_data and unpack_pivots):
         raise TypeError("lu_unpack of a part")
     places = factors.permutation(LU_pivots - 1, LU_data)
@@ -137,9 +139,12 @@ def solve_triangular(
 
 
 def triangular_solve(
-    input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
+    input: Tensor,
+    A: Tensor,
+    upper: bool = True,
+    transpose: bool = False,
     unitriangular: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     result = linalg.solve_triangular(
         A, input, lower=not upper, transposed=transpose, unit=unitriangular
     )
@@ -173,18 +178,21 @@ def linalg_slogdet(A: Tensor) -> Any:
 
 
 # --- norms ---------------------------------------------------------------------------------------
-def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *,
-         dtype: Any = None) -> Tensor:  # fmt: skip
+def norm(
+    input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     return factors.norm(_converted(input, dtype), ord, dim, keepdim)
 
 
-def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
-                dtype: Any = None) -> Tensor:  # fmt: skip
+def vector_norm(
+    x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     return norms.vector_norm(_converted(x, dtype), ord, dim, keepdim)
 
 
-def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *,
-                dtype: Any = None) -> Tensor:  # fmt: skip
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     return factors.matrix_norm(_converted(A, dtype), ord, dim, keepdim)
 
 
@@ -212,8 +220,9 @@ LINALG: dict[str, Callable[..., Any]] = {
     ),
 }
 OF_TENSORS: dict[Any, Callable[..., Any]] = {
-    **TENSOR.called(NAMED), **{getattr(_T, name): handler for name, handler in SHARED.items()},
-}  # fmt: skip
+    **TENSOR.called(NAMED),
+    **{getattr(_T, name): handler for name, handler in SHARED.items()},
+}
 METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
 ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.taking_the_same({__name__: "lu_unpack"}),

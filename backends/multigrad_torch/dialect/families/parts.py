@@ -37,9 +37,13 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 
 
 def tensor_split(
-    input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, sections: Any = None,
+    input: Tensor,
+    indices_or_sections: Any = None,
+    dim: int = 0,
+    *,
+    sections: Any = None,
     indices: Any = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     given = [g for g in (indices_or_sections, sections, indices) if g is not None]
     return parts.array_split(input, given[0], dim)
 

@@ -31,9 +31,15 @@ Tensor = Any
 def with_indices(axes: int) -> Callable[..., Any]:
     """Return the pooling of the last axes that gives places, too."""
 
-    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
-               dilation: Any = 1, ceil_mode: bool = False,
-               return_indices: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def record(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> tuple[Tensor, Tensor]:
         given = (kernel_size, stride, padding, dilation)
         sizes, strides, border, dilations = pooling_of(input, *given, ceil_mode, axes=axes)
         steps = (sizes, strides, dilations)
@@ -93,8 +99,14 @@ def constant(like: Tensor, numbers: np.ndarray[Any, Any]) -> Tensor:
 def unpool(axes: int) -> Callable[..., Tensor]:
     """Return what puts elements where pooling has picked them, among zeros."""
 
-    def record(input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None,
-               padding: Any = 0, output_size: Any = None) -> Tensor:  # fmt: skip
+    def record(
+        input: Tensor,
+        indices: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        output_size: Any = None,
+    ) -> Tensor:
         sizes = per_axis(kernel_size, axes)
         strides = sizes if stride is None or stride in ([], ()) else per_axis(stride, axes)
         given = zip(lengths(input, axes), sizes, strides, per_axis(padding, axes), strict=True)

@@ -146,8 +146,10 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Any) -> Tensor:
 
 def equal(input: Tensor, other: Tensor) -> Any:
     """Whether all elements are, which is True of tensors of one shape alone."""
-    a, b = (x if isinstance(x, Value) else places.as_tensor(x, y)
-            for x, y in ((input, other), (other, input)))  # fmt: skip
+    a, b = (
+        x if isinstance(x, Value) else places.as_tensor(x, y)
+        for x, y in ((input, other), (other, input))
+    )
     return tuple(a.shape) == tuple(b.shape) and xp.all(xp.equal(a, b))
 
 

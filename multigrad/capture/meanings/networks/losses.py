@@ -21,8 +21,10 @@ LEAST_VARIANCE = 9.999999960041972e-13
 def reduced(loss: Tensor, reduction: str) -> Tensor:
     """Return the loss as it is ("none"), its mean or its sum."""
     reductions: dict[str, Callable[[Tensor], Tensor]] = {
-        "none": as_it_is, "mean": xp.mean, "sum": xp.sum,
-    }  # fmt: skip
+        "none": as_it_is,
+        "mean": xp.mean,
+        "sum": xp.sum,
+    }
     if reduction not in reductions:
         raise TypeError(f"the reduction {reduction!r}; none, mean and sum are known")
     return reductions[reduction](loss)
