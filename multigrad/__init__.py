@@ -175,17 +175,31 @@ _ROOMS = {
 }
 # Public modules, and where they lie.
 _MODULES = {
-    "attribution": "models.attribution", "compat": "compat",
-    "composites": "models.attribution.composites", "estimators": "rules.estimators",
-    "functional": "compat.functional", "hook": "compat.hook", "keras": "keras",
-    "optax": "compat.optax", "schedule": "rules.schedule", "testing": "testing",
-    "transforms": "compat.transforms", "wrappers": "compat.wrappers", "xp": "capture.dialects.xp",
-}  # fmt: skip
+    "attribution": "models.attribution",
+    "compat": "compat",
+    "composites": "models.attribution.composites",
+    "estimators": "rules.estimators",
+    "functional": "compat.functional",
+    "hook": "compat.hook",
+    "keras": "keras",
+    "optax": "compat.optax",
+    "schedule": "rules.schedule",
+    "testing": "testing",
+    "transforms": "compat.transforms",
+    "wrappers": "compat.wrappers",
+    "xp": "capture.dialects.xp",
+}
 # The names of FreeGrad, and those that others take the place of: they work, and are not completed.
 _OTHER_NAMES = {
-    "from_autograd_function", "from_custom_vjp", "from_tf_custom_gradient", "functional", "hook",
-    "override", "transforms", "wrappers",
-}  # fmt: skip
+    "from_autograd_function",
+    "from_custom_vjp",
+    "from_tf_custom_gradient",
+    "functional",
+    "hook",
+    "override",
+    "transforms",
+    "wrappers",
+}
 # What needs a framework to be there at all.
 _NEEDS = {"Activation": "torch", "keras": "keras"}
 

@@ -76,8 +76,11 @@ KEPT: tuple[Difference, ...] = (
     ),
 )  # fmt: skip
 MENDED: tuple[Mended, ...] = (
-    Mended("jax.numpy.arctan2", "float32, float64", "NaN for two subnormal numbers, -pi for 5e-324 "
-                                                    "over -1"),
+    Mended(
+        "jax.numpy.arctan2",
+        "float32, float64",
+        "NaN for two subnormal numbers, -pi for 5e-324 over -1",
+    ),
     Mended("jax.numpy.log1p", "float64", "118 at -0.41"),
     Mended("jax.numpy.cbrt", "float32", "-5.6e-16 for subnormal numbers, and of the wrong sign"),
     Mended("jax.numpy.arctanh", "float64", "56"),
@@ -88,19 +91,25 @@ MENDED: tuple[Mended, ...] = (
     Mended("jax.scipy.special.digamma", "float64", "9,600 over -30 to -5"),
     Mended("jax.scipy.special.digamma", "all", "NaN at 0"),
     Mended("jax.scipy.special.polygamma", "all", "NaN at inf; of order 2 also at 0"),
-    Mended("jax.nn.squareplus", "float32, float64", "inf above sqrt(max), NaN at -inf; 839 and "
-                                                    "1,320 absolute"),
+    Mended(
+        "jax.nn.squareplus",
+        "float32, float64",
+        "inf above sqrt(max), NaN at -inf; 839 and 1,320 absolute",
+    ),
     Mended("jax.numpy.linalg", "float16, bfloat16", "no kernel"),
     Mended("jax.nn.mish", "float16", "801 at -18"),
     Mended("jax.scipy.special.ndtr, ndtri, log_ndtr", "float16, bfloat16", "no kernel"),
     Mended("jax.numpy.cumsum", "float16, bfloat16", "37 and 244 over 3,000 terms"),
     Mended("jax.numpy.cumprod", "float16, bfloat16", "28 and 43 over 1,001 factors"),
-    Mended("jax.numpy.quantile, percentile", "all", "an eps of the dtype of q, rounded to it or "
-                                                    "not as XLA fuses"),
+    Mended(
+        "jax.numpy.quantile, percentile",
+        "all",
+        "an eps of the dtype of q, rounded to it or not as XLA fuses",
+    ),
     Mended("jax.numpy.divide, true_divide", "bool", "0 for 0 / 0: XLA chooses instead"),
     Mended("jax.nn.celu", "bool", "0 for NaN where alpha is False, as XLA fuses"),
     Mended("jax.nn.standardize", "float16", "NaN where the square of a number overflows"),
     Mended("jax.nn.softmax", "float16, bfloat16", "1.8 and 1.6, not rounded once"),
     Mended("jax.nn.logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
-)  # fmt: skip
+)
 DIFFERENCES = Differences(KEPT, MENDED, MEASURED)

@@ -9,10 +9,13 @@ KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
     SIGNS_OF_VECTORS,
     Difference(
-        "take, take_along_axis", "integers", ALL, "NaN for a place that lies outside",
+        "take, take_along_axis",
+        "integers",
+        ALL,
+        "NaN for a place that lies outside",
         "nothing is computed yet, so that it cannot raise; what is put outside is dropped",
     ),
-)  # fmt: skip
+)
 MENDED: tuple[Mended, ...] = (
     Mended("mlx.core.exp", "float32, float64", "31 at 80; 3.3e10, a float32 kernel"),
     Mended("mlx.core.sin, cos", "float64", "1.4e14 near zeros, a float32 kernel"),

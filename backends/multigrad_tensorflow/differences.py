@@ -76,14 +76,20 @@ MENDED: tuple[Mended, ...] = (
     Mended("tf.nn.softmax", "float16", "1.8, not rounded once"),
     Mended("tf.nn.gelu", "float64", "2.3e7 of positive numbers: it holds float32 ones"),
     Mended("tf.linalg.qr", "float16", "NaN where the square of a number overflows"),
-    Mended("tf.sort, argsort, argmax", "all", "NaN anywhere: [-inf 1 nan 2 3 nan 0 inf] counts as "
-                                              "sorted"),
+    Mended(
+        "tf.sort, argsort, argmax",
+        "all",
+        "NaN anywhere: [-inf 1 nan 2 3 nan 0 inf] counts as sorted",
+    ),
     Mended("tf.linalg.lu", "all", "square matrices alone; an error for a singular one; not in XLA"),
     Mended("tf.linalg.cholesky", "all", "uninitialized above the diagonal where it fails"),
     Mended("tf.linalg", "float16, bfloat16", "some without a kernel"),
     Mended("tf.pad in tf.vectorized_map", "all", "drops its constant_values"),
-    Mended("tf.math.cumprod, its gradient", "all", "wrong at a zero: [1, 0, 0] for [2, 0, 4], "
-                                                   "where it is [1, 10, 0]"),
+    Mended(
+        "tf.math.cumprod, its gradient",
+        "all",
+        "wrong at a zero: [1, 0, 0] for [2, 0, 4], where it is [1, 10, 0]",
+    ),
     Mended("tf.reduce_logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
-)  # fmt: skip
+)
 DIFFERENCES = Differences(KEPT, MENDED, MEASURED)

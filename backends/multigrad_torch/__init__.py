@@ -20,9 +20,10 @@ from multigrad.graph.support.former import MOVED
 
 # Before anything of it is imported under a former name, as pickles do.
 MOVED["multigrad_torch"] = {
-    "functional": "compat.functional", "module_forwards": "hooks.module_forwards",
+    "functional": "compat.functional",
+    "module_forwards": "hooks.module_forwards",
     "param_hooks": "hooks.param_hooks",
-}  # fmt: skip
+}
 
 from . import differences, eject, models
 from .attach import as_it_is, attach, bridge, host, isolate, render, vjp

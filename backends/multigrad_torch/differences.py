@@ -36,20 +36,28 @@ KEPT: tuple[Difference, ...] = (
     zeros("remainder"),
     SIGNS_OF_VECTORS,
     Difference(
-        "GELU", "value", ALL, "half an eps of x, where the value is far smaller",
-        "1 + erf cancels in the negative tail", formula=gelu_by_erf,
+        "GELU",
+        "value",
+        ALL,
+        "half an eps of x, where the value is far smaller",
+        "1 + erf cancels in the negative tail",
+        formula=gelu_by_erf,
     ),
     Difference(
-        "GELU", "value", NARROW, "inf above half of the range of float32, NaN at inf",
+        "GELU",
+        "value",
+        NARROW,
+        "inf above half of the range of float32, NaN at inf",
         "oneDNN's kernel, where torch takes it: float16 only on processors that compute in it",
-        settled=False, unsettled=is_above_half_the_range,
+        settled=False,
+        unsettled=is_above_half_the_range,
     ),
     Difference("ReLU", "own gradient", ALL, "1 at NaN", "it blocks x <= 0, which NaN is not"),
     Difference(
         "ReLU6", "own gradient", ALL, "1 at NaN", "it blocks x <= 0 and x >= 6, which NaN is not"
     ),
     Difference("ELU", "own gradient", ALL, "1 at NaN", "it scales where x <= 0, which NaN is not"),
-)  # fmt: skip
+)
 MENDED: tuple[Mended, ...] = (
     Mended("torch.fmod, torch.remainder", "all", "NaN where a / b overflows: fmod(20, 1.2e-38)"),
     Mended("torch.floor_divide, its gradient", "all", "an error, where it is zero"),
@@ -70,18 +78,22 @@ MENDED: tuple[Mended, ...] = (
     Mended("keras.ops.mean", "float64", "computed in float32, also in losses"),
     Mended("keras.ops.round", "int32, int64", "rounded to float32"),
     Mended(
-        "keras.losses.categorical_focal_crossentropy, kl_divergence", "bfloat16, float64",
+        "keras.losses.categorical_focal_crossentropy, kl_divergence",
+        "bfloat16, float64",
         "keras.config.epsilon() is rounded to float32, 1 - p to bfloat16",
     ),
     Mended(
-        "keras.losses.cosine_similarity", "float16, float64",
+        "keras.losses.cosine_similarity",
+        "float16, float64",
         "0 where a square overflows; norms of float32",
     ),
     Mended(
         "keras.losses.huber, log_cosh, hinge, squared_hinge, poisson, mean_absolute_error, "
         "mean_squared_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, "
-        "binary_crossentropy, binary_focal_crossentropy", "float64", "their mean is of float32",
+        "binary_crossentropy, binary_focal_crossentropy",
+        "float64",
+        "their mean is of float32",
     ),
     Mended("torch.median", "all", "the lower of two middle values; ours is their mean"),
-)  # fmt: skip
+)
 DIFFERENCES = Differences(KEPT, MENDED, MEASURED)

@@ -188,10 +188,13 @@ def draw_check(report: CheckReport) -> str:
         "difference",
     )
     rows = [
-        (row.argument + "".join(f"[{i}]" for i in row.index), *map(short, (row.at, row.given)),
-         *map(short, (row.expected, row.error)))
+        (
+            row.argument + "".join(f"[{i}]" for i in row.index),
+            *map(short, (row.at, row.given)),
+            *map(short, (row.expected, row.error)),
+        )
         for row in report.shown
-    ]  # fmt: skip
+    ]
     said = "".join(html.line(each.strip()) for each in lines)
     return html.page(title, said, html.table(heads, rows) if rows else "")
 
@@ -203,10 +206,17 @@ def short(value: float) -> Any:
 def draw_parity(report: ParityReport) -> str:
     heads = ("backend", "what", "dtype", "max ulp", "max abs", "allowed", "")
     rows = [
-        (row.backend, row.what, row.dtype, short(row.max_ulp), short(row.max_abs),
-         short(row.allowed), "same" if row.ok else row.problem)
+        (
+            row.backend,
+            row.what,
+            row.dtype,
+            short(row.max_ulp),
+            short(row.max_abs),
+            short(row.allowed),
+            "same" if row.ok else row.problem,
+        )
         for row in report.rows
-    ]  # fmt: skip
+    ]
     bad = [i for i, row in enumerate(report.rows) if not row.ok]
     return html.page(str(report).partition("\n")[0], html.table(heads, rows, bad))
 

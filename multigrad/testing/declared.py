@@ -67,9 +67,15 @@ NEED_AN_AXIS = {
     if isinstance(row, Op)
 } - {ops.FLIP, ops.ROLL}
 KEEPING = (
-    *PER_ELEMENT, kept, masked, held, reordered, shaped_like_second, cotangent_of_left,
+    *PER_ELEMENT,
+    kept,
+    masked,
+    held,
+    reordered,
+    shaped_like_second,
+    cotangent_of_left,
     cotangent_of_right,
-)  # fmt: skip
+)
 # Rows that the cases leave to tests of their own, and why.
 LEFT_OUT: dict[Op, str] = {
     **{row: "it draws" for row in ops.CALLABLE_OPS if "key" in row.operands},

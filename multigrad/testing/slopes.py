@@ -159,21 +159,26 @@ UNARY: dict[str, Callable[[Wide], Wide]] = {
 # value on the way.
 PEAKS: dict[str, Callable[[Wide, Wide], Wide]] = {
     "exp2": lambda x, y: np.exp2(x),
-    "i0e": bessel_peak, "i1e": bessel_peak,
+    "i0e": bessel_peak,
+    "i1e": bessel_peak,
     "sinc": lambda x, y: np.full_like(x, np.pi),  # the angle's error, over x
     "tanh": lambda x, y: np.ones_like(x),  # 1 - tanh^2
     "sigmoid": lambda x, y: np.ones_like(x),  # 1 - s
-    "erf": lambda x, y: np.abs(y) * (1 + x * x), "erfc": lambda x, y: np.abs(y) * (1 + x * x),
+    "erf": lambda x, y: np.abs(y) * (1 + x * x),
+    "erfc": lambda x, y: np.abs(y) * (1 + x * x),
     "ndtr": lambda x, y: np.abs(y) * (1 + x * x),
     "log_ndtr": lambda x, y: np.abs(y) * np.where(x < -8, 1, 1 + x * x),
     "erfinv": lambda x, y: np.abs(y) * (1 + 2 * np.log(np.fmax(np.abs(y), 1))),
     "ndtri": lambda x, y: np.abs(y) * (1 + 2 * np.log(np.fmax(np.abs(y), 1))),
-    "lgamma": lambda x, y: np.abs(y) + 2.5, "celu": lambda x, y: np.abs(y) * (1 + np.abs(x)),
-    "gelu": lambda x, y: np.ones_like(x), "silu": lambda x, y: 1 + np.abs(x),
+    "lgamma": lambda x, y: np.abs(y) + 2.5,
+    "celu": lambda x, y: np.abs(y) * (1 + np.abs(x)),
+    "gelu": lambda x, y: np.ones_like(x),
+    "silu": lambda x, y: 1 + np.abs(x),
     "mish": lambda x, y: 1 + np.abs(x),
-    "gelu, approximate": lambda x,
-    y: 1 + 0.4 * np.fmin(np.abs(x), 10) * (1 + 0.134 * np.fmin(x * x, 100)),
-}  # fmt: skip
+    "gelu, approximate": lambda x, y: (
+        1 + 0.4 * np.fmin(np.abs(x), 10) * (1 + 0.134 * np.fmin(x * x, 100))
+    ),
+}
 Pair = tuple[Wide, Wide]
 BINARY: dict[str, Callable[[Wide, Wide], Pair]] = {
     "add": lambda a, b: (np.ones_like(a), np.ones_like(a)),

@@ -27,14 +27,32 @@ LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
 SIGNALS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "AttributeError")
 PROTOCOLS = ("__new__", "__init__", "__post_init__", "__call__", "__enter__", "__torch_function__")
 KINDS = (
-    "ArithmeticError", "Exception", "IndexError", "KeyError", "LookupError", "NotImplementedError",
-    "OverflowError", "RuntimeError", "TypeError", "ValueError", "ZeroDivisionError",
-)  # fmt: skip
+    "ArithmeticError",
+    "Exception",
+    "IndexError",
+    "KeyError",
+    "LookupError",
+    "NotImplementedError",
+    "OverflowError",
+    "RuntimeError",
+    "TypeError",
+    "ValueError",
+    "ZeroDivisionError",
+)
 # Context managers that let exceptions pass; another one may be there to catch them.
 PASSING = (
-    "autocast", "catch_warnings", "device", "enable_grad", "errstate", "inference_mode", "no_grad",
-    "nullcontext", "profile", "record_function", "set_grad_enabled",
-)  # fmt: skip
+    "autocast",
+    "catch_warnings",
+    "device",
+    "enable_grad",
+    "errstate",
+    "inference_mode",
+    "no_grad",
+    "nullcontext",
+    "profile",
+    "record_function",
+    "set_grad_enabled",
+)
 
 
 class Assumption(NamedTuple):

@@ -179,9 +179,18 @@ def _promoted(nodes: list[Node]) -> str | None:
 
 # Ops of which the last bits of a result follow from the last bits of the operands.
 MODULAR = (
-    ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.WHERE, ops.BITWISE_AND, ops.BITWISE_OR,
-    ops.BITWISE_XOR, ops.BITWISE_INVERT, ops.BITWISE_LEFT_SHIFT, ops.BITWISE_RIGHT_SHIFT,
-)  # fmt: skip
+    ops.ADD,
+    ops.SUB,
+    ops.MUL,
+    ops.NEG,
+    ops.WHERE,
+    ops.BITWISE_AND,
+    ops.BITWISE_OR,
+    ops.BITWISE_XOR,
+    ops.BITWISE_INVERT,
+    ops.BITWISE_LEFT_SHIFT,
+    ops.BITWISE_RIGHT_SHIFT,
+)
 
 
 def small_dtype(op: Op, nodes: list[Node]) -> str | None:

@@ -244,8 +244,9 @@ def scan(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         results = run(body.jaxpr, body.consts, [*consts, *carry, *row])
         return tuple(results[:m]), tuple(results[m:])
 
-    options = {k: params[k] for k in ("length", "reverse", "unroll", "_split_transpose")
-               if k in params}  # fmt: skip
+    options = {
+        k: params[k] for k in ("length", "reverse", "unroll", "_split_transpose") if k in params
+    }
     last, stacked = jax.lax.scan(turn, tuple(carry), tuple(rows), **options)
     return [*last, *stacked]
 

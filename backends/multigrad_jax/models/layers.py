@@ -75,8 +75,13 @@ def flatten(closed: Any) -> Any:
     def whole(given: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         return run(closed.jaxpr, given, arguments)
 
-    return jax.make_jaxpr(whole)(list(consts), [jax.ShapeDtypeStruct(
-        t.shape, t.dtype, weak_type=getattr(t, "weak_type", False)) for t in types])  # fmt: skip
+    return jax.make_jaxpr(whole)(
+        list(consts),
+        [
+            jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=getattr(t, "weak_type", False))
+            for t in types
+        ],
+    )
 
 
 @functools.cache

@@ -194,9 +194,11 @@ class Relevance:
         x, weight, attributes, outward, inward = own(plan, operands)
         columns = weight.shape[0] if plan.kind == "convolution" else weight.shape[1]
         if scale is not None:
-            kept = scale if plan.kind == "linear" or not scale.ndim else scale.reshape(
-                -1, *(1,) * (weight.ndim - 1)
-            )  # fmt: skip
+            kept = (
+                scale
+                if plan.kind == "linear" or not scale.ndim
+                else scale.reshape(-1, *(1,) * (weight.ndim - 1))
+            )
             weight = weight * kept
         bias = None if shift is None else jnp.broadcast_to(shift, (columns,)).astype(weight.dtype)
         function = acting(rule, plan.kind, attributes)

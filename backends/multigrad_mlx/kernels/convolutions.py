@@ -61,8 +61,9 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
     return mx.moveaxis(sums, -1, 1).astype(x.dtype)
 
 
-def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dilations: Ints,
-              groups: int) -> Tensor:  # fmt: skip
+def conv_left(
+    cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
+) -> Tensor:
     out, inner = letters(len(strides))
     given = split(accumulated(cotangent), 1, groups)
     parts = mx.einsum(f"ngo{out},goc{inner}->ngc{out}{inner}", given, split(w, 0, groups))
@@ -71,8 +72,9 @@ def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dila
     return unwindows(parts, like, **steps).astype(cotangent.dtype)
 
 
-def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, *, strides: Ints, dilations: Ints,
-               groups: int) -> Tensor:  # fmt: skip
+def conv_right(
+    x: Tensor, cotangent: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
+) -> Tensor:
     out, inner = letters(len(strides))
     seen = windows(accumulated(x), sizes=like.shape[2:], strides=strides, dilations=dilations)
     given = split(accumulated(cotangent), 1, groups)

@@ -11,8 +11,11 @@ from ..attach import bridge
 from . import activations, arrays, elementwise, error_functions
 
 OWN: dict[Op, Callable[..., Any]] = {
-    **elementwise.OPS, **error_functions.OPS, **activations.OPS, **arrays.OPS,
-}  # fmt: skip
+    **elementwise.OPS,
+    **error_functions.OPS,
+    **activations.OPS,
+    **arrays.OPS,
+}
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
 
 NO_KERNEL = "mlx 0.32 has no such kernel"

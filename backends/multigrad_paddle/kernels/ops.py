@@ -14,7 +14,11 @@ from .widening import widened
 __all__ = ["OPS", "UNSUPPORTED"]
 
 OWN: dict[Op, Callable[..., Any]] = {
-    **elementwise.OPS, **special.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
-}  # fmt: skip
+    **elementwise.OPS,
+    **special.OPS,
+    **activations.OPS,
+    **arrays.OPS,
+    **collectives.OPS,
+}
 OPS = {**compositions(OWN, widened), **OWN}
 UNSUPPORTED: dict[Op, Any] = {}

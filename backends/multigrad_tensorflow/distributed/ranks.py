@@ -62,9 +62,7 @@ def find_workers() -> tuple[Any, int, int] | None:
 def make_group(active: Any, rank: int, size: int, lane: str) -> Group:
     """Return the workers that share a coordination service."""
     put, look, drop = store_of(active)
-    return Group(
-        rank=rank, size=size, put=put, look=look, drop=drop, timeout=timeout, lane=lane
-    )  # fmt: skip
+    return Group(rank=rank, size=size, put=put, look=look, drop=drop, timeout=timeout, lane=lane)
 
 
 @functools.lru_cache(1)
@@ -89,9 +87,14 @@ def store_of(active: Any) -> Any:
 def replicas(said: dict[str, str], rank: int, size: int) -> Group:
     """Return the replicas in this process, of which one runs at a time: none waits for another."""
     return Group(
-        rank=rank, size=size, put=said.__setitem__, look=said.get, drop=said.__delitem__,
-        timeout=timeout, waits=False,
-    )  # fmt: skip
+        rank=rank,
+        size=size,
+        put=said.__setitem__,
+        look=said.get,
+        drop=said.__delitem__,
+        timeout=timeout,
+        waits=False,
+    )
 
 
 def timeout() -> float:

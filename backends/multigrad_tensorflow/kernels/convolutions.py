@@ -94,8 +94,9 @@ def product(x: Tensor, w: Tensor, strides: Ints, dilations: Ints, groups: int) -
     return tf.nn.convolution(x, w, list(strides), "VALID", dilations=list(dilations))
 
 
-def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dilations: Ints,
-              groups: int) -> Tensor:  # fmt: skip
+def conv_left(
+    cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
+) -> Tensor:
     """What each element of x met: the kernels flipped over the cotangent, spread by the strides."""
     given, n = accumulated(cotangent), len(strides)
     for i in range(n):
@@ -112,8 +113,9 @@ def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dila
     return tf.cast(channels_first(result), cotangent.dtype)
 
 
-def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, *, strides: Ints, dilations: Ints,
-               groups: int) -> Tensor:  # fmt: skip
+def conv_right(
+    x: Tensor, cotangent: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
+) -> Tensor:
     """The cotangent, spread by the strides, as kernels over x; examples stand for channels."""
     seen, given, n = accumulated(x), accumulated(cotangent), len(strides)
     for i in range(n):

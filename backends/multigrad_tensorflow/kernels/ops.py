@@ -12,8 +12,11 @@ from ..distributed import collectives
 from . import activations, arrays, elementwise
 
 OWN: dict[Op, Callable[..., Any]] = {
-    **elementwise.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
-}  # fmt: skip
+    **elementwise.OPS,
+    **activations.OPS,
+    **arrays.OPS,
+    **collectives.OPS,
+}
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
 NAMES = f"{elementwise.NAMES}; {activations.NAMES}"
 

@@ -204,8 +204,9 @@ def input_of(meant: Called, inputs: Sequence[Any], output: Tensor) -> int:
     """
     floats = [i for i, x in enumerate(inputs) if is_float(x) and not is_constant(x)]
     shape = output.shape.as_list() if output.shape.rank is not None else None
-    fitting = [i for i in floats if inputs[i].shape.rank is None or
-               inputs[i].shape.as_list() == shape] or floats  # fmt: skip
+    fitting = [
+        i for i in floats if inputs[i].shape.rank is None or inputs[i].shape.as_list() == shape
+    ] or floats
     fitting = fitting or [next(i for i, x in enumerate(inputs) if is_float(x))]
     return one_input(meant.name, fitting, output.shape, "an operation of one tensor")
 

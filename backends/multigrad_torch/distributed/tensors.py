@@ -164,9 +164,13 @@ def respaced(part: Tensor, spec: Any) -> Any:
     whole = whole.permute([order.index(i) for i in range(part.ndim)])
     with torch.no_grad():
         made = kind.from_local(
-            part.detach(), spec.mesh, spec.placements,
-            run_check=False, shape=shape, stride=whole.stride(),
-        )  # fmt: skip
+            part.detach(),
+            spec.mesh,
+            spec.placements,
+            run_check=False,
+            shape=shape,
+            stride=whole.stride(),
+        )
     return made._spec
 
 

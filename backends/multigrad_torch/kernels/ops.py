@@ -15,8 +15,11 @@ from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED"]
 
 OWN: dict[Op, Callable[..., Any]] = {
-    **elementwise.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
-}  # fmt: skip
+    **elementwise.OPS,
+    **activations.OPS,
+    **arrays.OPS,
+    **collectives.OPS,
+}
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
 NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
 

@@ -246,10 +246,18 @@ OPERATIONS: Mapping[str, Operation] = {
 ACTIVATIONS = {name: row.settings for name, row in OPERATIONS.items() if row.settings is not None}
 ACTIVATION_OF = {module: name for name in ACTIVATIONS for module in OPERATIONS[name].modules}
 # Only the first of their tensors is an activation.
-WITH_WEIGHTS = frozenset({
-    *(name for name, row in OPERATIONS.items() if has_weight(row.kind)),
-    "batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu", "embedding",
-})  # fmt: skip
+WITH_WEIGHTS = frozenset(
+    {
+        *(name for name, row in OPERATIONS.items() if has_weight(row.kind)),
+        "batch_norm",
+        "layer_norm",
+        "group_norm",
+        "instance_norm",
+        "rms_norm",
+        "prelu",
+        "embedding",
+    }
+)
 
 
 def kind_of(module: nn.Module) -> str | None:

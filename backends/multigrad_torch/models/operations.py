@@ -33,9 +33,11 @@ SAME = {
 }  # fmt: skip
 HOMES = (torch, torch.Tensor, F, torch.special, torch.linalg, torch.fft)
 CALLABLES = (
-    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
     types.WrapperDescriptorType,
-)  # fmt: skip
+)
 
 
 def name_operation(function: Any) -> str:

@@ -25,8 +25,15 @@ class BoundFunction(InNotebooks):
 
     # Weakly referenced by jax, which keeps what it traced for as long as the function lives.
     __slots__ = (
-        "__weakref__", "_last", "_moves", "_named", "_rest", "function", "name", "params",
-    )  # fmt: skip
+        "__weakref__",
+        "_last",
+        "_moves",
+        "_named",
+        "_rest",
+        "function",
+        "name",
+        "params",
+    )
 
     def __init__(
         self,

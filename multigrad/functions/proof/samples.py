@@ -29,8 +29,14 @@ EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
 DRAWN, OWN = "drawn", "the call's own"
 FAR, ALONE = "far out", "one output alone"
 SEEDS = {
-    DRAWN: 7, "other numbers": 13, "edges": 17, "beside": 19, "cotangents": 23, FAR: 29, ALONE: 31,
-}  # fmt: skip
+    DRAWN: 7,
+    "other numbers": 13,
+    "edges": 17,
+    "beside": 19,
+    "cotangents": 23,
+    FAR: 29,
+    ALONE: 31,
+}
 # Where squares and sums leave a dtype, and where float32 and float64 no longer hold each integer.
 FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
 FAR_WHOLE = {"int32": 2**24 + 1, "int64": 2**53 + 1}

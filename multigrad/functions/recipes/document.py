@@ -144,9 +144,13 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
 
 
 def _decode_graph(
-    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], types: Mapping[str, Type],
+    data: Data,
+    where: str,
+    name: str,
+    arrays: Sequence[ArrayValue],
+    types: Mapping[str, Type],
     outputs: Sequence[Type] = (),
-) -> Graph:  # fmt: skip
+) -> Graph:
     read_fields(data, where, ("inputs", "nodes", "outputs"))
     return decode_graph(data, where, name, arrays, {**types, "key": KEY}, outputs=outputs)
 

@@ -55,6 +55,10 @@ OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
 }
 STRUCTURE = (
-    structure.INPUT, structure.CONST, structure.CALL, structure.OUTPUT, loops.WHILE_LOOP,
-)  # fmt: skip
+    structure.INPUT,
+    structure.CONST,
+    structure.CALL,
+    structure.OUTPUT,
+    loops.WHILE_LOOP,
+)
 CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

@@ -40,11 +40,26 @@ CALL = uncomputed(
     position=HALVES,
 )
 OUTPUT = op(
-    "output", "value", numpy=output, vjp=output_vjp, result=called, coerce="raw", position=HALVES,
+    "output",
+    "value",
+    numpy=output,
+    vjp=output_vjp,
+    result=called,
+    coerce="raw",
+    position=HALVES,
     doc="An output as backward finds it, whose gradient is the Function's own.",
-)  # fmt: skip
+)
 ARRAY = op(
-    "array", "like", dtype=DTYPE, value=ANYTHING, coerce="raw", numpy=array, vjp=zero,
-    result=of_dtype, doc="A constant array in the given dtype, on the device of `like`.",
-    xp="asarray", composed=True, shape_only=(0,),
-)  # fmt: skip
+    "array",
+    "like",
+    dtype=DTYPE,
+    value=ANYTHING,
+    coerce="raw",
+    numpy=array,
+    vjp=zero,
+    result=of_dtype,
+    doc="A constant array in the given dtype, on the device of `like`.",
+    xp="asarray",
+    composed=True,
+    shape_only=(0,),
+)

@@ -49,13 +49,15 @@ MOST_INPUTS = 256
 LARGEST_INDEX = 1 << 32
 DEEPEST_REGION = 4
 REGION_TYPES = (
-    FLOAT_SCALAR, INT_SCALAR, BOOL_SCALAR,
+    FLOAT_SCALAR,
+    INT_SCALAR,
+    BOOL_SCALAR,
     *(
         Type("tensor", dtype, shape)
         for dtype in (T, *DTYPES)
         for shape in (INPUT_SHAPE, UNKNOWN, SCALAR_SHAPE)
     ),
-)  # fmt: skip
+)
 PLACE = re.compile(r"([^/\\:]{1,100}):([1-9][0-9]{0,7})")
 # The index of `take` is as long as its result.
 LONG_ATTRS = {"indices": MOST_ELEMENTS}
@@ -128,9 +130,13 @@ def _encode_node(
 
 
 def decode_graph(
-    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], inputs: Mapping[str, Type],
+    data: Data,
+    where: str,
+    name: str,
+    arrays: Sequence[ArrayValue],
+    inputs: Mapping[str, Type],
     outputs: Sequence[Type] = (),
-) -> Graph:  # fmt: skip
+) -> Graph:
     """Return the graph of that data, verified.
 
     Args:
@@ -158,9 +164,13 @@ def decode_graph(
 
 
 def _decode_graph(
-    data: Data, where: str, name: str, arrays: Sequence[ArrayValue],
-    inputs: Mapping[str, Sequence[Type]] | None, depth: int,
-) -> Graph:  # fmt: skip
+    data: Data,
+    where: str,
+    name: str,
+    arrays: Sequence[ArrayValue],
+    inputs: Mapping[str, Sequence[Type]] | None,
+    depth: int,
+) -> Graph:
     """Return a graph that is not verified.
 
     Args:

@@ -128,7 +128,7 @@ ROWS: Mapping[Op, str] = {
     ops.RADEMACHER_LIKE: "random() < 0.5 ? 1 : -1",
     ops.EXPONENTIAL_LIKE: "-Math.log1p(-random())",
     ops.GUMBEL_LIKE: "-Math.log(-Math.log(Math.max(random(), 1e-300)))",
-}  # fmt: skip
+}
 # Of all elements of an array, which a graph may take along its last axis as well.
 REDUCTIONS: Mapping[Op, str] = {
     ops.SIZE: "a.length",

@@ -25,10 +25,19 @@ Rules: TypeAlias = Mapping[str, AnyRule | None]
 ZeroParams = rules.ZeroParams
 
 __all__ = [
-    "COMPOSITES", "Composite", "beta_smooth", "deconvnet", "epsilon_alpha2_beta1",
-    "epsilon_alpha2_beta1_flat", "epsilon_gamma_box", "epsilon_plus", "epsilon_plus_flat",
-    "excitation_backprop", "find", "guided_backprop",
-]  # fmt: skip
+    "COMPOSITES",
+    "Composite",
+    "beta_smooth",
+    "deconvnet",
+    "epsilon_alpha2_beta1",
+    "epsilon_alpha2_beta1_flat",
+    "epsilon_gamma_box",
+    "epsilon_plus",
+    "epsilon_plus_flat",
+    "excitation_backprop",
+    "find",
+    "guided_backprop",
+]
 
 
 @dataclass(frozen=True)
@@ -384,9 +393,16 @@ def beta_smooth(beta_smooth: float = 10.0, *, canonize: bool = False) -> Composi
 
 
 _MAKERS: Sequence[Callable[..., Composite]] = (
-    epsilon_gamma_box, epsilon_plus, epsilon_alpha2_beta1, epsilon_plus_flat,
-    epsilon_alpha2_beta1_flat, guided_backprop, deconvnet, excitation_backprop, beta_smooth,
-)  # fmt: skip
+    epsilon_gamma_box,
+    epsilon_plus,
+    epsilon_alpha2_beta1,
+    epsilon_plus_flat,
+    epsilon_alpha2_beta1_flat,
+    guided_backprop,
+    deconvnet,
+    excitation_backprop,
+    beta_smooth,
+)
 # By name, for those who choose one by a string.
 COMPOSITES: Mapping[str, Callable[..., Composite]] = MappingProxyType(
     {make.__name__: make for make in _MAKERS}

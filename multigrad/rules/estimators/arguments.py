@@ -62,8 +62,12 @@ KINDS: Mapping[str, Callable[[Any], Any]] = {
 
 
 USUAL: Mapping[str, type] = {
-    "Tensor": float, "float": float, "int": int, "bool": bool, "str": str,
-}  # fmt: skip
+    "Tensor": float,
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "str": str,
+}
 
 
 def usual_type(annotation: str) -> type:

@@ -35,9 +35,17 @@ class Code:
     """
 
     __slots__ = (
-        "_memories", "draws", "emitted", "facts", "id", "owners", "proven", "reads",
-        "uncapturable", "variants",
-    )  # fmt: skip
+        "_memories",
+        "draws",
+        "emitted",
+        "facts",
+        "id",
+        "owners",
+        "proven",
+        "reads",
+        "uncapturable",
+        "variants",
+    )
 
     def __init__(self, name: str, owners: tuple[int, ...]) -> None:
         self.owners = owners  # by their identity

@@ -21,8 +21,16 @@ from .parts import bind_addressed, words_of
 from .specialization import Specialization
 
 ATTRIBUTES = (
-    "name", "function", "parts", "native", "bound", "first_order", "library", "prove", "shards",
-)  # fmt: skip
+    "name",
+    "function",
+    "parts",
+    "native",
+    "bound",
+    "first_order",
+    "library",
+    "prove",
+    "shards",
+)
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 

@@ -261,9 +261,13 @@ def _make(forward: Any) -> ForwardOfCode:
     function = _function_of(forward, name_of(forward))
     refuse_more(function, is_function=isinstance(forward, Function))
     made = ForwardOfCode(
-        function.name, None, differentiable=False, given=forward, function=function,
+        function.name,
+        None,
+        differentiable=False,
+        given=forward,
+        function=function,
         serial=f"#{next(_serials)}",
-    )  # fmt: skip
+    )
     _by_key[made.key] = made
     return made
 

@@ -17,8 +17,14 @@ from .makers import cosine, exponential, from_dict, linear, of, piecewise
 from .schedule import Schedule
 
 __all__ = [
-    "Schedule", "cosine", "exponential", "from_dict", "linear", "of", "piecewise",
-]  # fmt: skip
+    "Schedule",
+    "cosine",
+    "exponential",
+    "from_dict",
+    "linear",
+    "of",
+    "piecewise",
+]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = namespace(__name__, __all__)

@@ -97,9 +97,18 @@ def pick_place(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any
 
 def pick_index(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
     items = [
-        (None, None, None), 0, -1, (1, None, None), (None, -1, None), (None, None, -1),
-        (None, None, 2), (3, 0, -2), None, "...", (5, None, None),
-    ]  # fmt: skip
+        (None, None, None),
+        0,
+        -1,
+        (1, None, None),
+        (None, -1, None),
+        (None, None, -1),
+        (None, None, 2),
+        (3, 0, -2),
+        None,
+        "...",
+        (5, None, None),
+    ]
     index = draw(st.lists(st.sampled_from(items), min_size=1, max_size=3))
     return tuple(index) if index.count("...") < 2 else (index[0],)
 

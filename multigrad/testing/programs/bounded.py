@@ -157,9 +157,14 @@ def meet(operands: tuple[Bounded, ...], dtype: Any) -> tuple[Bounded, ...]:
 
 
 def elementwise(
-    function: Function, *operands: Bounded, ulps: float = 4, scale: Function | None = None,
-    breaks: Function | None = None, zero_sign: bool = False, dtype: Any = None,
-) -> Bounded:  # fmt: skip
+    function: Function,
+    *operands: Bounded,
+    ulps: float = 4,
+    scale: Function | None = None,
+    breaks: Function | None = None,
+    zero_sign: bool = False,
+    dtype: Any = None,
+) -> Bounded:
     """A function of each element.
 
     Args:

@@ -218,8 +218,10 @@ def make_step(build: Builder, op: Op) -> Node:
         return RECIPES[op](build, op)
     if op.variadic:
         first = build.float_tensor()
-        others = [build.float_tensor(build.same_shape(first) if op is ops.STACK else any_node)
-                  for _ in range(build.draw(st.integers(0, 2)))]  # fmt: skip
+        others = [
+            build.float_tensor(build.same_shape(first) if op is ops.STACK else any_node)
+            for _ in range(build.draw(st.integers(0, 2)))
+        ]
         operands = [first, *others]
         return build.apply(op, *operands, **build.attrs(op, *operands))
     operands: list[Node] = []
@@ -295,9 +297,16 @@ def programs(draw: Draw, table: Sequence[Op] = TAKING_PART, most_steps: int = 12
     graph = Graph("program", tuple(inputs.values()), outputs or (inputs["grad_out"],))
     verify(graph)
     return Program(
-        graph, dtype, shape, row_shape, scalar, key, draw(st.integers(0, 999)),
-        draw(st.integers(0, 2)) == 2, draw(st.booleans()),
-    )  # fmt: skip
+        graph,
+        dtype,
+        shape,
+        row_shape,
+        scalar,
+        key,
+        draw(st.integers(0, 999)),
+        draw(st.integers(0, 2)) == 2,
+        draw(st.booleans()),
+    )
 
 
 def sinks(nodes: list[Node]) -> tuple[Node, ...]:

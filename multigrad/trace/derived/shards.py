@@ -264,10 +264,18 @@ def _logsumexp(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
 
 
 REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
-    ops.SUM: _sum, ops.MEAN: _mean, ops.MAX: _max, ops.MIN: _min, ops.NORM: _norm, ops.VAR: _var,
-    ops.STD: _std, ops.COUNT_NONZERO: _count_nonzero, ops.ANY: _any, ops.ALL: _all,
+    ops.SUM: _sum,
+    ops.MEAN: _mean,
+    ops.MAX: _max,
+    ops.MIN: _min,
+    ops.NORM: _norm,
+    ops.VAR: _var,
+    ops.STD: _std,
+    ops.COUNT_NONZERO: _count_nonzero,
+    ops.ANY: _any,
+    ops.ALL: _all,
     ops.LOGSUMEXP: _logsumexp,
-}  # fmt: skip
+}
 
 
 def _reduce(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:

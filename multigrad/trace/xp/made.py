@@ -50,14 +50,24 @@ TEMPLATES: dict[tuple[int, str], Any] = {
     (3, "given given given"): lambda a, b, c, p, q, r: apply(ops.OP, a, b, c, p=p, q=q, r=r),
 }
 READ_OF = {
-    "": "given", "bool": "value", "float": "value",
-    "axes_of": "axis", "one_axis": "axis", "axis_or_none": "axis?",
-}  # fmt: skip
+    "": "given",
+    "bool": "value",
+    "float": "value",
+    "axes_of": "axis",
+    "one_axis": "axis",
+    "axis_or_none": "axis?",
+}
 # What the code of a function reads of its module, and what its annotations name.
 GLOBALS = {
-    "Any": Any, "Axis": Axis, "Tensor": Tensor, "apply": apply, "ops": ops,
-    "axes_of": axes_of, "one_axis": one_axis, "axis_or_none": one_axis,
-}  # fmt: skip
+    "Any": Any,
+    "Axis": Axis,
+    "Tensor": Tensor,
+    "apply": apply,
+    "ops": ops,
+    "axes_of": axes_of,
+    "one_axis": one_axis,
+    "axis_or_none": one_axis,
+}
 # A line or two of code, and what it prints; by the function.
 EXAMPLE = re.compile(r"(?:>>> .*\n)*>>> .*?\bxp\.(\w+)\(.*\n(?:(?!>>> ).+\n)+")
 

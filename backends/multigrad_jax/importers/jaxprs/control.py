@@ -279,6 +279,9 @@ def platform_index(run: Run, scope: Scope, equation: Any, operands: list[Operand
 
 
 CONTROL: dict[str, Callable[[Run, Scope, Any, list[Operand]], list[Operand]]] = {
-    "cond": cond, "custom_linear_solve": custom_linear_solve, "platform_index": platform_index,
-    "scan": scan, "while": while_,
-}  # fmt: skip
+    "cond": cond,
+    "custom_linear_solve": custom_linear_solve,
+    "platform_index": platform_index,
+    "scan": scan,
+    "while": while_,
+}

@@ -115,12 +115,18 @@ def has_own_cutoff(jaxpr: Any) -> bool:
 
 # The derivative of their steps is not known where a matrix is singular; that of the op is theirs.
 OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {
-    "_det": det, "_pinv": pinv, "_slogdet_lu": slogdet,
-}  # fmt: skip
+    "_det": det,
+    "_pinv": pinv,
+    "_slogdet_lu": slogdet,
+}
 # Those of which nothing but the op has the derivative, and what must hold for it.
 ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}
 LINALG: dict[str, Handler] = {
-    "cholesky": cholesky, "eigh": eigh, "lu": lu,
-    "lu_pivots_to_permutation": lu_pivots_to_permutation, "qr": qr, "svd": svd,
+    "cholesky": cholesky,
+    "eigh": eigh,
+    "lu": lu,
+    "lu_pivots_to_permutation": lu_pivots_to_permutation,
+    "qr": qr,
+    "svd": svd,
     "triangular_solve": triangular_solve,
-}  # fmt: skip
+}

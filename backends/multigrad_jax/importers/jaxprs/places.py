@@ -364,9 +364,18 @@ def pad(step: Step) -> Operand:
 
 
 PLACES: dict[str, Handler] = {
-    "argmax": extreme(xp.argmax), "argmin": extreme(xp.argmin), "dynamic_slice": dynamic_slice,
-    "dynamic_update_slice": dynamic_update_slice, "gather": gather, "pad": pad,
-    "scatter": scatter(put), "scatter-add": scatter(add), "scatter_add": scatter(add),
-    "scatter-max": scatter(computed(xp.maximum)), "scatter-min": scatter(computed(xp.minimum)),
-    "scatter-mul": scatter(computed(xp.multiply)), "sort": sort, "top_k": top_k,
-}  # fmt: skip
+    "argmax": extreme(xp.argmax),
+    "argmin": extreme(xp.argmin),
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice,
+    "gather": gather,
+    "pad": pad,
+    "scatter": scatter(put),
+    "scatter-add": scatter(add),
+    "scatter_add": scatter(add),
+    "scatter-max": scatter(computed(xp.maximum)),
+    "scatter-min": scatter(computed(xp.minimum)),
+    "scatter-mul": scatter(computed(xp.multiply)),
+    "sort": sort,
+    "top_k": top_k,
+}

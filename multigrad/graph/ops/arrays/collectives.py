@@ -85,35 +85,66 @@ def from_shard_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
 
 TALKS = {"shape_only": (1,), "collective": True, "names": GROUP_NAMES}
 ALL_SUM = over_shards(
-    "all_sum", "x of", all_sum, all_sum_vjp,
-    "The sum over the shards of `of`, element by element.", degree=linear, **TALKS,
-)  # fmt: skip
+    "all_sum",
+    "x of",
+    all_sum,
+    all_sum_vjp,
+    "The sum over the shards of `of`, element by element.",
+    degree=linear,
+    **TALKS,
+)
 ALL_MAX = over_shards(
-    "all_max", "x of", all_max, all_max_vjp,
-    "The largest over the shards of `of`, element by element.", **TALKS,
-)  # fmt: skip
+    "all_max",
+    "x of",
+    all_max,
+    all_max_vjp,
+    "The largest over the shards of `of`, element by element.",
+    **TALKS,
+)
 ALL_NORM = over_shards(
-    "all_norm", "x of", all_norm, all_norm_vjp,
+    "all_norm",
+    "x of",
+    all_norm,
+    all_norm_vjp,
     "The norm of order `ord` of the norms x over the shards of `of`; 16-bit floats in float32.",
-    **TALKS, ord=NORM_ORDER, xp="",
-)  # fmt: skip
+    **TALKS,
+    ord=NORM_ORDER,
+    xp="",
+)
 ALL_DIM = op(
     "all_dim", "x", axis=AXIS, names=GROUP_NAMES, coerce="raw", numpy=all_dim, vjp=zero,
     result=integer, doc="The length of one axis over all shards.", composed=True, shape_only=(0,),
     collective=True, bits=length, xp="",
 )  # fmt: skip
 PLACE_KEY = op(
-    "place_key", "key like", split=SPLIT, coerce="raw", numpy=place_key, vjp=zero, result=key,
+    "place_key",
+    "key like",
+    split=SPLIT,
+    coerce="raw",
+    numpy=place_key,
+    vjp=zero,
+    result=key,
     doc="The key with which this shard draws its part of what is drawn for the whole array.",
-    composed=True, shape_only=(1,), xp="",
-)  # fmt: skip
+    composed=True,
+    shape_only=(1,),
+    xp="",
+)
 TO_SHARD = over_shards(
-    "to_shard", "x", to_shard, to_shard_vjp,
-    "The shard in hand of an array that is one object over all shards.", degree=linear,
+    "to_shard",
+    "x",
+    to_shard,
+    to_shard_vjp,
+    "The shard in hand of an array that is one object over all shards.",
+    degree=linear,
     in_vjps=True,
-)  # fmt: skip
+)
 FROM_SHARD = over_shards(
-    "from_shard", "x like", from_shard, from_shard_vjp,
-    "The array of which each shard has its own part, placed as `like`.", degree=linear,
-    shape_only=(1,), in_vjps=True,
-)  # fmt: skip
+    "from_shard",
+    "x like",
+    from_shard,
+    from_shard_vjp,
+    "The array of which each shard has its own part, placed as `like`.",
+    degree=linear,
+    shape_only=(1,),
+    in_vjps=True,
+)

@@ -82,15 +82,30 @@ def unwindows_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, **attrs: Any) -> 
 
 SLIDING: dict[str, Any] = {"sizes": SIZES, "strides": STRIDES, "dilations": DILATIONS}
 WINDOWS = op(
-    "windows", "x", numpy=windows, vjp=windows_vjp, result=reshaped, degree=in_first,
-    composed=True, shape_of=windows_shape, **SLIDING,
+    "windows",
+    "x",
+    numpy=windows,
+    vjp=windows_vjp,
+    result=reshaped,
+    degree=in_first,
+    composed=True,
+    shape_of=windows_shape,
+    **SLIDING,
     doc="Windows that slide over the last axes: (..., *counts, *sizes).",
-)  # fmt: skip
+)
 UNWINDOWS = op(
-    "unwindows", "x like", numpy=unwindows, vjp=unwindows_vjp, result=shaped_like_second,
-    degree=in_first, in_vjps=True, shape_only=(1,), shape_of=unwindows_shape, **SLIDING,
+    "unwindows",
+    "x like",
+    numpy=unwindows,
+    vjp=unwindows_vjp,
+    result=shaped_like_second,
+    degree=in_first,
+    in_vjps=True,
+    shape_only=(1,),
+    shape_of=unwindows_shape,
+    **SLIDING,
     doc="The sum of what windows brought from each element.",
-)  # fmt: skip
+)
 
 # --- convolutions ------------------------------------------------------------------------------
 # The sum of ct * conv(x, w) is linear in each of the three: the VJPs close among three ops.
@@ -180,18 +195,40 @@ def letters(n: int) -> tuple[str, str]:
 
 STEPS: dict[str, Any] = {"strides": STRIDES, "dilations": DILATIONS, "groups": GROUPS}
 CONV = op(
-    "conv", "x w", composed=True, numpy=conv, vjp=conv_vjp, result=reshaped, shape_of=conv_shape,
-    degree=in_one, **STEPS,
+    "conv",
+    "x w",
+    composed=True,
+    numpy=conv,
+    vjp=conv_vjp,
+    result=reshaped,
+    shape_of=conv_shape,
+    degree=in_one,
+    **STEPS,
     doc="Sums of products of kernels with windows over all axes but the first two.",
-)  # fmt: skip
+)
 CONV_LEFT = op(
-    "conv_left", "cotangent w like", numpy=conv_left, vjp=conv_left_vjp, result=cotangent_of_left,
-    degree=in_one, in_vjps=True, shape_only=(2,), shape_of=conv_left_shape, **STEPS,
+    "conv_left",
+    "cotangent w like",
+    numpy=conv_left,
+    vjp=conv_left_vjp,
+    result=cotangent_of_left,
+    degree=in_one,
+    in_vjps=True,
+    shape_only=(2,),
+    shape_of=conv_left_shape,
+    **STEPS,
     doc="The cotangent of the x of conv, in its shape; a transposed convolution.",
-)  # fmt: skip
+)
 CONV_RIGHT = op(
-    "conv_right", "x cotangent like", numpy=conv_right, vjp=conv_right_vjp,
-    result=cotangent_of_right, shape_of=conv_right_shape, degree=in_one, in_vjps=True,
-    shape_only=(2,), **STEPS,
+    "conv_right",
+    "x cotangent like",
+    numpy=conv_right,
+    vjp=conv_right_vjp,
+    result=cotangent_of_right,
+    shape_of=conv_right_shape,
+    degree=in_one,
+    in_vjps=True,
+    shape_only=(2,),
+    **STEPS,
     doc="The cotangent of the kernels of conv, in their shape.",
-)  # fmt: skip
+)

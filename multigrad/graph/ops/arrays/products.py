@@ -79,20 +79,42 @@ def as_matrix(product: Array, a: Array, b: Array) -> Array:
 
 
 MATMUL = op(
-    "matmul", "a b", numpy=matmul, vjp=matmul_vjp, result=reshaped,
+    "matmul",
+    "a b",
+    numpy=matmul,
+    vjp=matmul_vjp,
+    result=reshaped,
     doc="The product of matrices in the last two axes; a vector is taken as a row or a column.",
-    degree=in_one, on_bools="numbers", copies=multiplied, integer=True, shape_of=product,
-)  # fmt: skip
+    degree=in_one,
+    on_bools="numbers",
+    copies=multiplied,
+    integer=True,
+    shape_of=product,
+)
 MATMUL_LEFT = op(
-    "matmul_left", "cotangent b like", numpy=matmul_left, vjp=matmul_left_vjp,
-    result=cotangent_of_left, doc="The cotangent of the left operand of matmul, in its shape.",
-    in_vjps=True, degree=in_one, shape_only=(2,), shape_of=left_shape,
-)  # fmt: skip
+    "matmul_left",
+    "cotangent b like",
+    numpy=matmul_left,
+    vjp=matmul_left_vjp,
+    result=cotangent_of_left,
+    doc="The cotangent of the left operand of matmul, in its shape.",
+    in_vjps=True,
+    degree=in_one,
+    shape_only=(2,),
+    shape_of=left_shape,
+)
 MATMUL_RIGHT = op(
-    "matmul_right", "a cotangent like", numpy=matmul_right, vjp=matmul_right_vjp,
-    result=cotangent_of_right, doc="The cotangent of the right operand of matmul, in its shape.",
-    in_vjps=True, degree=in_one, shape_only=(2,), shape_of=right_shape,
-)  # fmt: skip
+    "matmul_right",
+    "a cotangent like",
+    numpy=matmul_right,
+    vjp=matmul_right_vjp,
+    result=cotangent_of_right,
+    doc="The cotangent of the right operand of matmul, in its shape.",
+    in_vjps=True,
+    degree=in_one,
+    shape_only=(2,),
+    shape_of=right_shape,
+)
 
 
 def einsum(*arrays: Array, subscripts: str) -> Array:
@@ -116,7 +138,16 @@ def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotan
 
 
 EINSUM = op(
-    "einsum", "*arrays", subscripts=SUBSCRIPTS, numpy=einsum, vjp=einsum_vjp,
-    result=contracted, doc="A sum of products over named axes, as 'ij,jk->ik'.", composed=True,
-    degree=in_one, on_bools="numbers", copies=multiplied, integer=True,
-)  # fmt: skip
+    "einsum",
+    "*arrays",
+    subscripts=SUBSCRIPTS,
+    numpy=einsum,
+    vjp=einsum_vjp,
+    result=contracted,
+    doc="A sum of products over named axes, as 'ij,jk->ik'.",
+    composed=True,
+    degree=in_one,
+    on_bools="numbers",
+    copies=multiplied,
+    integer=True,
+)

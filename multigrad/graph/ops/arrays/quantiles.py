@@ -98,11 +98,25 @@ MEDIAN = reduction(
     rounds=False,
 )
 QUANTILE = op(
-    "quantile", "x", axis=AXES, keepdims=flag(False), q=FRACTION, numpy=quantile,
-    vjp=quantile_vjp, result=reduced,
-    doc="The q-quantile, linear between neighbors; NaN propagates.", composed=True,
-)  # fmt: skip
+    "quantile",
+    "x",
+    axis=AXES,
+    keepdims=flag(False),
+    q=FRACTION,
+    numpy=quantile,
+    vjp=quantile_vjp,
+    result=reduced,
+    doc="The q-quantile, linear between neighbors; NaN propagates.",
+    composed=True,
+)
 QUANTILE_WEIGHTS = op(
-    "quantile_weights", "x", q=FRACTION, axis=AXES, numpy=quantile_weights, vjp=zero,
-    result=kept, doc="What each element contributes to the q-quantile.", in_vjps=True,
-)  # fmt: skip
+    "quantile_weights",
+    "x",
+    q=FRACTION,
+    axis=AXES,
+    numpy=quantile_weights,
+    vjp=zero,
+    result=kept,
+    doc="What each element contributes to the q-quantile.",
+    in_vjps=True,
+)

@@ -59,20 +59,40 @@ def nan_to_num_vjp(
 
 
 CLIP = op(
-    "clip", "x min max", numpy=clip, vjp=clip_vjp, result=elementwise,
-    doc="x limited to [min, max]; NaN propagates; max where min > max.", composed=True,
-    integer=True, on_numbers=clip_number, domain=(REALS, BELOW_MINUS_ONE, ABOVE_ONE),
-)  # fmt: skip
+    "clip",
+    "x min max",
+    numpy=clip,
+    vjp=clip_vjp,
+    result=elementwise,
+    doc="x limited to [min, max]; NaN propagates; max where min > max.",
+    composed=True,
+    integer=True,
+    on_numbers=clip_number,
+    domain=(REALS, BELOW_MINUS_ONE, ABOVE_ONE),
+)
 WHERE = op(
-    "where", "condition a b", coerce="where", numpy=np.where, vjp=where_vjp, result=chosen,
-    doc="a where the condition holds, else b.", degree=choice, integer=True, on_numbers=where,
-)  # fmt: skip
+    "where",
+    "condition a b",
+    coerce="where",
+    numpy=np.where,
+    vjp=where_vjp,
+    result=chosen,
+    doc="a where the condition holds, else b.",
+    degree=choice,
+    integer=True,
+    on_numbers=where,
+)
 NAN_TO_NUM = function(
-    "nan_to_num", nan_to_num, nan_to_num_vjp,
+    "nan_to_num",
+    nan_to_num,
+    nan_to_num_vjp,
     "x with NaN and infinities replaced; None: by the largest number of the dtype.",
-    nan=number(0.0, 7.0), posinf=number_or_none(1.0), neginf=number_or_none(-2.0),
-    composed=True, on_bools="numbers",
-)  # fmt: skip
+    nan=number(0.0, 7.0),
+    posinf=number_or_none(1.0),
+    neginf=number_or_none(-2.0),
+    composed=True,
+    on_bools="numbers",
+)
 
 # --- dtypes and copies -------------------------------------------------------------------------
 
@@ -119,17 +139,41 @@ def stop_gradient(x: Array) -> Array:
 
 
 CAST = op(
-    "cast", "x", dtype=DTYPE, coerce="raw", numpy=cast, vjp=cast_vjp, result=cast_to,
+    "cast",
+    "x",
+    dtype=DTYPE,
+    coerce="raw",
+    numpy=cast,
+    vjp=cast_vjp,
+    result=cast_to,
     doc="x in another dtype; T is the input's. To integers: truncated, saturated, NaN gives 0; "
     "integers wrap around. To float8: by float32, and NaN beyond float8_e4m3fn.",
-    xp="astype", composed=True, degree=linear,
-)  # fmt: skip
+    xp="astype",
+    composed=True,
+    degree=linear,
+)
 FULL_LIKE = op(
-    "full_like", "x value", dtype=DTYPE, coerce="raw", numpy=full_like,
-    vjp=full_like_vjp, result=filled, doc="A tensor of x's shape filled with a number.",
-    composed=True, degree=linear, shape_only=(0,), shaped_like=0,
-)  # fmt: skip
+    "full_like",
+    "x value",
+    dtype=DTYPE,
+    coerce="raw",
+    numpy=full_like,
+    vjp=full_like_vjp,
+    result=filled,
+    doc="A tensor of x's shape filled with a number.",
+    composed=True,
+    degree=linear,
+    shape_only=(0,),
+    shaped_like=0,
+)
 STOP_GRADIENT = op(
-    "stop_gradient", "x", coerce="raw", numpy=stop_gradient, vjp=zero, result=same,
-    doc="x, with derivative zero.", view="always", on_numbers=stop_gradient,
-)  # fmt: skip
+    "stop_gradient",
+    "x",
+    coerce="raw",
+    numpy=stop_gradient,
+    vjp=zero,
+    result=same,
+    doc="x, with derivative zero.",
+    view="always",
+    on_numbers=stop_gradient,
+)

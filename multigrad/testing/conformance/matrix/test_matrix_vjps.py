@@ -36,10 +36,11 @@ Wide = Any
 # Thresholds that `edge_values` has not: where an op has a kink, a pole or an end.
 THRESHOLDS = (0.25, 3.0, 8.0, 10.0, 20.0)
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "polygamma": lambda x: xp.polygamma(1, x), "celu": lambda x: xp.celu(x, alpha=1.5),
+    "polygamma": lambda x: xp.polygamma(1, x),
+    "celu": lambda x: xp.celu(x, alpha=1.5),
     "threshold": lambda x: xp.threshold(x, 0.5, 20.0),
     "gelu, approximate": lambda x: xp.gelu(x, approximate=True),
-}  # fmt: skip
+}
 NOT_FAR: dict[str, float] = {"sin": 100, "cos": 100, "tan": 100, "sinc": 100}
 
 

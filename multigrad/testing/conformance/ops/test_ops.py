@@ -69,15 +69,25 @@ UNARY: dict[str, Callable[[Wide], Wide]] = {
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)), "gelu": gelu,
 }  # fmt: skip
 BINARY: dict[str, Callable[[Wide, Wide], Wide]] = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.true_divide,
-    "pow": np.power, "maximum": np.maximum, "minimum": np.minimum, "less": np.less,
-    "less_equal": np.less_equal, "greater": np.greater, "greater_equal": np.greater_equal,
-    "equal": np.equal, "not_equal": np.not_equal,
-}  # fmt: skip
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.true_divide,
+    "pow": np.power,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+}
 LOGIC: dict[str, Callable[..., Any]] = {
-    "logical_and": lambda a, b: a & b, "logical_or": lambda a, b: a | b,
+    "logical_and": lambda a, b: a & b,
+    "logical_or": lambda a, b: a | b,
     "logical_xor": lambda a, b: a != b,
-}  # fmt: skip
+}
 
 # These cancel or underflow by nature, in some framework: the bound is 4 eps of this instead of the
 # result.
@@ -224,9 +234,14 @@ def euclid(x: Wide, axis: Any, keepdims: bool) -> Wide:
 
 
 REDUCTIONS: dict[str, Callable[..., Wide]] = {
-    "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "norm": euclid, "var": np.var,
+    "sum": np.sum,
+    "mean": np.mean,
+    "max": np.max,
+    "min": np.min,
+    "norm": euclid,
+    "var": np.var,
     "std": np.std,
-}  # fmt: skip
+}
 AXES: dict[tuple[int, ...], tuple[Any, ...]] = {
     (): (None, -1),
     (2, 3, 4): (None, None, 1, -1, -1, (0, 2), (-1, -2)),  # with and without keepdims in turn

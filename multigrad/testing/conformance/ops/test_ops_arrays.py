@@ -25,9 +25,13 @@ Function = Callable[..., Any]
 
 # Shapes, and the axes to try for each.
 AXES: dict[tuple[int, ...], tuple[int, ...]] = {
-    (): (0, -1), (3,): (0, -1), (1,): (0,), (0,): (0,), (2, 3, 4): (0, 1, -1, -3),
+    (): (0, -1),
+    (3,): (0, -1),
+    (1,): (0,),
+    (0,): (0,),
+    (2, 3, 4): (0, 1, -1, -3),
     (2, 0, 3): (1, 2),
-}  # fmt: skip
+}
 SETS: tuple[Any, ...] = (None, 0, -1, (0, 2), (-1, -2), (0, 1, 2))
 
 
@@ -166,10 +170,13 @@ def test_reductions_of_nothing_give_the_neutral_element(backend: Any) -> None:
     for dtype in DTYPES:
         x = np.zeros((2, 0), dtype)
         for function, expected in (
-            (xp.prod, 1), (xp.count_nonzero, 0), (xp.logsumexp, -np.inf), (xp.median, np.nan),
+            (xp.prod, 1),
+            (xp.count_nonzero, 0),
+            (xp.logsumexp, -np.inf),
+            (xp.median, np.nan),
             (lambda x, axis: xp.norm(x, axis, ord=np.inf), 0),
             (lambda x, axis: xp.norm(x, axis, ord=3), 0),
-        ):  # fmt: skip
+        ):
             actual = run(backend, lambda t, f=function: f(t, axis=1), x)
             exactly_equal(actual, np.full(2, expected, dtype), f"{function}, {dtype}")
 
@@ -200,10 +207,18 @@ def test_sixteen_bit_results_round_once(backend: Any, dtype: Any) -> None:
 # --- products -------------------------------------------------------------------------------------
 
 PRODUCTS = [
-    ((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)),
-    ((2, 3), (5, 3, 4)), ((5, 2, 3), (5, 3, 4)), ((5, 1, 2, 3), (6, 3, 4)), ((4, 2, 3), (3,)),
-    ((3,), (4, 3, 2)), ((2, 0), (0, 3)),
-]  # fmt: skip
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (3, 4)),
+    ((2, 3), (3, 4)),
+    ((5, 2, 3), (3, 4)),
+    ((2, 3), (5, 3, 4)),
+    ((5, 2, 3), (5, 3, 4)),
+    ((5, 1, 2, 3), (6, 3, 4)),
+    ((4, 2, 3), (3,)),
+    ((3,), (4, 3, 2)),
+    ((2, 0), (0, 3)),
+]
 
 
 @pytest.mark.parametrize(("left", "right"), PRODUCTS)
@@ -257,12 +272,19 @@ def slope(ct: Any, a: Any, b: Any, operand: int) -> Wide:
 
 
 SUBSCRIPTS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "ij,jk->ik": ((2, 3), (3, 4)), "ij,jk": ((2, 3), (3, 4)),
+    "ij,jk->ik": ((2, 3), (3, 4)),
+    "ij,jk": ((2, 3), (3, 4)),
     "bij,bkj->bik": ((2, 3, 4), (2, 5, 4)),
-    "i,j->ij": ((2,), (3,)), "ij->ji": ((2, 3),), "ij->i": ((2, 3),), "ij->": ((2, 3),),
-    "i,i->": ((3,), (3,)), "ij,jk,kl->il": ((2, 3), (3, 4), (4, 2)), "ij,ik->jk": ((2, 3), (2, 4)),
-    "...ij,...jk->...ik": ((5, 2, 3), (5, 3, 4)), "ij,kl->ik": ((2, 3), (4, 2)),
-}  # fmt: skip
+    "i,j->ij": ((2,), (3,)),
+    "ij->ji": ((2, 3),),
+    "ij->i": ((2, 3),),
+    "ij->": ((2, 3),),
+    "i,i->": ((3,), (3,)),
+    "ij,jk,kl->il": ((2, 3), (3, 4), (4, 2)),
+    "ij,ik->jk": ((2, 3), (2, 4)),
+    "...ij,...jk->...ik": ((5, 2, 3), (5, 3, 4)),
+    "ij,kl->ik": ((2, 3), (4, 2)),
+}
 
 
 @pytest.mark.parametrize("subscripts", SUBSCRIPTS)

@@ -102,16 +102,25 @@ SHAPED: tuple[tuple[str, dict[str, float], Callable[[Wide], Wide]], ...] = (
     ("hard_tanh", {"min": -2.0, "max": 0.5}, lambda x: np.clip(x, -2, 0.5)),
 )
 BINARY: dict[str, Callable[[Wide, Wide], Wide]] = {
-    "floor_divide": np.floor_divide, "remainder": np.remainder, "fmod": np.fmod, "fmax": np.fmax,
-    "fmin": np.fmin, "copysign": np.copysign, "hypot": np.hypot, "atan2": np.arctan2,
+    "floor_divide": np.floor_divide,
+    "remainder": np.remainder,
+    "fmod": np.fmod,
+    "fmax": np.fmax,
+    "fmin": np.fmin,
+    "copysign": np.copysign,
+    "hypot": np.hypot,
+    "atan2": np.arctan2,
     "logaddexp": np.logaddexp,
     "xlogy": lambda a, b: np.where((a == 0) & ~np.isnan(b), 0, a * np.log(b)),
     "xlog1py": lambda a, b: np.where((a == 0) & ~np.isnan(b), 0, a * np.log1p(b)),
-}  # fmt: skip
+}
 INTEGERS: dict[str, Callable[..., Any]] = {
-    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
-    "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift,
-}  # fmt: skip
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "bitwise_left_shift": np.left_shift,
+    "bitwise_right_shift": np.right_shift,
+}
 
 # What 4 eps is taken of, where it is not the result: the largest value on the way to it.
 SCALES: dict[str, Callable[[Wide, Wide], Wide]] = {
@@ -140,7 +149,7 @@ def operands(dtype: Any) -> Any:
 
 def assert_function(
     backend: Any, name: str, x: Any, function: Callable[[Wide], Wide], **attrs: Any
-) -> None:  # fmt: skip
+) -> None:
     with np.errstate(all="ignore"):
         expected = function(widen(x))
         scale = SCALES[name](widen(x), expected) if name in SCALES else None

@@ -53,12 +53,16 @@ def distance(x: Wide, axis: int) -> Wide:
 
 ALONG: dict[str, tuple[Function, Function, Function | None, float]] = {
     "cumsum": (xp.cumsum, lambda x, axis: np.cumsum(x, axis=axis), running_size, 4),
-    "cumsum reversed": (lambda x, axis: xp.cumsum(x, axis, reverse=True), reversed_sum, lambda x,
-        axis: reversed_sum(np.abs(x), axis), 4),
+    "cumsum reversed": (
+        lambda x, axis: xp.cumsum(x, axis, reverse=True),
+        reversed_sum,
+        lambda x, axis: reversed_sum(np.abs(x), axis),
+        4,
+    ),
     "cumprod": (xp.cumprod, lambda x, axis: np.cumprod(x, axis=axis), None, 16),
     "softmax": (xp.softmax, softmax, distance, 4),
     "log_softmax": (xp.log_softmax, log_softmax, lambda x, axis: 1 + whole_size(x, axis), 4),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ALONG)
@@ -148,16 +152,24 @@ EXACT: dict[str, tuple[Function, Function]] = {
     "cummax": (xp.cummax, running(lambda now, before: now >= before)),
     "cummin": (xp.cummin, running(lambda now, before: now <= before)),
     "sort": (xp.sort, sorted_rows),
-    "sort descending": (lambda x, axis: xp.sort(x, axis, descending=True), lambda x,
-        axis: sorted_rows(x, axis, True)),
-    "top_k_mask": (lambda x, axis: xp.top_k_mask(x, 2, axis), lambda x,
-        axis: by_rows(top(2))(x, axis, True).astype(bool)),
-    "top_k_mask of none": (lambda x, axis: xp.top_k_mask(x, 0, axis), lambda x,
-        axis: np.zeros(x.shape, bool)),
-    "top_k_mask of all": (lambda x, axis: xp.top_k_mask(x, 99, axis), lambda x,
-        axis: np.ones(x.shape, bool)),
+    "sort descending": (
+        lambda x, axis: xp.sort(x, axis, descending=True),
+        lambda x, axis: sorted_rows(x, axis, True),
+    ),
+    "top_k_mask": (
+        lambda x, axis: xp.top_k_mask(x, 2, axis),
+        lambda x, axis: by_rows(top(2))(x, axis, True).astype(bool),
+    ),
+    "top_k_mask of none": (
+        lambda x, axis: xp.top_k_mask(x, 0, axis),
+        lambda x, axis: np.zeros(x.shape, bool),
+    ),
+    "top_k_mask of all": (
+        lambda x, axis: xp.top_k_mask(x, 99, axis),
+        lambda x, axis: np.ones(x.shape, bool),
+    ),
     "argmax_mask": (xp.argmax_mask, lambda x, axis: by_rows(top(1))(x, axis, True).astype(bool)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -100,19 +100,27 @@ def test_what_moves_elements_is_exact(backend: Any, name: str) -> None:
 # The function that undoes one: together they multiply an element by how often it was copied.
 UNDOING: dict[str, tuple[Function, Function]] = {
     "reshape_like": (lambda x: xp.reshape(x, (3, 8)), xp.reshape_like),
-    "setitem": (lambda x: xp.getitem(x, (1, slice(None, None, -2))), lambda y,
-        x: xp.setitem(y, x, (1, (None, None, -2)))),
-    "setitem at the end": (lambda x: xp.getitem(x, (..., None, 1)), lambda y,
-        x: xp.setitem(y, x, ("...", None, 1))),
+    "setitem": (
+        lambda x: xp.getitem(x, (1, slice(None, None, -2))),
+        lambda y, x: xp.setitem(y, x, (1, (None, None, -2))),
+    ),
+    "setitem at the end": (
+        lambda x: xp.getitem(x, (..., None, 1)),
+        lambda y, x: xp.setitem(y, x, ("...", None, 1)),
+    ),
     "untake": (lambda x: xp.take(x, (1, 1, 0), axis=1), lambda y, x: xp.untake(y, x, (1, 1, 0), 1)),
     "untile": (lambda x: xp.tile(x, (2, 1, 3)), lambda y, x: xp.untile(y, x, (2, 1, 3))),
-    "untile of more axes": (lambda x: xp.tile(x, (2, 1, 1, 3)), lambda y,
-        x: xp.untile(y, x, (2, 1, 1, 3))),
+    "untile of more axes": (
+        lambda x: xp.tile(x, (2, 1, 1, 3)),
+        lambda y, x: xp.untile(y, x, (2, 1, 1, 3)),
+    ),
     "unrepeat": (lambda x: xp.repeat(x, 3, axis=-1), lambda y, x: xp.unrepeat(y, x, 3, -1)),
     "part": (lambda x: xp.concatenate([x, x * 2], axis=1), lambda y, x: xp.part(y, x, 0, 1)),
-    "part at the end": (lambda x: xp.concatenate([x * 2, x], axis=-1), lambda y,
-        x: xp.part(y, x, 4, -1)),
-}  # fmt: skip
+    "part at the end": (
+        lambda x: xp.concatenate([x * 2, x], axis=-1),
+        lambda y, x: xp.part(y, x, 4, -1),
+    ),
+}
 COPIES: dict[str, Function] = {
     "setitem": lambda x: np.where(np.arange(2)[:, None, None] == 1, [[1], [0], [1]], 0) + 0 * x,
     "setitem at the end": lambda x: np.array([0, 1, 0, 0]) + 0 * x,
@@ -165,14 +173,22 @@ def test_attributes_that_mean_nothing_are_refused(function: Function, message: s
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: xp.sum(x, axis=2), lambda x: xp.cumsum(x, axis=-3), lambda x: xp.sort(x, axis=2),
-        lambda x: xp.prod(x, axis=(0, 2)), lambda x: xp.median(x, axis=2),
+        lambda x: xp.sum(x, axis=2),
+        lambda x: xp.cumsum(x, axis=-3),
+        lambda x: xp.sort(x, axis=2),
+        lambda x: xp.prod(x, axis=(0, 2)),
+        lambda x: xp.median(x, axis=2),
         lambda x: xp.argmax_mask(x, 2),
-        lambda x: xp.softmax(x, axis=2), lambda x: xp.flip(x, 2), lambda x: xp.swapaxes(x, 0, 2),
-        lambda x: xp.getitem(x, (0, 0, 0)), lambda x: xp.take(x, (0, 5), axis=1),
-        lambda x: xp.squeeze(x, 0), lambda x: xp.half(x, 0, 1), lambda x: xp.reshape(x, (4,)),
+        lambda x: xp.softmax(x, axis=2),
+        lambda x: xp.flip(x, 2),
+        lambda x: xp.swapaxes(x, 0, 2),
+        lambda x: xp.getitem(x, (0, 0, 0)),
+        lambda x: xp.take(x, (0, 5), axis=1),
+        lambda x: xp.squeeze(x, 0),
+        lambda x: xp.half(x, 0, 1),
+        lambda x: xp.reshape(x, (4,)),
     ],
-)  # fmt: skip
+)
 def test_what_a_tensor_lacks_is_an_error_and_never_a_number(
     backend: Any, function: Function
 ) -> None:

@@ -89,14 +89,16 @@ def test_equal_values_keep_their_order_in_the_gradient_of_a_sort(backend: Any) -
 LINEAR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cumsum": lambda g, x: xp.cumsum(g, axis=0) * x,
     "roll": lambda g, x: xp.roll(g, 1, 1) + x * g,
-    "flip and halves": lambda g,
-    x: xp.flip(xp.concatenate([xp.half(g, 1, 0), xp.half(g, 0, 0)]), 1),
+    "flip and halves": lambda g, x: xp.flip(
+        xp.concatenate([xp.half(g, 1, 0), xp.half(g, 0, 0)]), 1
+    ),
     "matmul": lambda g, x: xp.reshape_like(g @ xp.swapaxes(x, 0, 1) @ x, x),
     "einsum": lambda g, x: xp.reshape_like(xp.einsum("ij,kj,kl->il", g, x, x), x),
     "unsort": lambda g, x: xp.unsort(g, x, 1, False) * x,
-    "pad and cut": lambda g,
-    x: xp.reshape_like(xp.getitem(xp.pad(g, 1), (slice(2, 4), slice(1, 4))), x),
-}  # fmt: skip
+    "pad and cut": lambda g, x: xp.reshape_like(
+        xp.getitem(xp.pad(g, 1), (slice(2, 4), slice(1, 4))), x
+    ),
+}
 
 
 def captured(function: Callable[[Tensor, Tensor], Tensor], **facts: Any) -> Graph:

@@ -319,8 +319,13 @@ WIDE: dict[str, Function] = {
     "einsum": einsum, "matmul_left": matmul_left, "matmul_right": matmul_right,
 }  # fmt: skip
 ROWS: dict[str, Function] = {
-    "any": quantifier("any"), "all": quantifier("all"), "uniform_like": uniform_like,
-    "normal_like": normal_like, "bernoulli_like": bernoulli_like,
+    "any": quantifier("any"),
+    "all": quantifier("all"),
+    "uniform_like": uniform_like,
+    "normal_like": normal_like,
+    "bernoulli_like": bernoulli_like,
     "rademacher_like": rademacher_like,
-    "exponential_like": exponential_like, "gumbel_like": gumbel_like, "fold_in": fold,
-}  # fmt: skip
+    "exponential_like": exponential_like,
+    "gumbel_like": gumbel_like,
+    "fold_in": fold,
+}

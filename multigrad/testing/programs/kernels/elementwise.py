@@ -281,9 +281,14 @@ def evaluate(
         return row.function(*arrays, **numbers)
 
     result = elementwise(
-        function, *operands, ulps=ulps, scale=row.scale, breaks=row.breaks,
-        zero_sign=row.zero_sign, dtype=dtype,
-    )  # fmt: skip
+        function,
+        *operands,
+        ulps=ulps,
+        scale=row.scale,
+        breaks=row.breaks,
+        zero_sign=row.zero_sign,
+        dtype=dtype,
+    )
     far = np.asarray(False)
     if backend:  # where it declares that it promises nothing
         far = unsettled(backend, name, np.asarray(operands[0].value, dtype))

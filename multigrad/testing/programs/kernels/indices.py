@@ -86,9 +86,11 @@ def cumsum(x: Bounded, axis: int, reverse: bool) -> Bounded:
 
 
 REDUCTIONS: dict[str, Function] = {
-    "sum": over_axes(np.sum, np.any), "max": over_axes(np.max, np.any),
-    "min": over_axes(np.min, np.any), "cumsum": cumsum,
-}  # fmt: skip
+    "sum": over_axes(np.sum, np.any),
+    "max": over_axes(np.max, np.any),
+    "min": over_axes(np.min, np.any),
+    "cumsum": cumsum,
+}
 
 
 # --- places ---------------------------------------------------------------------------------------
@@ -177,7 +179,11 @@ def last_put(indices: Bounded, like: Bounded, axis: int) -> Bounded:
 
 
 ROWS: dict[str, Function] = {
-    "argmax": place_of(True), "argmin": place_of(False), "argsort": argsort,
-    "take_along": take_along, "take_at": take_at, "last_put": last_put,
-}  # fmt: skip
+    "argmax": place_of(True),
+    "argmin": place_of(False),
+    "argsort": argsort,
+    "take_along": take_along,
+    "take_at": take_at,
+    "last_put": last_put,
+}
 WIDE: dict[str, Function] = {"untake_along": untake_along, "untake_at": untake_at}

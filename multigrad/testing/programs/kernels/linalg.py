@@ -22,9 +22,16 @@ from ..builder import Builder
 from ..meaning import by_meaning
 
 MATRICES = (
-    ops.CHOLESKY, ops.TRIANGULAR_SOLVE, ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET,
-    ops.SIGNDET, ops.LU,
-)  # fmt: skip
+    ops.CHOLESKY,
+    ops.TRIANGULAR_SOLVE,
+    ops.SOLVE,
+    ops.INV,
+    ops.PINV,
+    ops.DET,
+    ops.LOGABSDET,
+    ops.SIGNDET,
+    ops.LU,
+)
 ULPS = 16.0  # per row, of what the condition allows
 
 

@@ -220,11 +220,21 @@ def quantile_weights(x: Bounded, axis: Axis, q: float) -> Bounded:
 
 
 WIDE: dict[str, Function] = {
-    "cumsum": cumsum, "cumprod": cumprod, "unhold": unhold,
-    "median": median, "quantile": quantile,
-}  # fmt: skip
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "unhold": unhold,
+    "median": median,
+    "quantile": quantile,
+}
 ROWS: dict[str, Function] = {
-    "cummax": running("maximum"), "cummin": running("minimum"), "hold": hold, "sort": sort,
-    "sort_like": sort_like, "unsort": unsort, "argmax_mask": first_of(True),
-    "argmin_mask": first_of(False), "top_k_mask": top_k_mask, "quantile_weights": quantile_weights,
-}  # fmt: skip
+    "cummax": running("maximum"),
+    "cummin": running("minimum"),
+    "hold": hold,
+    "sort": sort,
+    "sort_like": sort_like,
+    "unsort": unsort,
+    "argmax_mask": first_of(True),
+    "argmin_mask": first_of(False),
+    "top_k_mask": top_k_mask,
+    "quantile_weights": quantile_weights,
+}

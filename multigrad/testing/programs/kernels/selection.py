@@ -94,9 +94,11 @@ def cast(x: Bounded, dtype: Any) -> Bounded:
 def full_like(x: Bounded, value: Bounded, dtype: Any) -> Bounded:
     filled = as_dtype(value, dtype)
     return Bounded(
-        np.broadcast_to(filled.value, x.shape), np.broadcast_to(filled.error, x.shape), dtype,
+        np.broadcast_to(filled.value, x.shape),
+        np.broadcast_to(filled.error, x.shape),
+        dtype,
         filled.signed,
-    )  # fmt: skip
+    )
 
 
 def nan_to_num(x: Bounded, nan: float, posinf: float | None, neginf: float | None) -> Bounded:
@@ -122,14 +124,25 @@ def lerp(a: Bounded, b: Bounded, weight: Bounded) -> Bounded:
 
 
 MASKS: dict[str, Function] = {
-    "and": logic(np.logical_and), "or": logic(np.logical_or), "xor": logic(np.logical_xor),
-    "not": logic(np.logical_not), "lt": comparison(np.less), "le": comparison(np.less_equal),
-    "gt": comparison(np.greater), "ge": comparison(np.greater_equal), "eq": comparison(np.equal),
-    "ne": comparison(np.not_equal), "isnan": classification(np.isnan),
+    "and": logic(np.logical_and),
+    "or": logic(np.logical_or),
+    "xor": logic(np.logical_xor),
+    "not": logic(np.logical_not),
+    "lt": comparison(np.less),
+    "le": comparison(np.less_equal),
+    "gt": comparison(np.greater),
+    "ge": comparison(np.greater_equal),
+    "eq": comparison(np.equal),
+    "ne": comparison(np.not_equal),
+    "isnan": classification(np.isnan),
     "isinf": classification(np.isinf),
     "isfinite": classification(np.isfinite),
     "signbit": classification(np.signbit, sign_of_zero=True),
-}  # fmt: skip
+}
 SPECIAL: dict[str, Function] = {
-    "where": where, "cast": cast, "full_like": full_like, "nan_to_num": nan_to_num, "lerp": lerp,
-}  # fmt: skip
+    "where": where,
+    "cast": cast,
+    "full_like": full_like,
+    "nan_to_num": nan_to_num,
+    "lerp": lerp,
+}
