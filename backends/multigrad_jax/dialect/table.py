@@ -267,7 +267,6 @@ REFUSED: dict[Any, str] = {
     **collectives.REFUSED,
 }
 
-TABLED = {**arrays.ALIASES, **elementwise.ALIASES}
 AS_FUNCTIONS = "cumprod cumsum max mean min prod ptp repeat round squeeze std sum var"
 METHODS: dict[str, Handler] = {
     **handlers(
@@ -277,7 +276,7 @@ METHODS: dict[str, Handler] = {
             slopes: "absolute: __abs__; clip",
         }
     ),
-    **{name: TABLED[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},
+    **{name: ALIASES[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},
     **parts.METHODS,
     **places.METHODS,
 }
@@ -286,8 +285,6 @@ METHODS: dict[str, Handler] = {
 def itself(x: Tensor) -> Tensor:
     """The real part of what is real."""
     return x
-
-
 
 
 # In float32 the logarithm of what was rounded near 1: off by 4 % at 5.

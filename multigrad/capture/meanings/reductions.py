@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.ir.types import FLOATS, T, dtype_name
+from ...graph.ir.types import BOOL, FLOATS, T, dtype_name
 from ...trace import trace
 from ...trace.trace import NeedsConcrete
 from ...trace.xp import all as xp
@@ -76,7 +76,7 @@ def of_bools(name: str, reduce: Reduction, nothing: bool) -> Reduction:
     """Return what asks whether elements are true: of numbers all but 0 are."""
 
     def record(x: Tensor, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
-        return reduce(chosen(x, where, nothing), axis, keepdims)
+        return reduce(chosen(cast(x, BOOL), where, nothing), axis, keepdims)
 
     record.__name__ = record.__qualname__ = name
     return record

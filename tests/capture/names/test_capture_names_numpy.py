@@ -12,6 +12,7 @@ import scipy.special
 import multigrad as xg
 
 Call = Callable[..., Any]
+SOME = np.arange(12).reshape(3, 4) % 5 > 1
 # Matrices x and y, w square, v a vector, b a batch of matrices, p and q between 0 and 1.
 CALLS: list[Call] = [
     lambda x, y, w, v, b, p, q: np.split(x, 2, axis=1),
@@ -116,6 +117,15 @@ CALLS: list[Call] = [
     lambda x, y, w, v, b, p, q: np.pad(x, 2, mode="symmetric") + np.pad(x, 2, mode="wrap"),
     lambda x, y, w, v, b, p, q: np.diff(x, prepend=0.0, append=y),
     lambda x, y, w, v, b, p, q: np.round(x * 100, -1),
+    lambda x, y, w, v, b, p, q: np.sum(x, axis=1, initial=2.0, where=SOME, keepdims=True),
+    lambda x, y, w, v, b, p, q: np.prod(x, where=SOME),
+    lambda x, y, w, v, b, p, q: np.mean(x, axis=1, where=SOME),
+    lambda x, y, w, v, b, p, q: np.max(x, axis=0, initial=0.5, where=SOME),
+    lambda x, y, w, v, b, p, q: x.min(axis=1, initial=0.5),
+    lambda x, y, w, v, b, p, q: np.any(x > 0, axis=1, where=SOME),
+    lambda x, y, w, v, b, p, q: np.std(x, axis=1, where=SOME, ddof=1),
+    lambda x, y, w, v, b, p, q: np.var(x, where=SOME, correction=2, keepdims=True),
+    lambda x, y, w, v, b, p, q: np.std(x.astype(np.float32), axis=0, dtype=np.float64),
 ]
 
 

@@ -501,6 +501,17 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: F.poisson_nll_loss(x, ends(p) * 2, full=True),
         lambda x, y, w, v, b, p, q: F.prelu(x * (p > 0.5), v),
     ],
+    "NumPy's words": [
+        lambda x, y, w, v, b, p, q: torch.sum(x, axis=0, keepdims=True),
+        lambda x, y, w, v, b, p, q: torch.var(x, axis=1, correction=2),
+        lambda x, y, w, v, b, p, q: torch.stack([x, y], axis=1),
+    ],
+    "deviations": [
+        lambda x, y, w, v, b, p, q: torch.std(x, False) + x.std(False),
+        lambda x, y, w, v, b, p, q: torch.var(x, True) + torch.std(x, 1, False).sum(),
+        lambda x, y, w, v, b, p, q: torch.std_mean(x, False),
+        lambda x, y, w, v, b, p, q: torch.var_mean(x, 1, correction=0, keepdim=True),
+    ],
     "old words for a reduction": [
         lambda x, y, w, v, b, p, q: F.mse_loss(x, y, size_average=False),
         lambda x, y, w, v, b, p, q: F.l1_loss(x, y, reduce=False),
