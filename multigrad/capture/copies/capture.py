@@ -231,6 +231,7 @@ def _describe(shape: Any) -> str:
 
 def catches_errors(code: CodeType) -> bool:
     """Return whether a function catches what is raised in it."""
+    # Without it: test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user is "a fault of ours".
     if "suppress" in code.co_names:
         return True
     names = [instruction.opname for instruction in dis.get_instructions(code)]

@@ -175,6 +175,7 @@ def asks_for_class(trace: Trace) -> bool:
 
 def compares_identity(code: CodeType) -> bool:
     """Return whether code compares what may be a dtype by `is`, which no symbol can answer."""
+    # Without it test_a_dtype_compared_by_identity_is_the_library_s is disproved.
     if "dtype" not in code.co_names:
         return False
     before = ""
@@ -187,6 +188,8 @@ def compares_identity(code: CodeType) -> bool:
 
 def uses_attribute(name: str, depth: int = 2) -> bool:
     """Return whether the code that asks for a symbol's attribute writes `x.name`, no `hasattr`."""
+    # Without it a right rule is disproved:
+    # test_what_an_attribute_check_asks_of_its_own_library_is_python_s_answer.
     frame = sys._getframe(depth)
     return frame.f_code.co_code[frame.f_lasti] in _ASKING and name in frame.f_code.co_names
 

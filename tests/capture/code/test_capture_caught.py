@@ -249,3 +249,21 @@ def test_what_is_found_in_another_way_is_no_refusal(registered: Any) -> None:
         return xp.clip(g, -limit, limit)
 
     np.testing.assert_array_equal(registered(plain, native=False)(None, G, X), np.clip(G, -2, 2))
+
+
+@pytest.mark.needs("jax")
+def test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def falls_back(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        try:
+            scale = float(jnp.max(tin))
+        except TypeError:
+            scale = 0.0
+        return grad_out * scale
+
+    act = xg.activation("Heaviside", xg.register("falls_back_caught", native=False)(falls_back))
+    with pytest.raises(xg.TraceError, match=r"py:\d+\) turns a tensor into a Python number"):
+        jax.grad(lambda x: act(x).sum())(jnp.ones(2))
+    xg.unregister("falls_back_caught")
