@@ -98,8 +98,9 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     if emitted.is_rule:
         transformed = saying_what_is_kept(native, transformed)
     count, run = len(emitted.inputs), eager
-    if native.prepare is not None:
-        like, of = native.constants.like, native.constants.of
+    prepare, constants = native.prepare, native.constants
+    if prepare is not None:
+        like, of = constants.like, constants.of
 
         def run(*args: Any) -> Any:
             return eager(*args[:count], of(args[like], args[count:]))
@@ -114,7 +115,18 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
             return transformed(x, *values)
         if tracing_state() is not None:
             return transformed(x, *values)
-        return eager(x, of(x, values))
+        # What `of` does, without a call of it: each application comes here.
+        for value in values:
+            if type(value) is not float:
+                return eager(x, prepare(as_number, *values))
+        numbers, has_zero, dtype, on_cpu, prepared = constants.known
+        if has_zero or values != numbers or x.dtype is not dtype or x.is_cpu is not on_cpu:
+            wrap = constants.wraps.get(x.dtype) if x.is_cpu else as_number
+            if wrap is None:
+                return eager(x, of(x, values))
+            prepared = prepare(wrap, *values)
+            constants.known = values, 0.0 in values, x.dtype, x.is_cpu, prepared
+        return eager(x, prepared)
 
     def apply_several(*args: Any) -> Any:
         anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
@@ -123,7 +135,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
     if count > 1:
         return apply_several
-    return apply_one if native.prepare is None else apply_prepared
+    return apply_one if prepare is None else apply_prepared
 
 
 def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:

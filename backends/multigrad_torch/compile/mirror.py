@@ -69,7 +69,9 @@ def leave(before: str) -> None:
     """Show the active rules: no saved one outside of xg.jit, as asyncio tasks interleave."""
     active = CURRENT.get()
     MIRROR.token = before if MIRROR.hidden else active.token
-    on_tensors(active)
+    acts = active.activations
+    if MIRROR.tensors or (acts is not None and acts.has_tensors):
+        on_tensors(active)
 
 
 def on_tensors(active: ActiveRules) -> None:

@@ -43,8 +43,9 @@ ReaderRow = tuple[tuple[type, ...], Callable[[], bool], Callable[..., Any]]
 EVERY_READER: list[ReaderRow] = []
 READERS: dict[type, tuple[ReaderRow, ...]] = {}  # for exactly these types of tensors
 FUNCTION_READERS: list[Reader] = []
-# Likewise, of all loaded compilers: who is asked, and told, at each step of a number that moves.
+# Likewise, of all loaded compilers: who is asked, and told, at each `use` and step of a number.
 IS_TRACING: list[Callable[[], bool]] = []
+ON_DEPEND: list[Callable[[Any], None]] = []
 ON_MOVE: list[Callable[[Any], None]] = []
 
 
@@ -186,6 +187,7 @@ def index_readers() -> None:
     functions.sort(key=lambda reader: not reader.reads_code)
     compilers = [backend.compiler for backend in loaded()]
     IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
+    ON_DEPEND[:] = [each.on_depend for each in compilers if each.on_depend is not None]
     ON_MOVE[:] = [each.on_move for each in compilers if each.on_move is not None]
     EVERY_READER[:] = [_row(*row) for row in rows]
     FUNCTION_READERS[:] = functions

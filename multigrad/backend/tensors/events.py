@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from ..finding.discovery import IS_TRACING, ON_MOVE, in_use, loaded
+from ..finding.discovery import IS_TRACING, ON_DEPEND, ON_MOVE, in_use, loaded
 
 Leave = Callable[[], None]
 
@@ -56,9 +56,8 @@ def tell_read() -> None:
 
 def tell_depend(held: Any) -> None:
     """Tell all loaded compilers that code depends on something that may be superseded."""
-    for backend in loaded():
-        if backend.compiler.on_depend is not None:
-            backend.compiler.on_depend(held)
+    for on_depend in ON_DEPEND:
+        on_depend(held)
 
 
 def tell_registered(epoch: int) -> None:

@@ -28,10 +28,12 @@ class Entry(NamedTuple):
         run: `run(leaves, draws) -> outputs`.
         bind: `bind(x, numbers) -> f(x)` for tensors like x, the constants of the numbers prepared;
             None: there is none.
+        call: `call(x, *numbers)` without a look at the numbers; None: there is none.
     """
 
     run: Run
     bind: Callable[[Tensor, tuple[Any, ...]], Callable[[Tensor], Any]] | None = None
+    call: Callable[..., Any] | None = None
 
     def bound(self, x: Tensor, numbers: tuple[Any, ...], draws: Draws) -> Callable[[Tensor], Any]:
         """Return `f(x)` for tensors like x, with these numbers for the rest of the leaves."""
@@ -39,9 +41,17 @@ class Entry(NamedTuple):
             return self.bind(x, numbers)
         return partial(_run_with, self.run, numbers, draws)
 
+    def open(self, draws: Draws) -> Callable[..., Any]:
+        """Return `f(x, *numbers)` for numbers that have been checked."""
+        return self.call or partial(_run_on, self.run, draws)
+
 
 def _run_with(run: Run, numbers: tuple[Any, ...], draws: Draws, x: Tensor) -> Any:
     return run((x, *numbers), draws)
+
+
+def _run_on(run: Run, draws: Draws, *leaves: Any) -> Any:
+    return run(leaves, draws)
 
 
 def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Attached) -> Entry:
@@ -71,12 +81,10 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     if is_rule and not is_random and numbers:
         inner = run_checked
     if bare and is_rule:
-        bind = (
-            None
-            if is_random or backend.autodiff.bind is None
-            else partial(backend.autodiff.bind, lowered.native)
-        )
-        return Entry(inner, bind)
+        if is_random:
+            return Entry(inner)
+        bind = backend.autodiff.bind and partial(backend.autodiff.bind, lowered.native)
+        return Entry(inner, bind, call)
     if not bare:
         flat = inner
         single = len(variant.graphs.cotangents) == 1

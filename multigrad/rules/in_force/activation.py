@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Never, TypeVar
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use
 from ...capture.code.signature import read_params
 from ...functions.calls.arguments import flatten
+from ...functions.calls.binding import Entry
 from ...graph.support.fixed import FixedParams
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.typed import Axes, Over
@@ -22,7 +24,7 @@ from ...lowering.forwards import Forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
 from ...trace.scope.draws import FREE
-from ...trace.scope.present import at_present
+from ...trace.scope.present import at_present, hand_along, is_handed_along
 from ...trace.scope.ranks import CHECKED, note_applied
 from ...trace.scope.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
 from ...trace.scope.regions import is_of_then
@@ -31,7 +33,8 @@ from .. import registry
 from ..context import CURRENT, RuleInForce, apply_now
 from ..model.forwards_of_code import ForwardOfCode, as_forward
 from ..model.misplaced import refuse_misplaced
-from ..model.rule import BoundRule, Rule, read_number, rule_over
+from ..model.names import Epoch
+from ..model.rule import Rule, read_number, rule_over
 from ..model.under import forward_on, put_under
 
 Tensor = Any
@@ -49,8 +52,7 @@ class Activation(InNotebooks):
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     __slots__ = (
-        "__weakref__", "_latest", "_met", "_own", "_params", "_rule", "_valued", "forward", "key",
-        "runtime",
+        "__weakref__", "_latest", "_met", "_own", "_params", "_rule", "forward", "key", "runtime",
     )  # fmt: skip
 
     def __init__(
@@ -68,12 +70,9 @@ class Activation(InNotebooks):
         name = self.forward.key
         self.key = name if rule is None else f"{name}:{next(_keys)}"
         by_key[self.key] = self
-        # The epoch, what was looked up in it, and the names read: one tuple, as `_latest`.
-        self._own: tuple[int, RuleInForce | None, tuple[Lookup, ...]] = (-1, None, ())
-        self._latest: tuple[Any, ...] = (None, None, None, None)
-        self._met: RuleInForce | None = None  # with numbers that move, as they were last
-        # Likewise: what acts, the values, it with them.
-        self._valued: tuple[Any, ...] = (None, None, None)
+        self._own = Own()
+        self._latest = Remembered()
+        self._met: RuleInForce | None = None  # with numbers that were handed along last
         in_use()  # compilers can neither read the discovery of backends nor load one
         own = self.own_in_force()  # a wrong rule or param is said here, not in the first forward
         self.runtime = own.specialization.runtime if own is not None else ()
@@ -115,13 +114,12 @@ class Activation(InNotebooks):
             if self._params:
                 raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
             return None
-        looked_up, in_force, _ = self._own
-        epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
-        if looked_up != epoch:
+        epoch = Epoch.number  # first: a name that changes meanwhile is looked up again
+        if self._own.epoch != epoch:
             with reading() as found:
                 in_force = apply_now(self._rule, self._params)
-            self._own = epoch, in_force, names_in(found)
-        return in_force
+            self._own = Own(epoch, in_force, names_in(found))
+        return self._own.in_force
 
     def in_force(self) -> RuleInForce | None:
         """Return the rule that acts now: the own one, else that of the innermost `use`."""
@@ -144,23 +142,16 @@ class Activation(InNotebooks):
 
     def apply(self, x: Tensor) -> Tensor:
         """Return the activation of x, where no compiler reads along."""
-        return self._apply(x, CURRENT.get().activations if self._rule is None else self.in_force())
-
-    def _apply(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
-        # One tuple, so that other threads see all of it or none.
-        latest, kind, dtype, function = self._latest
-        if latest is in_force and kind is type(x) and dtype is x.dtype:
-            return function(x)
+        # No calls but that of the function, as every forward comes here.
+        in_force = CURRENT.get().activations
+        if self._rule is not None:
+            own = self._own
+            is_keyed = in_force is not None and in_force.draws.counter is not None
+            in_force = self.in_force() if is_keyed or own.epoch != Epoch.number else own.in_force
+        latest = self._latest
+        if latest.in_force is in_force and latest.kind is type(x) and latest.dtype is x.dtype:
+            return latest.function(x)
         return self._look_up(x, in_force)
-
-    def _apply_present(self, x: Tensor, in_force: RuleInForce) -> Tensor:
-        """Apply under what stood a moment ago for numbers that move: what is looked up for them is
-        remembered when they are met again.
-        """
-        if in_force is self._met:
-            return self._apply(x, in_force)
-        self._met = in_force
-        return self.apply_as(x, in_force)
 
     def call_with(self, x: Tensor, values: tuple[Any, ...]) -> Tensor:
         """Return the activation of x under the own rule with these values of its run-time params.
@@ -172,27 +163,29 @@ class Activation(InNotebooks):
         for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
             if isinstance(x, types) and is_reading():
                 return call_read(self, x, values)
-        in_force = self.with_values(values)
-        if in_force is self._valued[2]:  # the same object at the next call: it may be remembered
-            return self._apply(x, in_force)
-        return self.apply_as(x, in_force)
+        in_force, latest = self.with_values(values), self._latest
+        if latest.in_force is in_force and latest.kind is type(x) and latest.dtype is x.dtype:
+            return latest.function(x)
+        return self._look_up(x, in_force)
 
     def with_values(self, values: tuple[Any, ...]) -> RuleInForce:
         """Return the own rule as it acts now, with other values of its run-time params."""
-        in_force = self.in_force()
+        in_force, met = self.in_force(), self._met
         assert in_force is not None
-        then, known, applied = self._valued
         is_fixed = are_numbers(values)
-        if then is in_force and is_fixed and known == values:
-            return applied
+        is_met = (
+            is_fixed
+            and met is not None
+            and met.values == values
+            and met.specialization is in_force.specialization
+            and met.draws is in_force.draws
+        )
+        if is_met:
+            return met
         self.check_values(in_force)
         if is_fixed:
             in_force.specialization.check_numbers(values)
-        bound_rule = BoundRule(in_force.specialization, values, in_force.bound_rule.token)
-        applied = RuleInForce(bound_rule, in_force.draws)
-        if is_fixed and in_force.counter is None:
-            self._valued = in_force, values, applied
-        return applied
+        return in_force.with_values(values, in_force.bound_rule.token)
 
     def check_values(self, in_force: RuleInForce) -> None:
         """Check that a rule takes the values that `call_with` is given."""
@@ -217,28 +210,62 @@ class Activation(InNotebooks):
         return y
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
+        """Apply by what is remembered of the rule, whatever its numbers are, else by what is looked
+        up.
+        """
+        latest = self._latest
+        is_known = (
+            latest.entry is not None
+            and in_force is not None
+            and latest.in_force.specialization is in_force.specialization
+            and latest.in_force.draws is in_force.draws
+            and latest.kind is type(x)
+            and latest.dtype is x.dtype
+        )
+        if not is_known:
+            return self._look_up_anew(x, in_force)
+        if not in_force.has_tensors and in_force is not self._met:  # a new number
+            self._met = in_force
+            return latest.call(x, *in_force.values)
+        entry, draws = latest.entry, in_force.draws
+        if in_force.moves:
+            function = hand_along(in_force, latest.call, self._look_up_anew)
+        elif in_force.has_tensors:
+            return entry.run((x, *in_force.values), draws)
+        else:  # one that is met again
+            function = entry.bound(x, in_force.values, draws)
+        self._latest = replace(latest, in_force=in_force, function=function)
+        return function(x)
+
+    def _look_up_anew(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
         """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
         if isinstance(x, Value):
             return self._record(x, in_force)
         backend = backend_of(x)
-        if in_force is not None and in_force.moves:
-            return self._apply_present(x, at_present(in_force, backend))
         self.tell(backend, x)
         if CHECKED:
             note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
+        asks = backend.compiler.on_read is not None or CHECKED
         if in_force is None:
             function = plain(self.forward, backend, x)
+            if not asks:
+                self._latest = Remembered(None, type(x), x.dtype, function)
+            return function(x)
+        present = at_present(in_force, backend)
+        specialization, draws = in_force.specialization, in_force.draws
+        leaves = (x, *present.values)
+        entry = put_under(specialization, self.forward)._entry_on(backend, leaves)
+        if asks or specialization.reads or (in_force.moves and not is_handed_along(backend)):
+            y = entry.run(leaves, draws)
+            self.tell_drawn(backend, in_force, x)
+            return y
+        call = entry.open(draws)
+        if in_force.moves:
+            function = hand_along(in_force, call, self._look_up_anew)
         else:
-            specialization, leaves = in_force.specialization, (x, *in_force.values)
-            entry = put_under(specialization, self.forward)._entry_on(backend, leaves)
-            if backend.compiler.on_read is not None or specialization.reads:
-                y = entry.run(leaves, in_force.draws)
-                self.tell_drawn(backend, in_force, x)
-                return y
-            function = entry.bound(x, in_force.values, in_force.draws)
-        if backend.compiler.on_read is None and not CHECKED:
-            self._latest = (in_force, type(x), x.dtype, function)
-        return function(x)
+            function = entry.bound(x, in_force.values, draws)
+        self._latest = Remembered(in_force, type(x), x.dtype, function, entry=entry, call=call)
+        return entry.run(leaves, draws) if in_force.moves else function(x)
 
     def tell(self, backend: Backend, x: Tensor = None) -> None:
         """Tell a backend's compiler what a trace of this activation depends on: the rule in force,
@@ -248,7 +275,7 @@ class Activation(InNotebooks):
             if backend.compiler.on_read is not None:
                 backend.compiler.on_read(x, self)
         elif backend.compiler.on_depend is not None:
-            for lookup in self._own[2]:
+            for lookup in self._own.lookups:
                 backend.compiler.on_depend(lookup)
 
     def tell_drawn(self, backend: Backend, in_force: Any, x: Tensor = None) -> None:
@@ -264,7 +291,7 @@ class Activation(InNotebooks):
         """Record the activation inside of a capture; derivatives pass by the rule in force now."""
         if self._rule is None:
             look_up(RULE_IN_FORCE)
-        for lookup in self._own[2]:
+        for lookup in self._own.lookups:
             note_name(lookup.name, lookup.number)
         if in_force is None:
             return put_under(None, self.forward)._inline(*flatten((x,), {}))
@@ -285,6 +312,39 @@ class Activation(InNotebooks):
                     "Take the vjp of the activation itself, or leave key= out"
                 )
         return output
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The own rule as it was looked up.
+
+    Attributes:
+        epoch: the registry's, then.
+        lookups: the names that were looked up.
+    """
+
+    epoch: int = -1
+    in_force: RuleInForce | None = None
+    lookups: tuple[Lookup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """How tensors of one class and dtype run; one object, so that other threads see all of it or
+    none.
+
+    Attributes:
+        in_force: the rule in force that `function` is for.
+        function: `f(x)`.
+        entry, call: what runs that rule, and `call(x, *numbers)`, whatever its numbers are.
+    """
+
+    in_force: RuleInForce | None = None
+    kind: type | None = None
+    dtype: Any = None
+    function: Any = None
+    entry: Entry | None = None
+    call: Any = None
 
 
 def are_numbers(values: tuple[Any, ...]) -> bool:

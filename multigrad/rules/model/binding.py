@@ -48,9 +48,13 @@ def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> Boun
     names = tuple(sorted(runtime))
     specialization = _specialize(rule, names, static, frozenset(hidden), known)
     ordered = tuple(runtime[name] for name in names)
-    return BoundRule(
-        specialization, ordered, f"{specialization.id}({','.join(map(value_token, ordered))})"
-    )
+    return BoundRule(specialization, ordered, token_of(specialization, ordered))
+
+
+def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
+    """Return text that is equal for rules that do the same with equal values."""
+    words = [repr(v) if type(v) is float else value_token(v) for v in values]
+    return f"{specialization.id}({','.join(words)})"
 
 
 def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,11 +16,16 @@ from .likeness import near_names
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
 KEPT: set[str] = set()  # those of them that give way to nothing but `override=True`
-# What names with params were looked up to: the epoch, and what `context` made of them then.
-IN_FORCE: dict[Any, tuple[int, Any, Any]] = {}
+# What names with params were looked up to, as `context` keeps them; empty where a name has changed.
+IN_FORCE: dict[Any, Any] = {}
 lock = make_lock()
 _library_is_loaded = False
-_epoch = 0
+
+
+class Epoch:
+    """How often a name changed its meaning."""
+
+    number = 0
 
 
 def get(rule: str | Callable[..., Any]) -> Any:
@@ -109,22 +114,21 @@ def epoch() -> int:
         True
         >>> xg.unregister("triangular")
     """
-    return _epoch
+    return Epoch.number
 
 
 def epoch_here() -> Any:
     """Return the epoch; in a region that runs again, where names have changed since, something that
     equals nothing.
     """
-    return object() if is_of_then() else _epoch
+    return object() if is_of_then() else Epoch.number
 
 
 def advance() -> None:
-    global _epoch
     with lock:  # over all of it, so that no older epoch comes last
-        _epoch += 1
+        Epoch.number += 1
         IN_FORCE.clear()
-        tell_registered(_epoch)
+        tell_registered(Epoch.number)
 
 
 def unknown(name: str) -> RuleError:

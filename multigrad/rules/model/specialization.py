@@ -8,7 +8,7 @@ import functools
 import types
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
 from ...functions.proof.setting import is_asked
 from ...graph.ir.graph import Graph
+from ...graph.support.ranges import Range
 from ...graph.support.threads import build_once
 from ...graph.support.written import WrittenRule
 from ...lowering.input_checks import shape_check
@@ -54,6 +55,7 @@ class Specialization:
         runtime: names of the run-time params, in the order of a BoundRule's values.
         hidden: those of them that nobody sets: what the parts of a composed rule have bound.
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
+        in_range: the numbers that were found to be in their ranges last.
         under: the Functions that it is under activations, by their names.
     """
 
@@ -72,7 +74,13 @@ class Specialization:
         self.under: dict[str, Any] = {}
         self.id = code.id
         self._code = code
-        self._in_range: tuple[Any, ...] = ()
+        self.in_range: tuple[Any, ...] = ()
+        # Those of the run-time params by position, where each number is in or out by itself.
+        self._ranges: list[tuple[int, Range]] | None = None
+        if not rule.parts and not any(allowed.others for allowed in rule.own_ranges.values()):
+            places = enumerate(runtime)
+            own = rule.own_ranges
+            self._ranges = [(i, own[name]) for i, name in places if name in own]
 
     @property
     def entries(self) -> dict[Any, Any]:
@@ -175,11 +183,11 @@ class Specialization:
             raise explained from failure
         return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
 
-    def has_in_range(self, values: tuple[Any, ...]) -> bool:
+    def has_in_range(self, values: Sequence[Any]) -> bool:
         """Return whether these numbers were found to be in their ranges last."""
-        pairs = zip(self._in_range, values, strict=False)
+        pairs = zip(self.in_range, values, strict=False)
         same = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
-        return len(self._in_range) == len(values) and all(same)
+        return len(self.in_range) == len(values) and all(same)
 
     def check_numbers(self, values: tuple[Any, ...]) -> None:
         """Check values of the run-time params that are numbers, which a call gives anew.
@@ -187,11 +195,14 @@ class Specialization:
         Raises:
             RuleValueError: one is out of its range.
         """
-        if values != self._in_range:
+        if values == self.in_range:
+            return
+        ranges = self._ranges
+        if ranges is None or not all(allowed.holds(values[i]) for i, allowed in ranges):
             rule, given = self.open(self._given(values))
             # The parts of a series have defaults of their own; else all values are given.
             rule._check_ranges(given, whole=bool(rule.parts))
-            self._in_range = values
+        self.in_range = values
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return all params with their values, without those that parts have bound."""
@@ -294,9 +305,12 @@ class Specialization:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class BoundRule:
-    """A specialization with values for its run-time params; `token` is equal for equal meaning."""
+    """A specialization with values for its run-time params; `token` is equal for equal meaning.
+
+    Not frozen, which would cost each new number half a microsecond, but never changed.
+    """
 
     specialization: Specialization
     values: tuple[Any, ...]

@@ -46,8 +46,7 @@ class Schedule(Moving, InNotebooks):
         super().__init__()
         self._kind = kind
         self._numbers = dict(numbers)
-        # The count and its value: one tuple, so that other threads see both or neither.
-        self._state = (count, self._check(count))
+        self.state = (count, self._check(count))
         self._takers: set[str] = set()
 
     @property
@@ -58,7 +57,7 @@ class Schedule(Moving, InNotebooks):
             >>> xg.schedule.piecewise({0: 1.0, 100: 0.5}).value
             1.0
         """
-        return self._state[1]
+        return self.state[1]
 
     @property
     def count(self) -> int:
@@ -69,11 +68,11 @@ class Schedule(Moving, InNotebooks):
             0
         """
         self.meet_followers()
-        return self._state[0]
+        return self.state[0]
 
     def __repr__(self) -> str:
         self.meet_followers()
-        count, value = self._state
+        count, value = self.state
         return f"{self.formula} at step {count}: {value:.6g}"
 
     @property
@@ -94,7 +93,7 @@ class Schedule(Moving, InNotebooks):
             >>> xg.schedule.linear(1.0, 0.0, steps=10).where()
             'schedule linear(start=1.0, end=0.0, steps=10, begin=0) at step 0'
         """
-        return f"schedule {self.formula} at step {self._state[0]}"
+        return f"schedule {self.formula} at step {self.state[0]}"
 
     def meet_followers(self) -> None:
         """Stand where a checkpoint has brought what follows, of which nothing has told."""
@@ -125,7 +124,7 @@ class Schedule(Moving, InNotebooks):
     def _move(self, number: int, is_set: bool) -> None:
         refuse_step(self)
         while True:
-            before = self._state
+            before = self.state
             count = number if is_set else before[0] + number
             value = self._check(count)  # outside of the lock: it may run a user's code
             try:
@@ -134,9 +133,9 @@ class Schedule(Moving, InNotebooks):
                 raise RuleValueError(f"{error} (schedule {self.formula} at step {count})") from None
             after = (count, value)
             with _stepping:
-                if self._state is before:
+                if self.state is before:
                     note_moved(self, before[1])
-                    self._state = after
+                    self.state = after
                     break
         tell_moved(self)
 

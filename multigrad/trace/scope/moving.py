@@ -18,7 +18,10 @@ class Moving:
 
     Attributes:
         serial: tells it from all others, also from those that are gone.
+        state: the count and its value: one tuple, so that other threads see both or neither.
     """
+
+    state: tuple[int, float]
 
     def __init__(self) -> None:
         self.serial = next(_serials)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,8 +21,8 @@ from ...backend.tensors.events import is_tracing, tell_depend
 from ...errors import RuleValueError, TraceError
 from ...graph.support.ranges import as_number
 from .moving import Moving, NumberRead, alive
-from .reads import Telling, is_collecting, look_up
-from .regions import standing
+from .reads import READING, Telling, is_collecting, look_up
+from .regions import THEN, standing
 from .rules import ActiveRules, RuleInForce
 
 _serials = itertools.count(1)
@@ -162,23 +162,66 @@ def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInF
     known = in_force.present
     if known is not None and all(map(_is_same, known.values, values)):
         return known
-    bound_rule = in_force.bound_rule
+    check_present(in_force, values)
+    moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
+    fixed = all(type(value) is float for value in moved)
+    word = ",".join(map(repr, moved)) if fixed else f"<traced {next(_serials)}>"
+    applied = in_force.with_values(values, f"{in_force.bound_rule.token}[{word}]")
+    if fixed:
+        in_force.present = applied
+    return applied
+
+
+def is_handed_along(backend: Backend) -> bool:
+    """Return whether numbers that move are handed along in eager code, as they stand: the compiler
+    neither follows them nor is to be told of them.
+    """
+    compiler = backend.compiler
+    is_told = compiler.on_depend is not None or compiler.follow is not None
+    return not is_told and (compiler.on_draw is None or compiler.notes_regions)
+
+
+def hand_along(
+    in_force: RuleInForce, call: Callable[..., Any], call_anew: Callable[[Any, RuleInForce], Any]
+) -> Callable[[Any], Any]:
+    """Return `f(x)`, which hands `call(x, *values)` what stands now for the numbers that move.
+
+    Args:
+        call_anew: `(x, in_force)`, what runs where they are another's: an argument of `xg.jit`, a
+            fact of a capture, what stood in the first run of a region.
+    """
+    values, specialization = in_force.values, in_force.specialization
+    moving = [(i, each) for i, each in enumerate(values) if isinstance(each, Moving)]
+    checked: list[Any] = []  # a whole list in its place at a time, for other threads
+
+    def run(x: Any) -> Any:
+        nonlocal checked
+        if READING.get() is not None or _REVEALED.get() is not None or THEN.get() is not None:
+            return call_anew(x, in_force)
+        numbers = list(values)
+        for i, each in moving:
+            numbers[i] = each.state[1]
+        if numbers != checked:
+            if tuple(numbers) != specialization.in_range:  # the step has looked
+                check_present(in_force, numbers)
+            checked = numbers
+        return call(x, *numbers)
+
+    return run
+
+
+def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
+    """Check what stands now for a rule's numbers that move.
+
+    Raises:
+        RuleValueError: one is out of its range.
+    """
     try:
-        if not bound_rule.specialization.has_in_range(values):  # the step has looked
+        if not in_force.specialization.has_in_range(values):  # the step has looked
             check_ranges(in_force, values)
     except RuleValueError as error:
         moving = (value for value in in_force.values if isinstance(value, Moving))
         raise RuleValueError(f"{error} ({', '.join(each.where() for each in moving)})") from None
-    moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
-    fixed = all(type(value) is float for value in moved)
-    word = ",".join(map(repr, moved)) if fixed else f"<traced {next(_serials)}>"
-    token = f"{bound_rule.token}[{word}]"
-    applied = in_force.with_numbers(
-        type(bound_rule)(bound_rule.specialization, values, token), values
-    )
-    if fixed:
-        in_force.present = applied
-    return applied
 
 
 def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:

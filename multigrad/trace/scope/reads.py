@@ -26,7 +26,7 @@ NUMBERS: dict[str, int] = {}  # of the latest registration of each name, or of i
 Meanings = dict[str, Any]
 # What is collected, the rule that was in force when that began (one of a `use` within is no
 # reading), and by id the objects that were made since.
-_READING: ContextVar[tuple[Meanings, RuleInForce | None, dict[int, Any]] | None] = ContextVar(
+READING: ContextVar[tuple[Meanings, RuleInForce | None, dict[int, Any]] | None] = ContextVar(
     "multigrad_reading", default=None
 )
 
@@ -56,22 +56,22 @@ class Telling(str):
 def reading() -> Iterator[Meanings]:
     """Collect what is read within, by fact; what is around this collects nothing of it."""
     found: Meanings = {}
-    around = _READING.get()
-    reset = _READING.set((found, CURRENT.get().activations, {} if around is None else around[2]))
+    around = READING.get()
+    reset = READING.set((found, CURRENT.get().activations, {} if around is None else around[2]))
     try:
         yield found
     finally:
-        _READING.reset(reset)
+        READING.reset(reset)
 
 
 def is_collecting() -> bool:
     """Return whether readings are being collected: of a capture, or of a rule that is looked up."""
-    return _READING.get() is not None
+    return READING.get() is not None
 
 
 def note(meanings: Mapping[str, Any]) -> None:
     """Add readings to those that are being collected."""
-    collecting = _READING.get()
+    collecting = READING.get()
     if collecting is None:
         return
     found, in_force, _ = collecting
@@ -82,13 +82,13 @@ def note(meanings: Mapping[str, Any]) -> None:
 
 def note_made(made: Any) -> None:
     """Note that an object was made: what it holds is no reading of the code that makes it."""
-    if (collecting := _READING.get()) is not None:
+    if (collecting := READING.get()) is not None:
         collecting[2][id(made)] = made
 
 
 def was_made(held: Any) -> bool:
     """Return whether an object was made since the collection began."""
-    collecting = _READING.get()
+    collecting = READING.get()
     return collecting is not None and id(held) in collecting[2]
 
 
@@ -99,7 +99,7 @@ def note_name(name: str, number: int | None) -> None:
 
 def note_lookup(lookup: Lookup) -> None:
     """Note that a name was looked up."""
-    if _READING.get() is not None:
+    if READING.get() is not None:
         note({NAME + lookup.name: lookup.number})
     tell_depend(lookup)
 

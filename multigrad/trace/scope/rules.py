@@ -7,7 +7,7 @@ remembered by.
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .draws import Draws
@@ -19,7 +19,6 @@ BoundRule = Any
 Specialization = Any
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
 class RuleInForce:
     """A rule in force: it with its params, and where its random draws come from; never changed.
 
@@ -38,35 +37,31 @@ class RuleInForce:
         alone: the active rules where it is in force for all, made once for a name.
     """
 
-    bound_rule: BoundRule
-    draws: Draws
-    token: str = field(init=False)
-    specialization: Specialization = field(init=False)
-    values: tuple[Any, ...] = field(init=False)
-    has_tensors: bool = field(init=False)
-    moves: bool = field(init=False)
-    present: RuleInForce | None = field(init=False, default=None)
-    alone: ActiveRules | None = field(init=False, default=None)
+    __slots__ = (
+        "__weakref__", "alone", "bound_rule", "draws", "has_tensors", "moves", "present",
+        "specialization", "token", "values",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.token = self.bound_rule.token + key_token(self.draws)
-        self.specialization, self.values = self.bound_rule.specialization, self.bound_rule.values
-        self.has_tensors = any(type(value) is not float for value in self.values)
-        self.moves = self.has_tensors and any(isinstance(value, Moving) for value in self.values)
-        if self.moves:
-            for value in self.values:
+    def __init__(self, bound_rule: BoundRule, draws: Draws) -> None:
+        self.bound_rule, self.draws = bound_rule, draws
+        self.specialization: Specialization = bound_rule.specialization
+        self.values: tuple[Any, ...] = bound_rule.values
+        own = bound_rule.token
+        self.token: str = own if draws.key is None else own + key_token(draws)
+        self.has_tensors = self.moves = False
+        self.present: RuleInForce | None = None
+        self.alone: ActiveRules | None = None
+        for value in self.values:  # a loop: each new number makes a rule in force
+            if type(value) is not float:
+                self.has_tensors = True
                 if isinstance(value, Moving):
+                    self.moves = True
                     value.hold(self)
 
-    def with_numbers(self, bound_rule: BoundRule, values: tuple[Any, ...]) -> RuleInForce:
-        """Return this rule in force with numbers for all that moves; quickly, as each step does."""
-        other = RuleInForce.__new__(RuleInForce)
-        other.bound_rule, other.values = bound_rule, values
-        other.token = bound_rule.token + key_token(self.draws)
-        other.draws, other.specialization = self.draws, self.specialization
-        other.has_tensors = any(type(value) is not float for value in values)
-        other.moves, other.present, other.alone = False, None, None
-        return other
+    def with_values(self, values: tuple[Any, ...], token: str) -> RuleInForce:
+        """Return this rule in force with other values, which have been checked."""
+        bound_rule = type(self.bound_rule)(self.specialization, values, token)
+        return RuleInForce(bound_rule, self.draws)
 
     @property
     def key(self) -> Any:

@@ -318,3 +318,28 @@ def test_cost_of_a_call_is_flat_in_the_depth_of_nested_use() -> None:
             stack.enter_context(scale(float(s)))
         deep = fastest()
     assert deep < 3 * shallow
+
+
+def test_a_new_number_at_each_use_is_checked_and_acts() -> None:
+    act, x = xg.activation("Heaviside"), np.array([0.25])
+    for width in (1.0, 2.0, 0.5, 2.0):
+        with xg.use("triangular", {"width": width}):
+            _, pull = xg.vjp(act, x)
+        assert pull(np.ones(1))[0] == [1.0 - 0.25 / width]
+        with pytest.raises(xg.errors.RuleValueError, match=r"is >= 0, got -1\.0"):
+            xg.use("triangular", {"width": -1.0}).__enter__()
+
+
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    @xg.register("over_number")
+    def over_number(ctx: object, grad_out: Any, tin: Any, number: float = 1.0) -> Any:
+        return grad_out / number
+
+    try:
+        act, x = xg.activation("Heaviside"), np.ones(1)
+        for number, found in ((0.0, np.inf), (-0.0, -np.inf), (0.0, np.inf), (2.0, 0.5)):
+            with np.errstate(divide="ignore"), xg.use("over_number", {"number": number}):
+                _, pull = xg.vjp(act, x)
+                assert pull(np.ones(1))[0] == [found]
+    finally:
+        xg.unregister("over_number")
