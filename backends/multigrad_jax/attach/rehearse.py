@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import core
 
-from ..walk import INLINED, opened, walk
+from multigrad.graph.ops.arrays.loops import limited
+
+from ..walk import INLINED, opened
 
 Array = Any
 Compute = Callable[..., Any]  # (*arrays, **params) -> an array, or a list where there are several
@@ -35,10 +39,11 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
 
     closed = jax.make_jaxpr(tensors_only)(*arrays)
     tree, rest = others
+    run_all = prepared(closed.jaxpr, closed.consts)
 
     def compute(*given: Array) -> Any:
         with np.errstate(all="ignore"):
-            found = iter(evaluate(closed.jaxpr, closed.consts, given))
+            found = iter(run_all(given))
         return jax.tree.unflatten(tree, [next(found) if o is None else o[0] for o in rest])
 
     return compute
@@ -49,11 +54,46 @@ def is_array(leaf: Any) -> bool:
 
 
 # --- a jaxpr --------------------------------------------------------------------------------------
+Step = Callable[[list[Any]], Sequence[Any]]  # the results of an equation, of its operands
 
 
-def evaluate(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Array]) -> list[Array]:
-    """Return what a jaxpr computes."""
-    return walk(jaxpr, list(map(as_numpy, constants)), list(map(as_numpy, arguments)), apply, typed)
+def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]]:
+    """Return what computes a jaxpr as often as it is asked to: each equation is looked at once."""
+    places: dict[Any, int] = {}
+    start: list[Any] = []
+
+    def place(atom: Any) -> int:
+        if not isinstance(atom, core.Literal):
+            return places[atom]
+        start.append(typed(atom))
+        return len(start) - 1
+
+    def declared(variables: Sequence[Any], values: Sequence[Any]) -> range:
+        first = len(start)
+        start.extend(values)
+        places.update(zip(variables, range(first, len(start)), strict=True))
+        return range(first, len(start))
+
+    declared(jaxpr.constvars, list(map(as_numpy, constants)))
+    given = declared(jaxpr.invars, [None] * len(jaxpr.invars))
+    steps = [
+        (
+            step_of(equation),
+            [place(atom) for atom in equation.invars],
+            declared(equation.outvars, [None] * len(equation.outvars)),
+        )
+        for equation in jaxpr.eqns
+    ]
+    results = [place(atom) for atom in jaxpr.outvars]
+
+    def compute(arguments: Sequence[Any]) -> list[Array]:
+        values = list(start)
+        values[given.start : given.stop] = map(as_numpy, arguments)
+        for step, taken, made in steps:
+            values[made.start : made.stop] = step([values[i] for i in taken])
+        return [values[i] for i in results]
+
+    return compute
 
 
 def typed(literal: Any) -> Array:
@@ -67,38 +107,40 @@ def as_numpy(value: Any) -> Any:
     return np.asarray(value)
 
 
-def apply(equation: Any, operands: list[Array]) -> list[Array]:
-    """Return the results of one equation, in the dtypes that it says."""
+def step_of(equation: Any) -> Step:
+    """Return what gives the results of one equation, in the dtypes that it says."""
     name, params = equation.primitive.name, equation.params
     if name in INLINED:
-        return evaluate(*opened(params[INLINED[name]]), operands)
+        return prepared(*opened(params[INLINED[name]]))
     if name in CONTROL:
-        return CONTROL[name](operands, params)
+        return partial(CONTROL[name], params=params)
+    several = equation.primitive.multiple_results
     compute = PRIMITIVES.get(name)
-    if compute is not None:
+    dtypes = [variable.aval.dtype for variable in equation.outvars]
+
+    def by_jax(operands: list[Array]) -> list[Array]:
+        found = equation.primitive.bind(*operands, **params)
+        return [as_numpy(r) for r in (found if several else [found])]
+
+    def by_numpy(operands: list[Array]) -> list[Array]:
         try:
-            found = compute(*operands, **params)
-            results = found if equation.primitive.multiple_results else [found]
-            pairs = zip(results, equation.outvars, strict=True)
-            return [np.asarray(r, variable.aval.dtype) for r, variable in pairs]
+            found = compute(*operands, **params)  # type: ignore[misc]
         except Refused:
-            pass
-    found = equation.primitive.bind(*operands, **params)
-    return [as_numpy(r) for r in (found if equation.primitive.multiple_results else [found])]
+            return by_jax(operands)
+        pairs = zip(found if several else [found], dtypes, strict=True)
+        return [np.asarray(r, dtype) for r, dtype in pairs]
+
+    return by_jax if compute is None else by_numpy
 
 
 class Refused(Exception):
     """These operands are jax's to compute."""
 
 
-def run_closed(closed: Any, arguments: Sequence[Array]) -> list[Array]:
-    return evaluate(closed.jaxpr, closed.consts, arguments)
-
-
 def cond(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
     branches = params["branches"]
     index = min(max(int(operands[0]), 0), len(branches) - 1)
-    return run_closed(branches[index], operands[1:])
+    return prepared(*opened(branches[index]))(operands[1:])
 
 
 def scan(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
@@ -107,8 +149,9 @@ def scan(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
     rows = operands[held + carried :]
     places = range(params["length"])
     kept: list[list[Array]] = []
+    body = prepared(*opened(params["jaxpr"]))
     for i in reversed(places) if params["reverse"] else places:
-        found = run_closed(params["jaxpr"], [*constants, *carry, *(row[i] for row in rows)])
+        found = body([*constants, *carry, *(row[i] for row in rows)])
         carry = found[:carried]
         kept.append(found[carried:])
     if params["reverse"]:
@@ -125,8 +168,10 @@ def while_(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
     count, held = params["cond_nconsts"], params["body_nconsts"]
     tested, used = operands[:count], operands[count : count + held]
     carry = operands[count + held :]
-    while run_closed(params["cond_jaxpr"], [*tested, *carry])[0]:
-        carry = run_closed(params["body_jaxpr"], [*used, *carry])
+    goes_on, body = (prepared(*opened(params[name])) for name in ("cond_jaxpr", "body_jaxpr"))
+    body = limited(body)
+    while goes_on([*tested, *carry])[0]:
+        carry = body([*used, *carry])
     return carry
 
 

@@ -92,9 +92,7 @@ def run(
         TypeError: a turn changes a dtype or a shape.
         Endless: it turns too often, where that is limited.
     """
-    most = _most_turns.get()
-    if most is not None:
-        body = _counted(body, most)
+    body = limited(body)
     while condition(*carry, *constants):
         before, carry = carry, body(*carry, *constants)
         for old, new in zip(before, carry, strict=True):
@@ -103,10 +101,14 @@ def run(
     return carry
 
 
-def _counted(body: Function, most: int) -> Function:
+def limited(body: Function) -> Function:
+    """Return the body of a loop, which raises `Endless` where its turns are limited."""
+    most = _most_turns.get()
+    if most is None:
+        return body
     turns = iter(range(most))
 
-    def counted(*values: Array) -> tuple[Array, ...]:
+    def counted(*values: Any) -> Any:
         if next(turns, None) is None:
             raise Endless(f"a loop has not ended after {most:,} turns on numbers that are made up")
         return body(*values)
