@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax._src.config
 import jax._src.core
 import jax._src.distributed
 import jax.extend
@@ -22,6 +23,9 @@ take_current_trace: Any = (
     if hasattr(jax.extend.core, "take_current_trace")
     else jax._src.core.take_current_trace  # before jax 0.9.2
 )
+
+# Set by jax.ensure_compile_time_eval, and part of what jax looks up traces by.
+folding_constants: Any = jax._src.config.eager_constant_folding
 
 
 # What jax.custom_vjp makes: from jax 0.10.2 on another object where JAX_CUSTOM_VJP3 is set.
@@ -104,7 +108,7 @@ xlogy: Any = special.xlogy if MENDED else xlogy_of_nan
 
 __all__ = [
     "CUSTOM_VJP3", "PRIMALS", "VJP_KINDS", "axes_of_shard_map", "custom_vjp_of_values",
-    "distributed", "floor_divide",
+    "distributed", "floor_divide", "folding_constants",
     "primal_of", "set_everywhere", "static_of", "take_current_trace", "takes_symbolic_zeros",
     "traced_of", "xlogy",
 ]  # fmt: skip

@@ -121,11 +121,44 @@ class StaticShape(tuple[Any, ...]):
     """A shape among the residuals, where jax takes arrays and what it is told to leave alone."""
 
 
+def custom_vjp(compute: Callable[..., Any]) -> Any:
+    """Return a `jax.custom_vjp` function, whose code is traced once for all arguments alike."""
+    native = jax.custom_vjp(traced_once(compute))
+    own = native.defvjp
+    native.defvjp = lambda forward, backward: own(forward, traced_once(backward))
+    return native
+
+
+def traced_once(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that, where jax stages it out, writes the equations that it wrote before
+    for arguments of these types; else it runs.
+    """
+    stage = jax.jit(run, inline=True)
+
+    @functools.wraps(run)
+    def once(*given: Any) -> Any:
+        leaves = jax.tree.leaves(given)
+        is_staged = any(map(is_staged_out, leaves))
+        # A Python number would become an array.
+        return (stage if is_staged and all(map(is_tensor, leaves)) else run)(*given)
+
+    once.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]
+    return once
+
+
+def is_staged_out(leaf: Any) -> bool:
+    return type(leaf).__name__ == "DynamicJaxprTracer"
+
+
+def is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array)
+
+
 NAMESPACE = {
     "StaticShape": StaticShape,
     "asarray": jax.numpy.asarray,
     "custom_jvp": jax.custom_jvp,
-    "custom_vjp": jax.custom_vjp,
+    "custom_vjp": custom_vjp,
 }
 
 

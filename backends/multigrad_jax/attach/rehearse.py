@@ -18,6 +18,7 @@ from jax.extend import core
 
 from multigrad.graph.ops.arrays.loops import limited
 
+from ..versions import folding_constants
 from ..walk import INLINED, opened
 
 Array = Any
@@ -37,7 +38,8 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
         others[:] = [tree, [None if is_array(leaf) else (leaf,) for leaf in leaves]]
         return [leaf for leaf in leaves if is_array(leaf)]
 
-    closed = jax.make_jaxpr(tensors_only)(*arrays)
+    with folding_constants(False):  # as where the function is called, so that jax's traces serve
+        closed = jax.make_jaxpr(tensors_only)(*arrays)
     tree, rest = others
     run_all = prepared(closed.jaxpr, closed.consts)
 

@@ -7,6 +7,7 @@ takes no gradient that varies less than its input: so both are done here.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -83,10 +84,9 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """
     if isinstance(native, jax.custom_jvp):
         return _alike(native, len(emitted.inputs))
-    own, count = dict(primal_of(native).__globals__), len(emitted.inputs)
-    plain, forward, backward = (
-        _within(own, f) for f in (primal_of(native), native.fwd, native.bwd)
-    )
+    written = [inspect.unwrap(f) for f in (primal_of(native), native.fwd, native.bwd)]
+    own, count = dict(written[0].__globals__), len(emitted.inputs)
+    plain, forward, backward = (_within(own, f) for f in written)
 
     def run(*given: Any) -> Any:
         reset = _in_forward.set(True)
