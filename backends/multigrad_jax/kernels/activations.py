@@ -19,7 +19,9 @@ Tensor = Any
 
 def sigmoid(x: Tensor) -> Tensor:
     # XLA's 1 / (1 + exp(-x)) overflows in float16, and is 0, from -11 down.
-    return jax.nn.sigmoid(x.astype(jnp.float32) if x.dtype == jnp.float16 else x).astype(x.dtype)
+    if x.dtype == jnp.float16:
+        return jax.nn.sigmoid(x.astype(jnp.float32)).astype(x.dtype)
+    return jax.nn.sigmoid(x)
 
 
 @widened

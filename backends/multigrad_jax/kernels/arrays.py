@@ -151,7 +151,12 @@ def wide_dtype(x: Tensor) -> Any:
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    return jnp.matmul(a, b, preferred_element_type=wide_dtype(a)).astype(a.dtype)
+    return narrowed(jnp.matmul(a, b, preferred_element_type=wide_dtype(a)), a.dtype)
+
+
+def narrowed(x: Tensor, dtype: Any) -> Tensor:
+    """The same in another dtype; to ask jax for a cast costs more than to look."""
+    return x if x.dtype == dtype else x.astype(dtype)
 
 
 def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
@@ -159,7 +164,7 @@ def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
     columns = jnp.swapaxes(b if b.ndim > 1 else b[:, None], -1, -2)
     result = jnp.matmul(product, columns, preferred_element_type=wide_dtype(b))
     result = result if like.ndim > 1 else result[..., 0, :]
-    return sum_to(result, like).astype(cotangent.dtype)
+    return narrowed(sum_to(result, like), cotangent.dtype)
 
 
 def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
@@ -167,7 +172,7 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     rows = jnp.swapaxes(a if a.ndim > 1 else a[None], -1, -2)
     result = jnp.matmul(rows, product, preferred_element_type=wide_dtype(a))
     result = result if like.ndim > 1 else result[..., 0]
-    return sum_to(result, like).astype(cotangent.dtype)
+    return narrowed(sum_to(result, like), cotangent.dtype)
 
 
 def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:

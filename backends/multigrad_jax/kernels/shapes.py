@@ -65,7 +65,20 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     item = as_index(index)
     # NumPy's error for an index out of range, where jax clamps it.
     np.broadcast_to(False, x.shape)[item]
-    return x[item]
+    if None in item or not all(isinstance(n, int) for n in x.shape):
+        return x[item]
+    taken = places(item, x.shape)
+    if not all(each and each.step > 0 for each in taken):
+        return x[item]
+    # What jax.numpy makes of it too, after many steps of Python.
+    steps = [each.step for each in taken]
+    ends = [each[-1] + 1 for each in taken]
+    part = x
+    if x.shape != tuple(map(len, taken)):
+        wide = steps if max(steps) > 1 else None
+        part = jax.lax.slice(x, [each.start for each in taken], ends, wide)
+    single = [i for i, each in enumerate(by_axis(item, x.ndim)) if not isinstance(each, slice)]
+    return jax.lax.squeeze(part, single) if single else part
 
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
@@ -79,19 +92,27 @@ def placed(x: Tensor, item: tuple[Any, ...], shape: tuple[Any, ...]) -> Tensor:
     # Zeros around it cost XLA less than a scatter, and less to trace.
     taken = places(item, shape)
     x = jnp.broadcast_to(x, np.broadcast_to(False, shape)[item].shape)
-    x = jnp.flip(x.reshape([*map(len, taken)]), [i for i, r in enumerate(taken) if r.step < 0])
+    lengths = tuple(map(len, taken))
+    x = x if x.shape == lengths else x.reshape(lengths)
+    turned = [i for i, each in enumerate(taken) if each.step < 0]
+    x = jnp.flip(x, turned) if turned else x
     return jax.lax.pad(x, x.dtype.type(0), [*map(margins, taken, shape)])
 
 
 def places(item: tuple[Any, ...], shape: tuple[int, ...]) -> list[range]:
     """Return the places that an index takes along each axis."""
+    rows = zip(by_axis(item, len(shape)), shape, strict=True)
+    return [range(n)[i] if isinstance(i, slice) else range(n)[i : i + 1 or None] for i, n in rows]
+
+
+def by_axis(item: tuple[Any, ...], rank: int) -> list[Any]:
+    """Return what an index says of each axis."""
     named = [each for each in item if each is not None]
     if Ellipsis not in named:
         named.append(Ellipsis)
     dots = named.index(Ellipsis)
-    named[dots : dots + 1] = [slice(None)] * (len(shape) - len(named) + 1)
-    rows = zip(named, shape, strict=True)
-    return [range(n)[i] if isinstance(i, slice) else range(n)[i : i + 1 or None] for i, n in rows]
+    named[dots : dots + 1] = [slice(None)] * (rank - len(named) + 1)
+    return named
 
 
 def margins(taken: range, length: int) -> tuple[int, int, int]:
