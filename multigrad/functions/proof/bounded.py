@@ -4,9 +4,10 @@ numbers" allows. Where that is not enough, it runs with each step rounded otherw
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,25 @@ SERIES = 64.0  # eps: how far libraries' series for the special functions lie ap
 Change = Callable[[Node, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Bounded:
-    """A value in float64, and the largest magnitude that was met on the way to each element."""
+    """A value in float64, and the largest magnitude that was met on the way to each element.
 
-    value: Any
-    largest: Any
+    Args:
+        largest: that, or what finds it when somebody asks: most results are right to the last
+            digits.
+    """
+
+    __slots__ = ("_largest", "value")
+
+    def __init__(self, value: Any, largest: Any) -> None:
+        self.value, self._largest = value, largest
+
+    @property
+    def largest(self) -> Any:
+        """The magnitudes."""
+        if callable(self._largest):
+            self._largest = self._largest()
+        return self._largest
 
 
 def run_bounded(graph: Graph, given: Mapping[str, Any], dtype: Any) -> list[Bounded]:
@@ -38,11 +52,34 @@ def run_bounded(graph: Graph, given: Mapping[str, Any], dtype: Any) -> list[Boun
         given: arrays in float64, numbers, and the key, by the inputs' names.
         dtype: of the inputs, in which random numbers are drawn: another draws others.
     """
-    done: dict[Node, Bounded] = {}
+    return run_all_bounded([graph], given, dtype)
+
+
+def run_all_bounded(
+    graphs: Sequence[Graph], given: Mapping[str, Any], dtype: Any
+) -> list[Bounded]:
+    """Run graphs that share nodes, each of these once."""
+    values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
-        for node in graph.nodes:
-            done[node] = _run_node(node, done, given, dtype)
-    return [done[node] for node in graph.outputs]
+        for node in (node for graph in graphs for node in graph.nodes):
+            if node.op is ops.INPUT:
+                values[node] = given[node.attr("name")]
+            elif node not in values:
+                values[node] = meaning(node, [values[o] for o in node.operands], dtype)
+
+    @functools.cache
+    def largest() -> dict[Node, Any]:
+        found: dict[Node, Any] = {}
+        for node, value in values.items():
+            found[node] = _largest(node, value, [found[o] for o in node.operands])
+        return found
+
+    outputs = [node for graph in graphs for node in graph.outputs]
+    return [Bounded(values[node], partial(_picked, largest, node)) for node in outputs]
+
+
+def _picked(largest: Callable[[], Mapping[Node, Any]], node: Node) -> Any:
+    return largest()[node]
 
 
 def run_rounded(
@@ -140,30 +177,23 @@ def _compute(region: Region, dtype: Any, change: Change) -> Callable[..., tuple[
     return compute
 
 
-def _run_node(
-    node: Node, done: Mapping[Node, Bounded], given: Mapping[str, Any], dtype: Any
-) -> Bounded:
-    if node.op is ops.INPUT:
-        value = given[node.attr("name")]
-        return Bounded(value, 0.0 if node.type.kind == "key" else magnitude(value))
-    if node.op is ops.CONST:
-        return Bounded(node.attr("value"), magnitude(node.attr("value")))
-    operands = [done[operand] for operand in node.operands]
-    value = meaning(node, [o.value for o in operands], dtype)
+def _largest(node: Node, value: Any, before: Sequence[Any]) -> Any:
+    """Return the largest magnitudes behind a value, given those behind its operands."""
+    if node.type.kind == "key":
+        return 0.0
     largest = magnitude(value)
     per_element = node.op.result in PER_ELEMENT
-    for operand in operands:
-        before = operand.largest
-        if not per_element or np.ndim(before) > np.ndim(value):  # of another shape: as a whole
-            before = np.max(before, initial=0.0)
+    for each in before:
+        if not per_element or np.ndim(each) > np.ndim(value):  # of another shape: as a whole
+            each = np.max(each, initial=0.0)
         try:
-            wider = np.maximum(largest, before)
+            wider = np.maximum(largest, each)
         except ValueError:
-            wider = np.maximum(largest, np.max(before, initial=0.0))
+            wider = np.maximum(largest, np.max(each, initial=0.0))
         if np.shape(wider) != np.shape(value):
-            wider = np.maximum(largest, np.max(before, initial=0.0))
+            wider = np.maximum(largest, np.max(each, initial=0.0))
         largest = wider
-    return Bounded(value, largest)
+    return largest
 
 
 def _wide(value: Any) -> Any:

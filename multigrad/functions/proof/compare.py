@@ -17,7 +17,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
 from ...lowering.emit import Emission, compile_source, emit_body
 from ...trace.derived.calls import drop_calls
-from .bounded import Bounded, run_bounded
+from .bounded import Bounded, magnitude, run_all_bounded
 from .samples import Sample, is_float
 
 Array = Any
@@ -75,9 +75,7 @@ def run_graphs(
     given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers}
     if key is not None:
         given["key"] = key
-    found: list[Bounded] = []
-    for graph in graphs:
-        found += run_bounded(drop_calls(graph), given, dtype)
+    found = run_all_bounded([drop_calls(graph) for graph in graphs], given, dtype)
     return dict(zip(names, found, strict=True))
 
 
@@ -188,7 +186,9 @@ def find_difference(
         if found.shape != expected.shape:
             shapes = (f"of shape {found.shape}", f"of shape {expected.shape}")
             return Difference(what, (), *shapes, sample)
-        off = judge.find_off(found, expected, 0.0 if bounded is None else bounded.largest)
+        off = judge.find_off(found, expected, 0.0 if bounded is None else magnitude(expected))
+        if off.any() and bounded is not None:
+            off = judge.find_off(found, expected, bounded.largest)
         if off.any() and forgive is not None and is_float(found):
             off = forgive(name, found, expected, off)
         if off.any():
