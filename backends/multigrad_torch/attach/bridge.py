@@ -37,7 +37,7 @@ def share(x: torch.Tensor) -> np.ndarray[Any, Any]:
 def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:
     """Return a copy of a NumPy array as a tensor; bfloat16 (ml_dtypes) keeps its dtype."""
     x = np.array(x)  # a copy of its own: torch writes in place
-    if x.dtype.name == "bfloat16":
+    if x.dtype.kind == "V" and x.dtype.name == "bfloat16":  # to name a dtype takes NumPy long
         return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(x)
 

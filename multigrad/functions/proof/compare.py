@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -208,10 +209,16 @@ def find_dtype(
         found = original.get(name)
         if found is None or name not in shown:
             continue
-        if HOLDING.get(found.dtype.name, found.dtype.name) != dtype:
+        if _name_of(found.dtype) != dtype:
             words = f"of {found.dtype.name}", f"of {dtype}"
             return Difference(shown[name], (), *words, sample)
     return None
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    """Return the name that graphs have for a dtype; NumPy makes it anew each time."""
+    return HOLDING.get(dtype.name, dtype.name)
 
 
 def are_equal(original: Mapping[str, Any], lowered: Mapping[str, Any]) -> bool:
