@@ -55,9 +55,7 @@ def run_bounded(graph: Graph, given: Mapping[str, Any], dtype: Any) -> list[Boun
     return run_all_bounded([graph], given, dtype)
 
 
-def run_all_bounded(
-    graphs: Sequence[Graph], given: Mapping[str, Any], dtype: Any
-) -> list[Bounded]:
+def run_all_bounded(graphs: Sequence[Graph], given: Mapping[str, Any], dtype: Any) -> list[Bounded]:
     """Run graphs that share nodes, each of these once."""
     values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
