@@ -49,6 +49,16 @@ def test_import_loads_no_framework_and_nothing_it_does_not_need_yet(tmp_path: Pa
     assert not brought & {*FRAMEWORKS, *NEEDED_LATER}
 
 
+def test_an_activation_loads_scipy_only_where_its_rule_computes_with_it(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+import multigrad as xg
+act = xg.activation("Heaviside", "triangular")
+xg.vjp(act, np.ones(3, np.float32))
+"""
+    assert "scipy.special" not in loaded_after(code, tmp_path)
+
+
 def test_assertions_for_other_suites_load_no_pytest(tmp_path: Path) -> None:
     assert not loaded_after("import multigrad.testing", tmp_path) & {"pytest", "hypothesis"}
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..ir.op import REQUIRED, Op
 from .numerics import Array, widened
+from .results import float_elementwise
 from .table import DECLARED, function
 
 Row = Callable[..., Any]
@@ -75,4 +76,9 @@ class _Asked:
         if row is None:
             raise AttributeError(f"no op is called xp.{name}: an op is made of others")
         self.parts[row] = None
-        return row.numpy
+        # Of a float its dtype is all that decides here; some meanings would load SciPy.
+        return _half if row.result is float_elementwise else row.numpy
+
+
+def _half(*operands: Array, **attrs: Any) -> Array:
+    return np.full((1, 1), 0.5)
