@@ -38,10 +38,11 @@ def is_whole(x: Any) -> bool:
     return isinstance(x, int) or "int" in str(getattr(x, "dtype", ""))
 
 
-def quotient(x: Tensor, other: Any) -> Tensor:
+def quotient(x: Tensor, other: Any, floor_divide: Any = xp.floor_divide) -> Tensor:
     """The quotient of integers, rounded towards zero."""
-    sign = xp.sign(other) if isinstance(other, Value) else 1 if other > 0 else -1
-    return xp.floor_divide(xp.abs(x), abs(other)) * xp.sign(x) * sign
+    below = floor_divide(x, other)  # not that of absolute values: the least integer has none
+    is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * other, x))
+    return xp.where(is_off, below + 1, below)
 
 
 def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:

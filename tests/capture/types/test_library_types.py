@@ -265,6 +265,21 @@ def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied() ->
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("divisor", [2, -2, 3, -7])
+def test_a_quotient_of_integers_is_right_of_the_least_one(divisor: int) -> None:
+    import torch
+
+    least = torch.tensor([-(2**31), -(2**31) + 1, 7, -7, -1, 0, 2**31 - 1], dtype=torch.int32)
+    for function in (
+        lambda x: torch.div(x, divisor, rounding_mode="trunc"),
+        lambda x: torch.div(x, torch.full_like(x, divisor), rounding_mode="trunc"),
+    ):
+        found, expected = captured(function, "torch")(least), function(least)
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.needs("torch")
 def test_a_mask_beside_a_number_that_is_given_stays_one() -> None:
     import torch
 

@@ -55,11 +55,8 @@ def identity(x: Tensor, /) -> Tensor:
 # --- along axes -----------------------------------------------------------------------------------
 def div(x: Tensor, y: Tensor) -> Tensor:
     """Of integers the quotient, rounded towards zero."""
-    if not (elementwise.is_whole(x) and elementwise.is_whole(y)):
-        return xp.divide(x, y)
-    below = floor_divide(x, y)
-    is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * y, x))
-    return xp.where(is_off, below + 1, below)
+    whole = elementwise.is_whole(x) and elementwise.is_whole(y)
+    return elementwise.quotient(x, y, floor_divide) if whole else xp.divide(x, y)
 
 
 def _along(function: Callable[..., Tensor], x: Tensor, axis: int, reverse: bool) -> Tensor:
