@@ -40,8 +40,8 @@ def settled(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(loss)
     def record(*args: Any, reduction: str, **options: Any) -> Tensor:
-        words = (options.pop(each.name, None) for each in older)
-        return loss(*args, reduction=reduction_of(*words, reduction), **options)
+        average, reduce = (options.pop(each.name, None) for each in older)
+        return loss(*args, reduction=reduction_of(average, reduce, reduction), **options)
 
     vars(record)["__signature__"] = inspect.Signature([*parameters, *older])
     return record
