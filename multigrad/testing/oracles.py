@@ -390,9 +390,6 @@ def assert_same_numbers(
         raise AssertionError(f"{what}: {wrong.sum()} of {wrong.size} differ\n" + "\n".join(rows))
 
 
-Array = Any
-
-
 def threefry(key: tuple[int, int], x: int, y: int) -> tuple[int, int]:
     """Threefry-2x32, 20 rounds (Salmon et al., 2011): a rotation after each, a key injection after
     four.

@@ -113,9 +113,6 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-Tensor = Any
-
-
 def strided(x: Tensor) -> Tensor:
     """Every second row of the transpose of a matrix; a view, where the framework has views."""
     if hasattr(x, "T"):

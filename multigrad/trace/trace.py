@@ -269,6 +269,7 @@ class Value(Answers):
         "__weakref__", "base", "is_certain", "made", "node", "notes", "trace", "twin", "views",
     )  # fmt: skip
     is_number = False  # that it stands for a Python number, though it is a tensor here
+    kind: type = float  # the class of that number
     __hash__ = Answers.__hash__
 
     def __init__(self, trace: Trace, node: Node) -> None:

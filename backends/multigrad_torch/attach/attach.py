@@ -111,6 +111,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         return (transformed if anywhere else eager)(x, *values)
 
     def apply_prepared(x: Tensor, *values: Any) -> Any:
+        assert prepare is not None
         if type(x) not in KINDS or transforms_active() or count_modes():
             return transformed(x, *values)
         if tracing_state() is not None:

@@ -107,7 +107,7 @@ def new_axis(index: Any) -> int | None:
     return place - len(items)
 
 
-def selected(x: Value, mask: Value) -> Any:
+def selected(x: Any, mask: Any) -> Any:
     """Return what torch selects by a mask of x's shape.
 
     Raises:
@@ -179,7 +179,7 @@ class Picked:
             raise self._refuse()
         kept = xp.where(mask, x, 0)
         if name == "sum":
-            return kept.sum()
+            return xp.sum(kept)
         dtype = x.node.type.dtype
         if dtype == T:
             dtype = x.trace.facts.get("dtype")

@@ -99,7 +99,6 @@ class Number:
 
     __slots__ = ()
     is_number = True
-    kind: type = float
 
     for _name in OPERATORS:
         locals()[f"__{_name}__"] = _numeric(f"__{_name}__")

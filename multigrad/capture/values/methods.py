@@ -174,7 +174,7 @@ def to(
     for given in args:
         x = places.as_tensor(x, given) if isinstance(given, Value) else x
         if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
-            dtype = (own_dtype(given) or given.dtype) if hasattr(type(given), "dtype") else given
+            dtype = _dtype_of(given) if hasattr(type(given), "dtype") else given
     result = x if dtype is None else cast(x, dtype)
     return copy_of(result) if copy or flags[1:] == [True] else result
 
@@ -192,7 +192,11 @@ def type_(x: Tensor, dtype: Any = None) -> Tensor:
 
 def type_as(x: Tensor, other: Tensor) -> Tensor:
     x = places.as_tensor(x, other) if isinstance(other, Value) else x
-    return cast(x, own_dtype(other) or other.dtype)
+    return cast(x, _dtype_of(other))
+
+
+def _dtype_of(x: Any) -> Any:
+    return own_dtype(x) or x.dtype
 
 
 def dim(x: Tensor) -> int:

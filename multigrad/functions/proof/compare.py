@@ -218,7 +218,8 @@ def find_dtype(
 @functools.cache
 def _name_of(dtype: Any) -> str:
     """Return the name that graphs have for a dtype; NumPy makes it anew each time."""
-    return HOLDING.get(dtype.name, dtype.name)
+    name = str(dtype.name)
+    return HOLDING.get(name, name)
 
 
 def are_equal(original: Mapping[str, Any], lowered: Mapping[str, Any]) -> bool:

@@ -135,6 +135,7 @@ def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph)
     if a.is_random or b.is_random or a.undifferentiable != b.undifferentiable:
         raise TypeError("its ways draw, or give gradients to other outputs")
     (test,) = drop_marks(drop_calls(Graph(trace.name, (), (guard,)))).outputs
+    assert test is not None
     taken = trace.value(test)
     ways = [dict(zip(each.wrt, drop_marks(each.backward).outputs, strict=True)) for each in (a, b)]
     wrt = tuple(name for name in a.inputs if any(name in way for way in ways))
@@ -145,7 +146,9 @@ def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph)
         ]
         gradients = []
         for name in wrt:
-            zero = xp.zeros_like(trace.value(a.forward.input(name))).node
+            x = a.forward.input(name)
+            assert x is not None
+            zero = xp.zeros_like(trace.value(x)).node
             gradients.append(_choose(trace, taken, *(way.get(name, zero) for way in ways)))
     return replace(
         a,
@@ -158,7 +161,7 @@ def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph)
     )
 
 
-def _choose(trace: Trace, taken: Value, a: Node, b: Node) -> Node:
+def _choose(trace: Trace, taken: Value, a: Node | None, b: Node | None) -> Node | None:
     """Return the one or the other of two alike.
 
     Raises:
@@ -167,6 +170,8 @@ def _choose(trace: Trace, taken: Value, a: Node, b: Node) -> Node:
     """
     if a is b:
         return a
+    if a is None or b is None:
+        raise TypeError("one of its ways returns nothing")
     own, other = a.type, b.type
     if (own.kind, own.dtype) != (other.kind, other.dtype):
         raise TypeError(f"its ways return {own} and {other}")
@@ -179,7 +184,7 @@ def _choose(trace: Trace, taken: Value, a: Node, b: Node) -> Node:
     return xp.where(taken, trace.value(a), trace.value(b)).node
 
 
-def _graph(a: Graph, b: Graph, outputs: Sequence[Node]) -> Graph:
+def _graph(a: Graph, b: Graph, outputs: Sequence[Node | None]) -> Graph:
     """Return a graph with the inputs and places of two."""
     inputs = tuple(dict.fromkeys((*a.inputs, *b.inputs)))
     locations = {**b.locations, **a.locations}

@@ -59,6 +59,11 @@ class WrittenRule(Protocol):
         """The same, with the defaults."""
         ...
 
+    @property
+    def own_ranges(self) -> Mapping[str, Any]:
+        """Which values its own params take."""
+        ...
+
     def _resolved_parts(self) -> tuple[Self, ...]:
         """Return the parts, names looked up now."""
         ...

@@ -173,14 +173,13 @@ class Activation(InNotebooks):
         in_force, met = self.in_force(), self._met
         assert in_force is not None
         is_fixed = are_numbers(values)
-        is_met = (
+        if (
             is_fixed
             and met is not None
             and met.values == values
             and met.specialization is in_force.specialization
             and met.draws is in_force.draws
-        )
-        if is_met:
+        ):
             return met
         self.check_values(in_force)
         if is_fixed:
@@ -214,20 +213,21 @@ class Activation(InNotebooks):
         up.
         """
         latest = self._latest
-        is_known = (
-            latest.entry is not None
-            and in_force is not None
-            and latest.in_force.specialization is in_force.specialization
-            and latest.in_force.draws is in_force.draws
-            and latest.kind is type(x)
-            and latest.dtype is x.dtype
-        )
-        if not is_known:
+        entry, known = latest.entry, latest.in_force
+        if (
+            in_force is None
+            or known is None
+            or entry is None
+            or known.specialization is not in_force.specialization
+            or known.draws is not in_force.draws
+            or latest.kind is not type(x)
+            or latest.dtype is not x.dtype
+        ):
             return self._look_up_anew(x, in_force)
         if not in_force.has_tensors and in_force is not self._met:  # a new number
             self._met = in_force
             return latest.call(x, *in_force.values)
-        entry, draws = latest.entry, in_force.draws
+        draws = in_force.draws
         if in_force.moves:
             function = hand_along(in_force, latest.call, self._look_up_anew)
         elif in_force.has_tensors:

@@ -62,9 +62,6 @@ def compare(actual: Array, expected: Bounded, tally: Tally) -> str:
     return f"{np.sum(wrong)} of {wrong.size} differ\n  " + "\n  ".join(rows)
 
 
-Array = Any
-QUIET = settings(
-    deadline=None,
     database=None,
     print_blob=False,
     suppress_health_check=[

@@ -251,8 +251,8 @@ def np_assigns_by_another_mask(g: Any, x: Any) -> Any:
     return g
 
 
-def np_sums_what_a_mask_picks(g: Any, x: Any) -> Any:
-    return g * g[x > 0].sum()
+def np_multiplies_what_a_mask_picks(g: Any, x: Any) -> Any:
+    return g * g[x > 0].prod()
 
 
 def np_exponentiates_what_a_mask_picks(g: Any, x: Any) -> Any:
@@ -285,7 +285,7 @@ REFUSED = {
     np_assigns_a_full_tensor_by_mask: "assigns to a part of a tensor.*xp.where",
     np_updates_what_may_be_a_view: r"may be a view or a copy.*clone\(\)",
     np_assigns_by_another_mask: "assigns what one mask picks to another place.*xp.where",
-    np_sums_what_a_mask_picks: "indexes a tensor by a mask.*xp.where",
+    np_multiplies_what_a_mask_picks: "indexes a tensor by a mask.*xp.where",
     np_exponentiates_what_a_mask_picks: "indexes a tensor by a mask",
     np_writes_outside: "write into a ndarray that the rule did not get or make.*result",
     np_leaves_undefined: "where= and without out=.*np.where",

@@ -17,7 +17,7 @@ from multigrad.capture.indexing import indexing
 from multigrad.capture.meanings import composites, places
 from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.extremes import Extremes
-from multigrad.capture.meanings.parts import length, rank
+from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.graph.ir.types import INT32, INT64, WHOLE
 from multigrad.trace.trace import Value, cast, cast_node, lift
 from multigrad.trace.xp import all as xp
@@ -150,7 +150,7 @@ def equal(input: Tensor, other: Tensor) -> Any:
         x if isinstance(x, Value) else places.as_tensor(x, y)
         for x, y in ((input, other), (other, input))
     )
-    return tuple(a.shape) == tuple(b.shape) and xp.all(xp.equal(a, b))
+    return shape_of(a) == shape_of(b) and xp.all(xp.equal(a, b))
 
 
 def allclose(
