@@ -62,6 +62,8 @@ def compare(actual: Array, expected: Bounded, tally: Tally) -> str:
     return f"{np.sum(wrong)} of {wrong.size} differ\n  " + "\n  ".join(rows)
 
 
+QUIET = settings(
+    deadline=None,
     database=None,
     print_blob=False,
     suppress_health_check=[

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ir.op import Op, Refused
 from ..composites import composite
-from ..numerics import Array, wide
+from ..numerics import Array, wide, widened
 from ..properties import ABOVE_ZERO, REALS, added, carried, doubled, linear, product, quotient
 from ..results import elementwise
 from ..table import Cotangents, Number, function, op, zero
@@ -141,6 +141,15 @@ def reciprocal(xp: Any, x: Any) -> Any:
     return 1.0 / x
 
 
+@widened
+def cube_root(x: Array) -> Array:
+    """NumPy's, and a step of Newton's: without AVX-512 it is the C library's, off by 1.5 eps."""
+    y = np.cbrt(x)
+    with np.errstate(all="ignore"):
+        refined = y - (y - x / (y * y)) / 3
+    return np.where((y != 0) & np.isfinite(y), refined, y).astype(x.dtype)
+
+
 def cbrt(xp: Any, x: Any) -> Any:
     size = xp.abs(x)
     root = xp.pow(size, 1 / 3)
@@ -181,7 +190,7 @@ RECIPROCAL = composite(
     on_bools=OF_NUMBERS,
     domain=ABOVE_ZERO,
 )
-CBRT = function("cbrt", wide(np.cbrt), cbrt_vjp, "The cube root.", domain=ABOVE_ZERO, made_of=cbrt)
+CBRT = function("cbrt", cube_root, cbrt_vjp, "The cube root.", domain=ABOVE_ZERO, made_of=cbrt)
 
 # --- the larger, the smaller, and signs --------------------------------------------------------
 
