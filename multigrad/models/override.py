@@ -115,6 +115,8 @@ class Overridden(Generic[P, R]):
             raise RuleTypeError("rules that read weights act on functions of jax")
         if self._captured is None:
             parts = parts_of(self.rules)
+            for _, rule in parts:
+                over(rule)  # one that reads layers is refused: a graph has none
             make = functools.partial(captured, self.function, [part for part, _ in parts])
             self._captured = Following([rule for _, rule in parts], make)
         return self._captured.now()

@@ -26,7 +26,7 @@ ORACLE = """
 import sys
 import numpy as np
 import keras
-from multigrad.bench.runners.on_keras import Step
+from multigrad.bench.rivals.in_keras import Step
 
 generator = np.random.default_rng(0)
 x = generator.normal(size=(6, 4)).astype("float32")

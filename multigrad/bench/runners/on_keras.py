@@ -10,14 +10,13 @@ numbers.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,24 +28,7 @@ from ..contests import Contest, contest_to_document
 from ..fits import Workload
 from ..harness import keep_memory
 from ..measure import run_clocked_race
-
-Tensor: TypeAlias = Any
-
-native = importlib.import_module(f".in_{keras.config.backend()}", __package__)
-step = native.RIVALS["Heaviside", "triangular"]["hand-written"]
-
-
-class Step(keras.layers.Layer):
-    """A step with the triangular surrogate gradient."""
-
-    def call(self, inputs: Tensor) -> Tensor:
-        """Return 1 where the inputs are positive."""
-        return step(inputs)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Return the inputs' shape."""
-        return input_shape
-
+from ..rivals.in_keras import Step
 
 CLASSES = 10
 # the first epoch compiles; on jax the second one may again, for what the first has put elsewhere

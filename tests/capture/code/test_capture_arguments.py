@@ -158,8 +158,6 @@ REFUSED: dict[str, Any] = {
     "rounding": lambda a: a.div(2, rounding_mode="nearest"),
     "a memory format": lambda a: a.to(memory_format="channels_last"),
     "reshape in another order": lambda a: np.reshape(a, (3, 2), order="F"),
-    "where of a sum": lambda a: np.sum(a, where=a > 0),
-    "a start of a sum": lambda a: np.sum(a, initial=1.0),
     "casting": lambda a: np.add(a, 1, casting="unsafe"),
     "a mode of take": lambda a: np.take(a, [9], mode="clip"),
     "several quantiles": lambda a: np.quantile(a, [0.1, 0.5]),

@@ -55,7 +55,7 @@ def indexes_by_a_tensor(ctx, grad_out, tin):
 
 
 def picks_by_mask(ctx, grad_out, tin):
-    return grad_out * grad_out[tin > 0].mean()  # here
+    return grad_out * grad_out[tin > 0].max()  # here
 
 
 def assigns_by_a_tensor(ctx, grad_out, tin):
