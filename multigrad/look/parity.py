@@ -272,7 +272,7 @@ def _compare(
         same = bool(np.array_equal(found, expected))
         problem = "" if same else "it differs"
         return row(ok=same, max_ulp=0.0, max_abs=0.0, allowed=0.0, problem=problem)
-    error, allowed = margins(found, expected, bounded.largest, ROUNDINGS)
+    error, allowed = margins(found, expected, bounded.largest, ROUNDINGS, flushed=np.maximum)
     off = are_off(error, allowed)
     with np.errstate(all="ignore"):
         mine = found.astype(np.float64)

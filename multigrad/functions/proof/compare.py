@@ -102,6 +102,7 @@ def margins(
     eps: float = 0.0,
     half: bool = False,
     overflows: bool = True,
+    flushed: Callable[..., Array] = np.add,
 ) -> tuple[Array, Array]:
     """Return how far each float is from what is expected, and how far it may be: some roundings of
     the largest value on the way, and what is flushed to zero.
@@ -111,6 +112,7 @@ def margins(
         eps: of the coarsest dtype on the way; a wider result holds what was rounded there.
         half: whether half of the digits are enough, beside that.
         overflows: whether inf is right where what is expected is too large for the dtype.
+        flushed: how the smallest normal number, below which all may be flushed, is counted in.
     """
     import ml_dtypes
 
@@ -121,7 +123,7 @@ def margins(
         meant = wide.astype(found.dtype).astype(np.float64) if overflows else wide
         equal = (mine == meant) | (np.isnan(mine) & np.isnan(wide))
         allowed = roundings * eps * np.broadcast_to(largest, wide.shape)
-        allowed = allowed + float(limits.smallest_normal)
+        allowed = flushed(allowed, float(limits.smallest_normal))
         if half and eps < 1e-3:
             alike = np.sqrt(eps) * np.minimum(np.abs(mine), np.abs(wide))
             allowed = np.maximum(allowed, alike)
