@@ -239,6 +239,19 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     return paddle.where(equal(b, 0), a / b, whole)
 
 
+# A number beside a tensor is made one of its dtype before they are computed on.
+@aligned
+def fmax(a: Tensor, b: Tensor) -> Tensor:
+    larger = paddle.where(paddle.isnan(b), a, paddle.maximum(a, b))
+    return paddle.where(paddle.isnan(a), b, larger)
+
+
+@aligned
+def fmin(a: Tensor, b: Tensor) -> Tensor:
+    smaller = paddle.where(paddle.isnan(b), a, paddle.minimum(a, b))
+    return paddle.where(paddle.isnan(a), b, smaller)
+
+
 @widened
 def exp(x: Tensor) -> Tensor:
     # paddle.exp (3.3, CPU) ends at 3e-39 (float64: 6e-309), for minus infinity too.
@@ -287,6 +300,28 @@ def result_shape(a: Tensor, b: Tensor) -> Any:
 
 def stop_gradient(x: Tensor) -> Tensor:
     return x.detach()
+
+
+@aligned
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    gap = where(equal(a, b), 0.0, -paddle.abs(a - b))
+    return paddle.maximum(a, b) + paddle.log1p(exp(gap))
+
+
+def times_log(a: Tensor, b: Tensor, log: Callable[[Tensor], Tensor]) -> Tensor:
+    """a log(b), which is 0 where a is, unless b is NaN."""
+    none = equal(a, 0) & ~paddle.isnan(b)
+    return where(none, 0.0, a * log(where(none, 1.0, b)))
+
+
+@aligned
+def xlogy(a: Tensor, b: Tensor) -> Tensor:
+    return times_log(a, b, paddle.log)
+
+
+@aligned
+def xlog1py(a: Tensor, b: Tensor) -> Tensor:
+    return times_log(a, b, paddle.log1p)
 
 
 maximum, minimum = aligned(paddle.maximum), aligned(paddle.minimum)
