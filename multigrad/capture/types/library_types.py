@@ -349,7 +349,7 @@ class LibraryTypes:
         tells.
         """
         answer = None if self._oracle() is None else self._answer(function, args, kwargs)
-        return answer[0] if answer else None
+        return answer[0] if answer and answer[0][0] else None
 
     def normal(self, dtype: str) -> str:
         """Return a dtype as nodes have it: T, where it is the input's."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -387,3 +388,47 @@ def test_draws_have_the_dtype_that_is_asked_for(dtype: str) -> None:
     ):
         found = captured(noisy, "torch").keyed(0)(x)
         assert found.dtype == noisy(x).dtype and (found != 0).any()
+
+
+@pytest.mark.needs("torch")
+def test_what_a_library_answers_does_not_depend_on_the_warnings_that_are_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")
+    torch: Any = import_module("torch")
+    x, thirds = torch.tensor([1.0, 2.0]), np.full((2, 1), 1 / 3)
+
+    def meets_an_array(x: Any) -> Any:
+        return torch.add(x, x) + thirds  # NumPy warns of the protocol by which torch takes it
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        strict = xg.function(meets_an_array, native=False, dialect="torch")(x)
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(strict, meets_an_array(x))
+        lenient = xg.function(meets_an_array, native=False, dialect="torch")(x)
+        torch.testing.assert_close(lenient, strict)
+
+
+@pytest.mark.needs("torch")
+def test_an_array_of_numpys_that_torch_code_makes_is_a_constant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # torch takes no array beside a gradient
+    torch: Any = import_module("torch")
+    function = xg.function(lambda x: torch.exp(x) * np.full(2, 0.5), native=False)
+    assert function(torch.zeros(2)).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_identity_that_a_factor_needs_has_the_dtype_of_the_matrix(dtype: str) -> None:
+    torch: Any = import_module("torch")
+    matrix = torch.tensor([[4.0, 1.0], [1.0, 3.0]], dtype=getattr(torch, dtype))
+    for function in (
+        lambda a: torch.linalg.lu(a)[1] @ torch.linalg.lu(a)[2],
+        lambda a: torch.cholesky_inverse(torch.linalg.cholesky(a)),
+    ):
+        got = xg.function(function, native=False)(matrix)
+        assert got.dtype == matrix.dtype
+        torch.testing.assert_close(got, function(matrix))

@@ -43,7 +43,7 @@ def unpacked(packed: Tensor) -> tuple[Tensor, Tensor]:
     count = min(rows, columns)
     lower = xp.tril(xp.getitem(packed, (..., slice(None), slice(0, count))), -1)
     upper = xp.triu(xp.getitem(packed, (..., slice(0, count), slice(None))))
-    return lower + np.eye(rows, count), upper
+    return xp.where(np.eye(rows, count, dtype=bool), 1.0, lower), upper
 
 
 def permutation_matrix(places: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
 
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
     """The inverse of a matrix by its factor."""
-    return cholesky_solve(np.eye(length(factor, -1)), factor, upper)
+    diagonal = np.eye(length(factor, -1), dtype=bool)
+    return cholesky_solve(xp.where(diagonal, 1.0, xp.zeros_like(factor)), factor, upper)
 
 
 # --- systems --------------------------------------------------------------------------------------
