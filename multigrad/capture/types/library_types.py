@@ -86,7 +86,7 @@ NOT_ASKED = re.compile(
 COMPUTES_IN = ("dtype", "preferred_element_type")
 # Calls whose dtype is that of the result alone.
 GIVES_DTYPE = re.compile(
-    r"_like$|^new_|cast|one_hot"
+    r"_like$|^new_|cast|one_hot|count_nonzero"
     r"|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
 )
 # On floats and numbers these follow the floats, in every library.

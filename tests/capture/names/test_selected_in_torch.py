@@ -94,3 +94,13 @@ def test_a_gradient_that_torch_divides_among_equal_elements_is_not_derived() -> 
 
     with pytest.raises(xg.TraceError, match="derives"):
         xg.function(largest)(X)
+
+
+def test_places_of_running_extremes_are_exact_above_what_float32_counts() -> None:
+    def last_places(x: Any) -> Any:
+        return torch.cummax(x, 0).indices[-3:]
+
+    x = torch.zeros(2**24 + 4, dtype=torch.int8)
+    x[-3] = 1
+    places = xg.function(last_places, native=False)(x)
+    assert places.tolist() == last_places(x).tolist()

@@ -311,6 +311,15 @@ def test_cross_entropy_of_tensorflow_in_16_bits_is_computed_in_float32() -> None
 
 
 @pytest.mark.needs("tensorflow")
+def test_the_dtype_of_a_count_is_not_that_of_what_is_counted() -> None:
+    import tensorflow as tf
+
+    x = tf.constant([0.0, 0.5, -0.25])
+    count = captured(lambda x: tf.math.count_nonzero(x, dtype=tf.int32), "tensorflow")(x)
+    assert (count.numpy(), count.dtype) == (2, tf.int32)
+
+
+@pytest.mark.needs("tensorflow")
 def test_a_constant_of_tensorflow_keeps_all_digits() -> None:
     import tensorflow as tf
 

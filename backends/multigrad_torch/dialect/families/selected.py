@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from multigrad.capture.code.names import handlers
@@ -19,7 +18,7 @@ from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.extremes import Extremes
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.graph.ir.types import INT32, INT64, WHOLE
-from multigrad.trace.trace import Value, cast, cast_node, lift
+from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
 from ..schemas import TENSOR, TORCH
@@ -96,13 +95,9 @@ def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
         values = cumulate(input, axis)
 
         def find() -> Value:
-            count = length(input, axis)
-            after = (1,) * ((input.ndim - axis if axis >= 0 else -axis) - 1)
-            numbers = lift(input.trace, np.arange(count).reshape(-1, *after))
-            steps = input.trace.value(cast_node(numbers, INT64))
+            steps = xp.cumsum(xp.ones_like(input, INT64), axis) - 1  # of integers, exact
             is_met = xp.logical_or(xp.equal(input, values), xp.isnan(input))
-            latest = xp.cummax(cast(xp.where(is_met, steps, 0), "float32"), axis)
-            return cast(latest, INT64)
+            return xp.cummax(xp.where(is_met, steps, 0), axis)
 
         return Extremes(values, find)
 
