@@ -17,8 +17,8 @@ from typing import Any
 import keras
 
 from ..backend.contract import Backend
-from ..capture.code.signature import read_params as read_given
 from ..errors import MultigradError, RuleError
+from ..graph.support.fixed import read_params as read_given
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import check_float, find_lacking
 from ..lowering.names import ActivationName

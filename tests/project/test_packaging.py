@@ -49,6 +49,16 @@ def test_import_loads_no_framework_and_nothing_it_does_not_need_yet(tmp_path: Pa
     assert not brought & {*FRAMEWORKS, *NEEDED_LATER}
 
 
+def test_an_activation_is_made_before_anything_that_captures_rules_is_loaded(
+    tmp_path: Path,
+) -> None:
+    code = 'import multigrad as xg; act = xg.activation("Heaviside")'
+    brought = {name for name in loaded_after(code, tmp_path) if name.startswith("multigrad.")}
+    late = ("multigrad.capture", "multigrad.functions", "multigrad.rules.model.rule")
+    assert "multigrad.rules.in_force.activation" in brought
+    assert not {name for name in brought if name.startswith(late)}
+
+
 def test_an_activation_loads_scipy_only_where_its_rule_computes_with_it(tmp_path: Path) -> None:
     code = """
 import numpy as np

@@ -202,27 +202,6 @@ def _wrong(rule: str, param: Param, value: Any) -> RuleTypeError:
     return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {given}")
 
 
-_WORDS = {str}
-
-
-def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the params given to a rule as a dict of their own.
-
-    Raises:
-        RuleTypeError: they are no mapping of names to values.
-    """
-    if params is None:
-        return {}
-    if type(params) is dict and _WORDS.issuperset(map(type, params)):  # each `use` asks
-        return params.copy()
-    if not isinstance(params, Mapping) or any(not isinstance(name, str) for name in params):
-        raise RuleTypeError(
-            f"params are a dict, such as {{'width': 1.0}}, got {type(params).__name__} "
-            f"{params!r:.40}"
-        )
-    return dict(params)
-
-
 def unknown_param(rule: str, name: str, known: list[str]) -> RuleTypeError:
     """Return the error for a parameter that the rule does not take."""
     listing = f"it takes {', '.join(known)}" if known else "it takes no params"

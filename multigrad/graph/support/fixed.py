@@ -1,8 +1,13 @@
-"""What people may look at, but change elsewhere: params, as a dict that says where."""
+"""Params as they are given, and as a dict that people may look at, but change elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
+
+from ...errors import RuleTypeError
+
+_WORDS = {str}
 
 
 class FixedParams(dict[str, Any]):
@@ -26,3 +31,21 @@ class FixedParams(dict[str, Any]):
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
+
+
+def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the params given to a rule as a dict of their own.
+
+    Raises:
+        RuleTypeError: they are no mapping of names to values.
+    """
+    if params is None:
+        return {}
+    if type(params) is dict and _WORDS.issuperset(map(type, params)):  # each `use` asks
+        return params.copy()
+    if not isinstance(params, Mapping) or any(not isinstance(name, str) for name in params):
+        raise RuleTypeError(
+            f"params are a dict, such as {{'width': 1.0}}, got {type(params).__name__} "
+            f"{params!r:.40}"
+        )
+    return dict(params)

@@ -4,7 +4,9 @@ an error that names the right one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from ...errors import suggest
@@ -34,6 +36,24 @@ def namespace(
         return list(known)
 
     return get_name, list_names
+
+
+def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
+    """Return `__getattr__` and `__dir__` of a package whose files load when a name of theirs is
+    first asked for.
+
+    Args:
+        package: its name.
+        names: what is asked of each file.
+    """
+    files = {name: file for file, known in names.items() for name in known}
+
+    def load(name: str) -> Any:
+        value = getattr(import_module(f"{package}.{files[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return namespace(package, files, load)
 
 
 def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:

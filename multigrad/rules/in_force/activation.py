@@ -10,17 +10,15 @@ import itertools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Never, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use
-from ...capture.code.signature import read_params
-from ...functions.calls.arguments import flatten
-from ...functions.calls.binding import Entry
-from ...graph.support.fixed import FixedParams
+from ...errors import RuleError
+from ...graph.support.fixed import FixedParams, read_params
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.typed import Axes, Over
-from ...lowering.forwards import Forward
+from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
 from ...trace.scope.draws import FREE
@@ -28,14 +26,14 @@ from ...trace.scope.present import at_present, hand_along, is_handed_along
 from ...trace.scope.ranks import CHECKED, note_applied
 from ...trace.scope.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
 from ...trace.scope.regions import is_of_then
+from ...trace.scope.rules import CURRENT, RuleInForce
 from ...trace.trace import Value, dtype_name
-from .. import registry
-from ..context import CURRENT, RuleInForce, apply_now
-from ..model.forwards_of_code import ForwardOfCode, as_forward
-from ..model.misplaced import refuse_misplaced
+from .. import model
 from ..model.names import Epoch
-from ..model.rule import Rule, read_number, rule_over
-from ..model.under import forward_on, put_under
+
+if TYPE_CHECKING:
+    from ...functions.calls.binding import Entry
+    from ..model.rule import Rule
 
 Tensor = Any
 T = TypeVar("T")
@@ -63,7 +61,11 @@ class Activation(InNotebooks):
         at_zero: float | None = None,
         threshold: float | None = None,
     ) -> None:
-        self.forward: Forward = as_forward(forward, at_zero, threshold)
+        self.forward: Forward = (
+            find_forward(forward, at_zero, threshold)
+            if isinstance(forward, str)
+            else model.as_forward(forward, at_zero, threshold)
+        )
         self._rule = rule
         self._params = read_params(params)
         # Equal keys mean the same backward under the same active rules.
@@ -96,7 +98,7 @@ class Activation(InNotebooks):
         # What was looked up here stays here: a copy, in this process or another, looks it up
         # itself.
         forward = self.forward
-        named = forward if isinstance(forward, ForwardOfCode) else forward.name
+        named = forward.name if type(forward) is Forward else forward
         return Activation, (named, self._rule, self._params)
 
     def of_then(self) -> Activation:
@@ -112,12 +114,12 @@ class Activation(InNotebooks):
         """Return the own rule, looked up by today's registry; None where `use` decides."""
         if self._rule is None:
             if self._params:
-                raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
+                raise RuleError(f"params {sorted(self.params)} need a rule to take them")
             return None
         epoch = Epoch.number  # first: a name that changes meanwhile is looked up again
         if self._own.epoch != epoch:
             with reading() as found:
-                in_force = apply_now(self._rule, self._params)
+                in_force = model.apply_now(self._rule, self._params)
             self._own = Own(epoch, in_force, names_in(found))
         return self._own.in_force
 
@@ -190,7 +192,7 @@ class Activation(InNotebooks):
         """Check that a rule takes the values that `call_with` is given."""
         now = in_force.specialization.runtime
         if now != self.runtime:
-            raise registry.RuleError(
+            raise RuleError(
                 f"rule {in_force.specialization.rule.name!r} took the params {list(self.runtime)} "
                 f"and was registered anew with {list(now)}: assign it to the layer again"
             )
@@ -203,7 +205,7 @@ class Activation(InNotebooks):
             note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
         bound_rule = at_present(in_force, backend).bound_rule
         leaves = (x, *bound_rule.values)
-        entry = put_under(bound_rule.specialization, self.forward)._entry_on(backend, leaves)
+        entry = model.put_under(bound_rule.specialization, self.forward)._entry_on(backend, leaves)
         y = entry.run(leaves, in_force.draws)
         self.tell_drawn(backend, in_force, x)
         return y
@@ -254,7 +256,7 @@ class Activation(InNotebooks):
         present = at_present(in_force, backend)
         specialization, draws = in_force.specialization, in_force.draws
         leaves = (x, *present.values)
-        entry = put_under(specialization, self.forward)._entry_on(backend, leaves)
+        entry = model.put_under(specialization, self.forward)._entry_on(backend, leaves)
         if asks or specialization.reads or (in_force.moves and not is_handed_along(backend)):
             y = entry.run(leaves, draws)
             self.tell_drawn(backend, in_force, x)
@@ -294,16 +296,16 @@ class Activation(InNotebooks):
         for lookup in self._own.lookups:
             note_name(lookup.name, lookup.number)
         if in_force is None:
-            return put_under(None, self.forward)._inline(*flatten((x,), {}))
+            return model.record_under(None, self.forward, x)
         in_force = at_present(in_force)
-        numbers = [read_number(value) for value in in_force.values]
+        numbers = [model.read_number(value) for value in in_force.values]
         if None in numbers:
             advice = x.trace.words.advise("give the param to the function as an argument")
             raise x.trace.error(
                 f"applies a rule under a param that is known at run time only{advice}"
             )
         specialization = in_force.specialization
-        output = put_under(specialization, self.forward)._inline(*flatten((x, *numbers), {}))
+        output = model.record_under(specialization, self.forward, x, *numbers)
         if specialization.draws:
             look_up(RULE_IN_FORCE)  # its key seeds an own rule too
             if in_force.counter is not None:
@@ -361,17 +363,17 @@ def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
     """Return the activation without a rule for tensors like x: the framework's own, with its own
     derivative.
     """
-    if isinstance(forward, ForwardOfCode):
+    if type(forward) is not Forward and isinstance(forward, model.ForwardOfCode):
         return forward.function
     if not forward.differentiable:
-        return put_under(None, forward)._entry_on(backend, (x,)).bound(x, (), FREE)
+        return model.put_under(None, forward)._entry_on(backend, (x,)).bound(x, (), FREE)
     key = (backend.name, forward.name)
     if key not in _lacking:
         subject = f"activation {forward.name!r}"
         _lacking[key] = find_lacking(subject, backend, forward.graph())
     if _lacking[key]:
         refuse_lacking(_lacking[key], dtype_name(x.dtype))
-    return forward_on(backend, forward)
+    return model.forward_on(backend, forward)
 
 
 def activation(
@@ -423,5 +425,7 @@ def activation(
         GradientError: there; its output has not the input's shape and dtype.
     """
     if others:
-        raise refuse_misplaced(activation, "activation", rule, others)
-    return Activation(forward, rule_over(rule, over, axis_name), params, at_zero, threshold)
+        raise model.refuse_misplaced(activation, "activation", rule, others)
+    if over is not None or axis_name is not None:
+        rule = model.rule_over(rule, over, axis_name)
+    return Activation(forward, rule, params, at_zero, threshold)

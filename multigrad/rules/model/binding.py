@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...backend.tensors.values import concrete_number
-from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value, read_params
+from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from ...errors import RuleTypeError
 from ...graph.support.addresses import is_address
+from ...graph.support.fixed import read_params
 from ...trace.scope.identity import function_key, items_key, owners_of
 from ...trace.scope.moving import Moving
 from .codes import code_of

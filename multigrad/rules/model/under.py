@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
 from ...errors import TraceError
-from ...functions.calls.arguments import Layout, Leaf, lay_out
+from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.recipe import Recipe, Recorded, Variant
 from ...functions.function import Function
 from ...functions.proof.samples import calling
@@ -255,3 +255,8 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
             function.variants = specialization.variants.setdefault(forward.name, function.variants)
         function = known.setdefault(forward.name, function)
     return function
+
+
+def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
+    """Record a rule under an activation, of the input and the run-time params, in a capture."""
+    return put_under(specialization, forward)._inline(*flatten(inputs, {}))
