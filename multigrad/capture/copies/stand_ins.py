@@ -23,6 +23,7 @@ from ..indexing.indexing import Picked
 from ..meanings.creation import creators
 from ..meanings.matrices import scipy
 from ..symbols.classes import get_attribute, has_attribute, identity_of, is_instance, type_of
+from ..symbols.items import among_numbers, rounded
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 
 TENSORS = (Value, Picked)
@@ -46,9 +47,9 @@ def _extreme(
 ) -> Any:
     values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
     if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
-        result = functools.reduce(symbolic, values)
-        numbers = all(not isinstance(v, Value) or v.is_number for v in values)
-        return result.as_number() if numbers and result.node.type.kind == "tensor" else result
+        if all(not isinstance(v, Value) or v.is_number for v in values):
+            return functools.reduce(functools.partial(among_numbers, symbolic), values)
+        return functools.reduce(symbolic, values)
     return plain(*args, **kwargs)
 
 
@@ -73,7 +74,9 @@ def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args
     """Call a function of `math`; on a symbolic scalar, record what it means."""
     scalars = [a for a in args if isinstance(a, Value) and a.node.type.kind == "scalar"]
     if any(isinstance(a, Value) and a.is_number for a in args):
-        return symbolic(*args).as_number()
+        if function in (math.ceil, math.floor, math.trunc):
+            return rounded(symbolic, *args)
+        return among_numbers(symbolic, *args, divides=True)
     return symbolic(*args) if scalars else function(*args)
 
 

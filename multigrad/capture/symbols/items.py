@@ -1,7 +1,7 @@
 """What `x.item()` gives: a Python number, which stays a tensor without axes in the graph.
 
-Arithmetic goes on with it, in the dtype of the function's tensors; where Python needs the number
-itself, that is refused.
+Arithmetic goes on with it, of integers in 64 bits, of floats in the dtype of the function's
+tensors; where Python needs the number itself, that is refused.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from ...graph import ops
 from ...graph.ir.graph import Node
-from ...graph.ir.types import BOOL, FLOATS, SCALAR_SHAPE, WHOLE, T
+from ...graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, SCALAR_SHAPE, WHOLE, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import needed_shapes
 from ...trace.axes import known_shape
-from ...trace.trace import NeedsConcrete, Value, cast
+from ...trace.trace import NeedsConcrete, Value, cast, cast_node
 from ...trace.xp import all as xp
 
-FRACTIONS = ("truediv", "pow")
+DIVIDING = ("truediv", "rtruediv", "pow", "rpow")
 OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
@@ -32,8 +32,8 @@ def item(x: Any) -> Any:
             raise NeedsConcrete(*needed_shapes(x.node))
         if math.prod(shape) == 1:
             one = x if shape == () else xp.reshape(x, ())
-            if type_.dtype in WHOLE:  # exact up to 2^24, and wide enough where the floats are not
-                return cast(one, "float32").as_whole()
+            if type_.dtype in WHOLE:
+                return x.trace.value(cast_node(one.node, INT64)).as_whole()
             one = xp.stop_gradient(one)
             return one if type_.dtype == BOOL else cast(one, T).as_number()
     return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
@@ -71,22 +71,61 @@ def _numeric(name: str) -> Any:
     plain = getattr(Value, name)
 
     def operate(self: Any, *others: Any) -> Any:
-        result: Any = plain(self, *others)
-        is_tensor = any(isinstance(other, Value) and not is_number(other) for other in others)
-        if is_tensor or not isinstance(result, Value):
-            return result
-        whole = name.strip("_").removeprefix("r") not in FRACTIONS and all(
-            map(_is_whole, (self, *others))
-        )
-        return result.as_whole() if whole else result.as_number()  # type: ignore[attr-defined]
+        if not all(
+            isinstance(x, int | float) or (isinstance(x, Value) and is_number(x)) for x in others
+        ):
+            return plain(self, *others)
+        power = others[0] if others and name == "__pow__" else -1
+        divides = name.strip("_") in DIVIDING and not (type(power) is int and power >= 0)
+        return among_numbers(plain, self, *others, divides=divides)
 
     operate.__name__ = operate.__qualname__ = name
     return operate
 
 
-def _is_whole(other: Any) -> bool:
-    kind = other.kind if isinstance(other, Number) else type(other)
-    return kind is int
+def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
+    """Return what a function of Python's numbers gives: of integers alone one, without rounding.
+
+    Args:
+        divides: it gives a float of integers, too.
+    """
+    whole = not divides and all(map(is_whole, numbers))
+    result = record(*(number if whole else _in_floats(number) for number in map(_bare, numbers)))
+    if not isinstance(result, Value) or result.node.type.kind != "tensor":
+        return result
+    return result.as_whole() if whole else result.as_number()  # type: ignore[attr-defined]
+
+
+def rounded(record: Any, number: Any) -> Any:
+    """Return the integer that a function of Python's makes of a number."""
+    if number.kind is int:
+        return number
+    result = record(_bare(number))
+    return number.trace.value(cast_node(result.node, INT64)).as_whole()
+
+
+def _bare(number: Any) -> Any:
+    """Return the tensor that stands for a number, which a library promotes as such."""
+    return number.trace.value(number.node) if isinstance(number, Number) else number
+
+
+def _in_floats(number: Any) -> Any:
+    """Return an integer's tensor as Python's float, which 16 bits would not hold."""
+    if not isinstance(number, Value) or number.node.type.dtype not in WHOLE:
+        return number
+    own = number.trace.facts.get("dtype")
+    if own is None:
+        raise NeedsConcrete("dtype")
+    return cast(number, "float32" if own in (*FLOATS_OF_16_BITS, "float32") else "float64")
+
+
+def is_whole(number: Any) -> bool:
+    """Return whether a number of Python's is an integer."""
+    if isinstance(number, Number):
+        return number.kind is int
+    if isinstance(number, Value):
+        return number.node.type.dtype == "int"
+    return type(number) is int
 
 
 def is_number(value: Value) -> bool:
@@ -104,6 +143,9 @@ class Number:
         locals()[f"__{_name}__"] = _numeric(f"__{_name}__")
         locals()[f"__r{_name}__"] = _numeric(f"__r{_name}__")
     __neg__, __pos__, __abs__ = _numeric("__neg__"), _numeric("__pos__"), _numeric("__abs__")
+
+    def __round__(self: Any, digits: int | None = None) -> Any:
+        return Value.__round__(self, digits) if digits else rounded(Value.__round__, self)
 
     def _updated(self, value: Any) -> Any:
         return value  # numbers are immutable: an augmented assignment binds the name anew

@@ -350,6 +350,34 @@ def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -
         captured(lambda x: np.isnan(x), "numpy")(np.ones(2, np.float32))
 
 
+NUMBERS_OF_TENSORS = {
+    "added": lambda x: x + x.max().item(),
+    "with a number": lambda x: x * ((2 * x.max().item() + 1) // 3 % 1000),
+    "to a power": lambda x: x - (x.min().item() - 2) ** 3,
+    "divided": lambda x: x / (x.max().item() / 7),
+    "inverse": lambda x: x * (1 / x.max().item()),
+    "a root": lambda x: x * math.sqrt(x.max().item()),
+    "rounded": lambda x: x + round(x.max().item()) - math.floor(x.min().item() / 2),
+    "the larger": lambda x: x + max(x.max().item(), 5) - min(x.max().item(), x.min().item()),
+    "compared": lambda x: (x == x.max().item()) * (x.max().item() > 2**24),
+}
+
+
+@pytest.mark.parametrize(
+    "library", ["numpy", pytest.param("torch", marks=pytest.mark.needs("torch"))]
+)
+@pytest.mark.parametrize("name", NUMBERS_OF_TENSORS)
+def test_the_number_of_a_tensor_of_integers_is_an_integer(name: str, library: str) -> None:
+    for dtype in (np.int64, np.int32):
+        array, function = np.array([2**24 + 1, 3], dtype), NUMBERS_OF_TENSORS[name]
+        x: Any = array if library == "numpy" else import_module("torch").from_numpy(array)
+        if library == "torch" and name == "beside an array":
+            continue
+        found, expected = captured(function, library)(x), function(x)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("library", "dtype"),
     [
