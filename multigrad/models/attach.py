@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Protocol, TypeAlias, overload
 
 from ..backend.finding.discovery import in_use, refuse_unusable
@@ -81,9 +82,8 @@ def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
     """
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.Operation):
-        from ..keras.models.attach import attach as attach_keras
-
-        return attach_keras(model, rules)
+        # By name: the rooms of Keras stand above, and are for its models alone.
+        return import_module("multigrad.keras.models.attach").attach(model, rules)
     for backend in in_use():
         models = backend.models
         if models.attach is not None and models.is_model is not None and models.is_model(model):

@@ -8,7 +8,7 @@ import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,20 +40,12 @@ INSIDE = {
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "demo", "look.command", "testing")
 MOST_FILES = 16  # in one folder
-# Imports inside of functions, and why: what is imported there costs a framework's start-up.
-LATE = {
-    "multigrad.models.attach": "the rooms of Keras, for its models alone",
-    "multigrad.compat.norse": "torch's own names, loaded when first asked for",
-    "multigrad.compat.snntorch": "torch's own names, loaded when first asked for",
-    "multigrad.compat.spikingjelly": "torch's own names, loaded when first asked for",
-    "multigrad.compat.functional": "torch's own names, loaded when first asked for",
-    "multigrad.compat.hook": "torch's own names, loaded when first asked for",
-    "multigrad.compat.wrappers": "torch's own names, loaded when first asked for",
-}
 # They were added by the door alone, as a stranger's is, and are distributions of their own.
 ADDED = ("multigrad_mlx", "multigrad_paddle")
 BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
 DOOR = {"multigrad.backend"}
+# Doors of backends that import what costs start-up where it is asked for.
+LATE = {"multigrad_torch.models", "multigrad_jax.models", "multigrad_tensorflow.models"}
 # A column of the demo is a user's program.
 DOORS_OF = {"train.py": {"multigrad", "multigrad.demo.task"}}
 
@@ -82,17 +74,25 @@ MODULES = modules()
 pytestmark = pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package")
 
 
+def modules_of(backend: str) -> dict[str, Path]:
+    found = {}
+    for path in sorted((ROOT / "backends" / backend).rglob("*.py")):
+        parts = path.relative_to(ROOT / "backends").with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
 @functools.cache
-def imports() -> tuple[Import, ...]:
+def imports(package: str = "multigrad") -> tuple[Import, ...]:
     """Return what is imported where, read once: by the worker that has the first of these tests."""
-    return tuple(read_imports())
+    return tuple(read_imports(MODULES if package == "multigrad" else modules_of(package)))
 
 
-def read_imports() -> Iterator[Import]:
-    """Yield every import of the project's own modules, those inside of functions and for types
-    among them.
+def read_imports(modules: Mapping[str, Path]) -> Iterator[Import]:
+    """Yield every import of a package's own modules, those inside of functions and for types among
+    them.
     """
-    for importer, path in MODULES.items():
+    for importer, path in modules.items():
         tree = ast.parse(path.read_text())
         late = {
             id(node)
@@ -102,12 +102,12 @@ def read_imports() -> Iterator[Import]:
         }
         package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
         for node in ast.walk(tree):
-            for imported in named_by(node, package):
-                if imported != importer and imported in MODULES:
+            for imported in named_by(node, package, modules):
+                if imported != importer and imported in modules:
                     yield Import(importer, imported, id(node) in late, node.lineno)
 
 
-def named_by(node: ast.AST, package: str) -> Iterator[str]:
+def named_by(node: ast.AST, package: str, modules: Mapping[str, Path] = MODULES) -> Iterator[str]:
     """Yield the modules that an import statement names."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
@@ -118,7 +118,7 @@ def named_by(node: ast.AST, package: str) -> Iterator[str]:
             base = ".".join([*own[: len(own) - node.level + 1], *([base] if base else [])])
         for alias in node.names:
             full = f"{base}.{alias.name}"
-            yield full if full in MODULES else base
+            yield full if full in modules else base
 
 
 def room(module: str) -> str:
@@ -144,7 +144,6 @@ def test_no_room_imports_one_above_it() -> None:
         each
         for each in imports()
         if ROOMS.index(room(each.imported)) > ROOMS.index(room(each.importer))
-        and not (each.is_late and each.importer in LATE)
     ]
     assert not upward
 
@@ -173,9 +172,11 @@ def test_no_folder_has_more_files_than_one_sees() -> None:
     assert not {str(folder): n for folder, n in counts.items() if n > MOST_FILES}
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    below: dict[str, set[str]] = {name: set() for name in MODULES}
-    for each in imports():
+@pytest.mark.parametrize("package", ["multigrad", *BACKENDS])
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    modules = MODULES if package == "multigrad" else modules_of(package)
+    below: dict[str, set[str]] = {name: set() for name in modules}
+    for each in imports(package):
         below[each.importer].add(each.imported)
     while below:
         ready = {name for name, needs in below.items() if not needs & below.keys()}
@@ -184,8 +185,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_imports_stand_at_the_top_of_their_files() -> None:
-    late = [each for each in imports() if each.is_late and each.importer not in LATE]
-    assert not late
+    assert not [each for each in imports() if each.is_late]
+    late = [each for backend in BACKENDS for each in imports(backend) if each.is_late]
+    assert {each.importer for each in late} == LATE
 
 
 def test_the_core_imports_no_framework_not_even_late() -> None:

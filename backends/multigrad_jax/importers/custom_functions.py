@@ -21,8 +21,8 @@ from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import positional_names, signature_of
 from multigrad.functions.calls.failures import kind_name
 from multigrad.functions.recipes.itself import outputs_of
+from multigrad.functions.recipes.missing import are_close
 from multigrad.functions.recipes.record import CodeRecipe
-from multigrad.functions.recipes.sampled import are_close
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import is_float

@@ -12,8 +12,8 @@ import math
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -23,9 +23,6 @@ from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
 from multigrad.trace.scope.present import all_at_present
 
 from ..compile.regions import note_regions
-
-if TYPE_CHECKING:
-    from .param_hooks import ParamHook
 
 Tensor: TypeAlias = Any
 # of one module: a backward that comes later than so many changes of the active rules takes the
@@ -61,7 +58,7 @@ class Forwards:
 
     def __init__(self) -> None:
         self.notes: deque[tuple[int, ActiveRules]] = deque(maxlen=MOST_NOTES)
-        self.hooks: set[ParamHook] = set()
+        self.hooks: set[Hashable] = set()
         # Of a model whose hooks were asked for: these hook what is new in it.
         self.renewals: list[Callable[[], None]] = []
         self.is_half = False  # whether autocast to float16 was on

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.autograd import Variable
@@ -20,10 +20,18 @@ from multigrad.rules.context import RuleInForce
 
 from .odd_gradients import draws
 
-if TYPE_CHECKING:
-    from .param_hooks import ReducedHook
-
 Tensor: TypeAlias = Any
+
+
+class ReducedHook(Protocol):
+    """The hook on a parameter whose gradient is reduced; `param_hooks.py` has it."""
+
+    name: str
+    has_acted: bool
+    parameter: Callable[[], Tensor | None]
+
+    def rule(self) -> RuleInForce | None: ...
+    def apply(self, in_force: RuleInForce, grad: Tensor) -> Tensor: ...
 
 
 def ddp_class() -> Any:

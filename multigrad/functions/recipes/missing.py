@@ -10,14 +10,20 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.graph import Graph, Node, make_node, walk
+from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
 from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
+from ...graph.passes.facts import shape_fact
 from ...graph.passes.simplify import simplify
 from ...trace.trace import Trace, Value
+from ..calls.assumptions import evaluate
 from ..calls.failures import NotCaptured
-from .sampled import are_close
 
+UNTOLD = (31,)  # a sample's shape where no fact tells it
+CLOSE = 1e-6  # relative, in float64: formulas differ in rounding alone
 MOST_OUTPUTS = 4  # of which every choice is tried; of more, one alone is given or missing
 
 
@@ -118,3 +124,24 @@ def _without(node: Node, operands: Sequence[Node | None]) -> Node | None:
     return make_node(
         node.op, [old if new is None else new for new, old in pairs], dict(node.attrs), node.type
     )
+
+
+def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
+    """Return whether two values, None for zero, are the same on a sample, where their ops are not;
+    None: in the shapes that are known they cannot be computed.
+    """
+    generator = np.random.default_rng(7)
+    arrays: dict[str, Any] = {}
+    for node in walk([each for each in (a, b) if each is not None]):
+        if node.op is ops.INPUT:
+            shape = trace.facts.get(shape_fact(node, "shape") or "", UNTOLD)
+            is_tensor = node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
+            drawn = generator.normal(size=shape if is_tensor else ())
+            whole = drawn > 0 if node.type.dtype == BOOL else abs(drawn.round())
+            is_whole = node.type.dtype in (BOOL, *WHOLE)
+            arrays[node.attr("name")] = whole if is_whole else drawn
+    try:
+        values = [0.0 if each is None else evaluate(each, arrays, "float64") for each in (a, b)]
+    except Exception:  # noqa: BLE001  (whatever NumPy says of such shapes)
+        return None
+    return np.allclose(*values, rtol=CLOSE, atol=1e-12, equal_nan=True)

@@ -22,7 +22,7 @@ from multigrad.graph.ir.types import Type
 from multigrad.graph.ops.results import elementwise
 
 from ..elementwise import fitting
-from . import fused, masks, signs
+from . import fused, masks
 
 Tensor: TypeAlias = torch.Tensor
 InPlace = Callable[..., Any]
@@ -42,7 +42,20 @@ def divide_by_reciprocal(node: Node) -> Node | None:
 
 
 ONE_MINUS = kernel("torch.one_minus", "x", elementwise)
+# Torch's own sign, which is 0 for NaN where the op's is NaN.
+SIGN_OR_ZERO = kernel("torch.sign_or_zero", "x", elementwise)
 NORM = kernel("torch.vector_norm", "x", lambda x: Type("tensor", x.dtype))
+
+
+def take_own_sign(node: Node) -> Node | None:
+    """where(isnan(x), 0, sign(x)), as `torch.sign` is captured."""
+    condition, zero, sign = node.operands
+    if condition.op is not ops.ISNAN or sign.op is not ops.SIGN or not is_zero(zero):
+        return None
+    (x,) = sign.operands
+    if condition.operands[0] is not x or x.type.kind != "tensor":
+        return None
+    return make_node(SIGN_OR_ZERO, (x,), {}, node.type)
 
 
 def subtract_from_one(node: Node) -> Node | None:
@@ -148,6 +161,7 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     ops.MINIMUM: (minimum_, minimum_),
     ops.AND: (Tensor.logical_and_, Tensor.logical_and_),
     ops.OR: (Tensor.logical_or_, Tensor.logical_or_),
+    SIGN_OR_ZERO: (Tensor.sign_,),
     ONE_MINUS: (one_minus_,),
     CLAMP_MIN: (Tensor.clamp_min_, None),
     CLAMP_MAX: (Tensor.clamp_max_, None),
@@ -172,7 +186,11 @@ FAST = FastKernels(
             "1.0",
         ),
         *fused.PATTERNS,
-        *signs.PATTERNS,
+        Pattern(
+            "torch.sign",
+            "where(isnan(x), 0, sign(x)) 2.3 ms, torch.sign 97 us",
+            {ops.WHERE: take_own_sign},
+        ),
         *masks.PATTERNS,
         Pattern(
             "torch.square", "u * u into new memory 84 us, square_ 41", {ops.MUL: square_products}
@@ -206,13 +224,13 @@ FAST = FastKernels(
     ),
     kernels={
         **fused.KERNELS,
-        **signs.KERNELS,
         **masks.KERNELS,
+        SIGN_OR_ZERO: torch.sign,
         ONE_MINUS: one_minus,
         NORM: torch.linalg.vector_norm,
         CLAMP_MIN: torch.clamp_min,
         CLAMP_MAX: torch.clamp_max,
     },
-    in_place={**IN_PLACE, **masks.IN_PLACE, **fused.IN_PLACE, **signs.IN_PLACE},
+    in_place={**IN_PLACE, **masks.IN_PLACE, **fused.IN_PLACE},
     constants=CONSTANTS,
 )
