@@ -7,6 +7,7 @@ of the backend's name, or a dependency on the framework. No framework is importe
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -73,9 +74,15 @@ def _points_of(distribution: Any, group: str) -> list[Any]:
 def package_of(point: Any) -> str:
     """Return the package that declares an entry point, "" where that is not known."""
     try:
-        return str(point.dist.name or "")
+        return _name_of(point.dist)
     except (AttributeError, KeyError, TypeError):  # no metadata, or damaged
         return ""
+
+
+@functools.cache
+def _name_of(distribution: Any) -> str:
+    """Return the name of a distribution, which offers several points and reads a file for it."""
+    return str(distribution.name or "")
 
 
 def requirements_of(name: str, package: str) -> list[Requirement]:

@@ -72,7 +72,9 @@ class _Asked:
         self.parts: dict[Op, None] = {}
 
     def __getattr__(self, name: str) -> Row:
-        row = next((row for row in DECLARED.values() if row.in_xp == name), None)
+        row = DECLARED.get(name)
+        if row is None or row.in_xp != name:  # the few that are called otherwise there
+            row = next((row for row in DECLARED.values() if row.in_xp == name), None)
         if row is None:
             raise AttributeError(f"no op is called xp.{name}: an op is made of others")
         self.parts[row] = None
