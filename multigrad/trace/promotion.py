@@ -23,17 +23,19 @@ def promotion_of(trace: Trace, operands: Sequence[Any]) -> Promotion | None:
     """Return how the library promotes operands; None: nobody tells, so that floats follow T."""
     if not is_exact(trace):
         return None
-    return Promotion(trace.types, [trace.types.mark(operand) for operand in operands])
+    return Promotion(trace.types, operands)
 
 
 class Promotion:
     """How a library promotes the operands of one op."""
 
-    __slots__ = ("marks", "types")
+    __slots__ = ("floats", "marks", "types")
 
-    def __init__(self, types: Any, marks: Sequence[Mark]) -> None:
+    def __init__(self, types: Any, operands: Sequence[Any]) -> None:
         self.types = types
-        self.marks = marks
+        # Their one dtype; "" where they have several, or others.
+        self.floats: str = types.normal(types.follows(operands))
+        self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
 
     def small(self, op: Op, nodes: list[Node]) -> str | None:
         """Return the dtype of few bits of the result, which is computed in int32; None: no such.
@@ -66,6 +68,8 @@ class Promotion:
 
     def whole(self) -> str:
         """Return the dtype of integers in which the library computes, "" for none."""
+        if self.floats:
+            return ""
         expected = self.types.expected
         common = self.types.common(self.marks)
         if common == BOOL and expected in WHOLE:
@@ -81,6 +85,8 @@ class Promotion:
         return str(self.types.expected)
 
     def target(self, op: Op) -> str | None:
+        if self.floats:
+            return self.floats
         marks = self.marks[1:] if op.coerce == "where" else self.marks
         if not any(mark.is_tensor for mark in marks):
             # Of numbers that are compared the result's dtype says nothing.

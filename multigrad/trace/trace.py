@@ -272,15 +272,25 @@ class Value(Answers):
     kind: type = float  # the class of that number
     __hash__ = Answers.__hash__
 
+    trace: Trace
+    node: Node
+    made: Node  # by which its memory was made; an update gives it another node
+    base: Value | None  # what this is a view of
+    twin: weakref.ref[Value] | None  # what this is a copy of, or the same memory
+    is_certain: bool  # that it is a view: a library may have made a copy
+    views: list[weakref.ref[Value]]
+    notes: dict[str, Any] | None  # attributes that the user's code has set
+
     def __init__(self, trace: Trace, node: Node) -> None:
-        self.trace = trace
-        self.node = node
-        self.made = node  # by which its memory was made; an update gives it another node
-        self.base: Value | None = None  # what this is a view of
-        self.twin: weakref.ref[Value] | None = None  # what this is a copy of, or the same memory
-        self.is_certain = True  # that it is a view: a library may have made a copy
-        self.views: list[weakref.ref[Value]] = []
-        self.notes: dict[str, Any] | None = None  # attributes that the user's code has set
+        put = object.__setattr__  # a symbol of a function looks at each attribute that code sets
+        put(self, "trace", trace)
+        put(self, "node", node)
+        put(self, "made", node)
+        put(self, "base", None)
+        put(self, "twin", None)
+        put(self, "is_certain", True)
+        put(self, "views", [])
+        put(self, "notes", None)
 
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:

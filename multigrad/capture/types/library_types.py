@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -59,12 +59,10 @@ from .oracle import (
     DEPENDS,
     NUMBERS,
     Answer,
-    Maker,
     Mark,
-    StandInCall,
+    Question,
     TypeOracle,
     Unaskable,
-    are_floats_and_numbers,
     combine,
     follows_input,
     is_dtype,
@@ -72,6 +70,7 @@ from .oracle import (
     mark_plain,
     mark_tree,
     names_dtype,
+    one_float,
     with_leaves,
     without_value,
 )
@@ -94,9 +93,6 @@ FOLLOWS = frozenset(
     getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 )
 ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
-# The integers of stand-ins, the rank where it is not known, the length of axes, until the library
-# takes them.
-ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 MOST_ANSWERS = 16_384
 JUMPS = (ops.FLOOR_DIVIDE,)
@@ -143,7 +139,15 @@ class LibraryTypes:
         if not self._is_inside and self._depends_on_library((args, kwargs)):
             raise NeedsConcrete(LIBRARY)
         oracle = self._oracle()
-        if oracle is None or self._is_inside or _calls_back(args, kwargs):
+        if oracle is None or self._is_inside:
+            return record(*args, **kwargs)
+        is_wide = self.trace.facts.get("dtype") not in FLOATS_OF_16_BITS
+        if is_wide and function in FOLLOWS and (dtype := self.follows(args)):
+            with self._within([(dtype, False)]):
+                result = record(*args)
+            if own_dtype(result) == dtype:
+                return result
+        if _calls_back(args, kwargs):
             return record(*args, **kwargs)
         name = getattr(function, "__name__", "") or ""
         if NOT_ASKED.search(name):
@@ -331,9 +335,16 @@ class LibraryTypes:
             (dtype,) = dtypes
             numbers = {mark.dtype for mark in marks if mark.kind == "number"}
             follows = dtype in (T, *FLOATS) or (dtype in WHOLE and "float" not in numbers)
-            if follows and not self._is_apart(tensors):
+            if follows and not self._is_apart(dtypes):
                 return self.normal(dtype)
         return self._promoted(operator.add, marks)
+
+    def follows(self, operands: Sequence[Any]) -> str:
+        """Return the dtype of floats that have one, and numbers beside them at most, which every
+        library keeps; "" of any others.
+        """
+        dtype = one_float(operands, self.trace.weak)
+        return dtype if dtype and not self._is_apart((dtype,)) else ""
 
     def float_of(self, marks: Sequence[Mark]) -> str:
         """Return the float dtype in which the library computes on integers and bools."""
@@ -381,7 +392,8 @@ class LibraryTypes:
         return is_open or any(hasattr(x, "dtype") for x in others)
 
     def _dialect(self) -> Dialect | None:
-        return find_dialect(self.library()) if self.library() else None
+        name = self.library()
+        return find_dialect(name) if name else None
 
     def _oracle(self) -> TypeOracle | None:
         dialect = self._dialect()
@@ -404,8 +416,8 @@ class LibraryTypes:
         except Unaskable:
             return None
         tensors = [mark for mark in marks if mark.is_tensor]
-        if function in FOLLOWS and are_floats_and_numbers(marks) and not self._is_apart(tensors):
-            return [(tensors[0].dtype, False)]
+        if function in FOLLOWS and (dtype := self.follows(args)):
+            return [(dtype, False)]
         if function in ORDERS and not any(mark.kind == "array" for mark in marks):
             return [(BOOL, False)]
         self._need_ranks(args, kwargs, marks)
@@ -442,11 +454,12 @@ class LibraryTypes:
             first = Mark("tensor", answer[0][0], 1, answer[0][1])
         return first.dtype
 
-    def _is_apart(self, marks: Sequence[Mark]) -> bool:
+    def _is_apart(self, dtypes: Iterable[str]) -> bool:
         """Return whether a tensor is of a dtype that numbers beside it change."""
         oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
-        apart = () if oracle is None else oracle.apart
-        return any((fixed if mark.dtype == T else mark.dtype) in apart for mark in marks)
+        if oracle is None or not oracle.apart:
+            return False
+        return any((fixed if dtype == T else dtype) in oracle.apart for dtype in dtypes)
 
     def _need_ranks(self, args: Any, kwargs: Any, marks: Sequence[Mark]) -> None:
         """Ask for the ranks of tensors where these decide on the dtype."""
@@ -479,28 +492,11 @@ class LibraryTypes:
             choices = list(floats) if any(map(follows_input, key)) else [""]
             if len(_answers) > MOST_ANSWERS:
                 _answers.clear()
-            answer = _answers[whole] = combine(
-                self._results(oracle, function, key, choices), choices
-            )
+            ask = Question(function, key, self._dialect(), self._mode())
+            answer = _answers[whole] = combine(ask.answers(oracle, choices), choices)
         if answer == DEPENDS:
             raise NeedsConcrete("dtype")
         return answer and [(self.normal(dtype), is_weak) for dtype, is_weak in answer]
-
-    def _results(
-        self, oracle: TypeOracle, function: Any, key: tuple[Mark, ...], choices: Sequence[str]
-    ) -> list[Answer | None]:
-        """Return the library's answer for each dtype that T may be, None where it refuses."""
-        dialect, found = self._dialect(), [None] * len(choices)
-        for number, rank, length in ATTEMPTS:
-            makers = [Maker(dialect, dtype, number, rank, length) for dtype in choices]
-            calls = [StandInCall(function, _arguments(maker, key)) for maker in makers]
-            found = oracle.run(calls, self._mode())
-            if any(each is not None for each in found):
-                break
-        return [
-            None if each is None else [oracle.read(x) or ("", False) for x in leaves_of(each[0])]
-            for each in found
-        ]
 
     # --- marks ------------------------------------------------------------------------------------
     def _mark(self, x: Any) -> Mark:
@@ -543,13 +539,6 @@ class LibraryTypes:
             dtype = oracle.canonical(dtype, self._mode())
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)
-
-
-def _arguments(maker: Maker, key: tuple[Mark, ...]) -> Callable[[Any], Any]:
-    def arguments(tiny: Any) -> Any:
-        return [maker.make(mark, tiny) for mark in key]
-
-    return arguments
 
 
 def _calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

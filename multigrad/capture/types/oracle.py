@@ -7,13 +7,14 @@ marks the stand-ins are made, for each dtype that `T` may be.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
+from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...trace.trace import Value
@@ -221,16 +222,23 @@ def without_value(mark: Mark) -> Mark:
     return mark if kind is None else Mark("number", kind)
 
 
-def are_floats_and_numbers(marks: Sequence[Mark]) -> bool:
-    """Return whether all are symbols of one float dtype, and Python's numbers."""
-    tensors = [mark for mark in marks if mark.kind == "tensor"]
-    others = [without_value(mark) for mark in marks if mark.kind != "tensor"]
-    return (
-        len({mark.dtype for mark in tensors}) == 1
-        and tensors[0].dtype in (T, *FLOATS)
-        and not any(mark.is_weak for mark in tensors)
-        and all(mark.kind == "number" for mark in others)
-    )
+def one_float(operands: Sequence[Any], weak: Container[Node]) -> str:
+    """Return the one float dtype of symbols, Python's numbers beside them at most; "" for others.
+
+    Most operands are such: no marks are made of them.
+    """
+    found = ""
+    for x in operands:
+        if isinstance(x, Value):
+            if x.is_number or x.node.type.kind == "scalar":
+                continue
+            dtype = x.node.type.dtype
+            if found not in ("", dtype) or dtype not in (T, *FLOATS) or x.node in weak:
+                return ""
+            found = dtype
+        elif type(x) not in KINDS:
+            return ""
+    return found
 
 
 def is_dtype(x: Any) -> bool:
@@ -301,6 +309,45 @@ class Maker:
         if mark.kind == "shape":
             return (self.length,) * (mark.rank or 0)
         return self.dialect.device if mark.kind == "device" else value[2]
+
+
+# --- asking ---------------------------------------------------------------------------------------
+# The integers of stand-ins, the rank where it is not known, the length of axes, until the library
+# takes them.
+ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call of which the type of the result is asked for.
+
+    Attributes:
+        key: the marks of its args and kwargs.
+        dialect: the library that is asked.
+        mode: what that is set to.
+    """
+
+    function: Callable[..., Any]
+    key: tuple[Mark, ...]
+    dialect: Any
+    mode: Mode
+
+    def answers(self, oracle: TypeOracle, choices: Sequence[str]) -> list[Answer | None]:
+        """Return the library's answer for each dtype that T may be, None where it refuses."""
+        found = [None] * len(choices)
+        for number, rank, length in ATTEMPTS:
+            makers = [Maker(self.dialect, dtype, number, rank, length) for dtype in choices]
+            calls = [StandInCall(self.function, self._made_by(maker)) for maker in makers]
+            found = oracle.run(calls, self.mode)
+            if any(each is not None for each in found):
+                break
+        return [
+            None if each is None else [oracle.read(x) or ("", False) for x in leaves_of(each[0])]
+            for each in found
+        ]
+
+    def _made_by(self, maker: Maker) -> Callable[[Tiny], Any]:
+        return lambda tiny: [maker.make(mark, tiny) for mark in self.key]
 
 
 # --- answers --------------------------------------------------------------------------------------

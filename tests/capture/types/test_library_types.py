@@ -334,9 +334,9 @@ def test_a_constant_of_tensorflow_keeps_all_digits() -> None:
 
 
 def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -> None:
-    from multigrad.capture.types import library_types
+    from multigrad.capture.types import library_types, oracle
 
-    monkeypatch.setattr(library_types, "ATTEMPTS", ())
+    monkeypatch.setattr(oracle, "ATTEMPTS", ())
     monkeypatch.setattr(library_types, "MOST_ELEMENTS", 0)
     monkeypatch.setattr(library_types, "_answers", {})
     function = captured(lambda x: np.isnan(x), "numpy")
