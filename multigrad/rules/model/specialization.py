@@ -197,8 +197,10 @@ class Specialization:
         """
         if values == self.in_range:
             return
-        ranges = self._ranges
-        if ranges is None or not all(allowed.holds(values[i]) for i, allowed in ranges):
+        fits = self._ranges is not None
+        for i, allowed in self._ranges or ():  # a loop: each new number comes here
+            fits = fits and allowed.holds(values[i])
+        if not fits:
             rule, given = self.open(self._given(values))
             # The parts of a series have defaults of their own; else all values are given.
             rule._check_ranges(given, whole=bool(rule.parts))
