@@ -104,3 +104,13 @@ def test_places_of_running_extremes_are_exact_above_what_float32_counts() -> Non
     x[-3] = 1
     places = xg.function(last_places, native=False)(x)
     assert places.tolist() == last_places(x).tolist()
+
+
+def test_places_of_running_extremes_that_are_returned_as_a_pair_are_counted_in_integers() -> None:
+    def pair(x: Any) -> Any:
+        return torch.cummax(x, 0)
+
+    x = torch.arange(2100.0, dtype=torch.float16)
+    values, places = xg.function(pair, native=False)(x)
+    assert values.tolist() == pair(x).values.tolist()
+    assert places.tolist() == pair(x).indices.tolist()

@@ -18,7 +18,7 @@ from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.extremes import Extremes
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.graph.ir.types import INT32, INT64, WHOLE
-from multigrad.trace.trace import Value, cast
+from multigrad.trace.trace import Value, cast, cast_node
 from multigrad.trace.xp import all as xp
 
 from ..schemas import TENSOR, TORCH
@@ -95,7 +95,10 @@ def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
         values = cumulate(input, axis)
 
         def find() -> Value:
-            steps = xp.cumsum(xp.ones_like(input, INT64), axis) - 1  # of integers, exact
+            # As nodes: a pair that is returned is asked for its places when torch's code has run,
+            # and neutral code would count in the input's dtype.
+            ones = input.trace.value(cast_node(xp.ones_like(input).node, INT64))
+            steps = xp.cumsum(ones, axis) - 1
             is_met = xp.logical_or(xp.equal(input, values), xp.isnan(input))
             return xp.cummax(xp.where(is_met, steps, 0), axis)
 
