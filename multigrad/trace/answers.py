@@ -31,6 +31,8 @@ SITE = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 def is_asked_by(codes: set[CodeType]) -> bool:
     """Return whether the user's code asks, itself or by Python's library; not libraries, nor we."""
+    # Without it (never): test_text_that_no_sample_of_a_proof_shows_is_not_captured gets a graph;
+    # (always): test_a_message_of_a_library_shows_a_symbol gets no message.
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code

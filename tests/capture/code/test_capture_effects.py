@@ -6,14 +6,16 @@ is refused.
 
 from __future__ import annotations
 
+import contextvars
 import os
+import queue
 import random
 import secrets
 import time
 import types
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -263,6 +265,68 @@ def test_what_a_rule_keeps_is_kept_at_each_call_and_real(
     np.testing.assert_array_equal(backend.numpy(given), G * 2)
     assert len(kept) == 3
     assert "symbolic" not in repr(vars(kept) if isinstance(kept, Log) else kept)
+
+
+SENT: list[Any] = []
+SLOT = types.SimpleNamespace(inner=types.SimpleNamespace(tensor=None))
+QUEUE: queue.SimpleQueue[Any] = queue.SimpleQueue()
+CONTEXT: contextvars.ContextVar[Any] = contextvars.ContextVar("kept")
+
+
+def receives() -> Generator[None, Any, None]:
+    while True:
+        SENT.append((yield))
+
+
+RECEIVER = receives()
+next(RECEIVER)
+
+
+def stores(ctx: Any, g: Any, x: Any) -> Any:
+    SLOT.inner.tensor = x
+    return g * 2
+
+
+def puts(ctx: Any, g: Any, x: Any) -> Any:
+    QUEUE.put(x)
+    return g * 2
+
+
+def puts_at_once(ctx: Any, g: Any, x: Any) -> Any:
+    QUEUE.put_nowait(x)
+    return g * 2
+
+
+def sends(ctx: Any, g: Any, x: Any) -> Any:
+    RECEIVER.send(x)
+    return g * 2
+
+
+def sets_a_context(ctx: Any, g: Any, x: Any) -> Any:
+    CONTEXT.set(x)
+    return g * 2
+
+
+def last_put() -> Any:
+    return [QUEUE.get() for _ in range(QUEUE.qsize())][-1]
+
+
+OUT_OF_SIGHT = [
+    (stores, lambda: SLOT.inner.tensor),
+    (puts, last_put),
+    (puts_at_once, last_put),
+    (sends, SENT.pop),
+    (sets_a_context, CONTEXT.get),
+]
+
+
+@pytest.mark.parametrize(("function", "kept"), OUT_OF_SIGHT)
+def test_what_keeps_a_tensor_out_of_sight_keeps_the_real_one(
+    registered: Any, function: Any, kept: Any
+) -> None:
+    with pytest.warns(xg.NativeRuleWarning, match="keeps a symbolic tensor outside of it"):
+        registered(copied(function))(None, G, X)
+    assert kept() is X
 
 
 @pytest.mark.parametrize("make", [lambda: Log(), lambda: Log().rule])

@@ -320,6 +320,25 @@ def test_a_question_to_a_tensor_gets_python_s_answer(
     np.testing.assert_array_equal(backend.numpy(given), backend.numpy(expected))
 
 
+def test_text_that_no_sample_of_a_proof_shows_is_not_captured(registered: Any) -> None:
+    def asks(ctx: Any, g: Any, x: Any) -> Any:
+        return np.multiply(g, 2.0 if "e+30" in str(x) else 1.0)
+
+    with pytest.raises(xg.TraceError, match="writes a tensor as text"):
+        registered(asks, native=False)(None, G, X)
+    with pytest.warns(xg.NativeRuleWarning, match="writes a tensor as text"):
+        given = registered(asks)(None, G, X * np.float32(1e30))
+    np.testing.assert_array_equal(given, 2.0 * G)
+
+
+def test_a_message_of_a_library_shows_a_symbol(registered: Any) -> None:
+    def orders(ctx: Any, g: Any, x: Any) -> Any:
+        return g * xg.xp.norm(x, ord=x)
+
+    with pytest.raises(xg.TraceError, match="norm has an order above 0, as 1, 2 or inf, not <symb"):
+        registered(orders, native=False)(None, G, X)
+
+
 def test_a_deep_copy_is_another_tensor(registered: Any) -> None:
     def copies(ctx: Any, g: Any, x: Any) -> Any:
         y = copy.deepcopy(g)
