@@ -72,6 +72,7 @@ def find_assertion(frame: FrameType) -> tuple[bool, type[Exception]] | None:
     """Return which outcome the code at which a frame is goes on with, and what it raises with the
     other one; None where it does more than to raise, or where somebody catches that.
     """
+    # Without it: test_an_assertion_of_a_class_inside_is_one_of_the_function_around_it.
     if _is_own(frame):
         return None
     has_bool = frame.f_globals.get("bool", bool) is bool
@@ -132,6 +133,7 @@ def _rows(code: CodeType) -> Sequence[dis.Instruction]:
 
 def is_call_of(frame: FrameType, name: str, count: int) -> bool:
     """Return whether a frame is at a call of a builtin function, with so many arguments."""
+    # Without it: test_a_density_is_that_of_torch_with_its_gradient is refused.
     return name not in frame.f_globals and _is_call_at(frame.f_code, frame.f_lasti, name, count)
 
 
@@ -148,6 +150,7 @@ def is_searched(frame: FrameType) -> bool:
     """Return whether a frame is at a call of which the result is made text, in which it looks for
     a word: `"Tensor" in str(type(x))`.
     """
+    # Without it: test_a_word_in_none_or_all_is_known is refused.
     return _is_searched_at(frame.f_code, frame.f_lasti)
 
 

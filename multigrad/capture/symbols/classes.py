@@ -162,6 +162,8 @@ def asks_for_class(trace: Trace) -> bool:
 
     Not by a library in C that it calls, which would take the symbol for a tensor in memory.
     """
+    # Without it (never): test_a_number_answers_as_python_s; (always): torch's C takes a symbol for
+    # a tensor in test_conversion_of_a_tensor_is_no_constant.
     frame = sys._getframe(2)
     code = frame.f_code
     if code is not _DISPATCHING and not any(code is own for own in trace.codes):
