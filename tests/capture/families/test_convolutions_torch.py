@@ -99,3 +99,11 @@ def test_the_places_of_the_largest_are_torch_s() -> None:
     _, places = F.max_pool2d(torch.tensor(x), 2, return_indices=True)
     found = xg.function(lambda x: F.max_pool2d(x, 2, return_indices=True)[1], native=False)(x)
     np.testing.assert_array_equal(found, places)
+
+
+def test_torchs_own_adaptive_max_pool_gives_a_pair_which_is_refused() -> None:
+    x = np.arange(8.0).reshape(1, 2, 4)
+    assert_as_in("torch", lambda x: F.adaptive_max_pool1d(x, 2), x)
+    assert len(torch.adaptive_max_pool1d(torch.tensor(x), 2)) == 2
+    with pytest.raises(xg.TraceError, match="pooling with return_indices; take its values alone"):
+        xg.function(lambda x: torch.adaptive_max_pool1d(x, 2)[0], native=False)(x)
