@@ -350,7 +350,7 @@ def _differ(
         return difference
     # What overflows says nothing of meanings; the call's own values are as good as any.
     told = attempt.is_again or sample.label in (samples.FAR, samples.OWN)
-    if is_call or not told or outcome.lowered is None:
+    if (is_call and sample.label == samples.OWN) or not told or outcome.lowered is None:
         return differ_from_meaning(
             rounding,
             original,

@@ -202,7 +202,15 @@ def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | No
             return None
         given = drawn[slot.name] if slot.own is None else in_layout(slot, slot.own)
         arrays[slot.name] = given
-    return Sample(OWN, arrays, numbers)
+    return Sample(FAR if any(map(_squares_overflow, arrays.values())) else OWN, arrays, numbers)
+
+
+def _squares_overflow(array: Array) -> bool:
+    """Return whether an array holds numbers of which a square leaves its dtype's range."""
+    if not is_float(array):
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isinf(np.square(array[np.isfinite(array)])).any())
 
 
 def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:
