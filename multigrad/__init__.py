@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         from_tf_custom_gradient,
     )
     from .functions.plain import function
+    from .look.audit.audit import audit
     from .look.check import check
     from .look.parity import parity
     from .look.plotting.figure import plot
@@ -95,6 +96,7 @@ __all__ = [
     "apply_to_gradients",
     "attach",
     "attribution",
+    "audit",
     "backends",
     "check",
     "compose",
@@ -132,6 +134,7 @@ __all__ = [
 _ROOMS = {
     "parity": "look.parity",
     "check": "look.check",
+    "audit": "look.audit.audit",
     "vjp": "rules.in_force.vjp",
     "function": "functions.plain",
     "from_tf_custom_gradient": "functions.importers",

@@ -50,6 +50,7 @@ backend = Backend(
         call=attach.call,
         attach=attach_function.attach_function,
         vjp=vjp.vjp,
+        vmap=jax.vmap,
         forbid_derivative=vjp.forbid_derivative,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,

@@ -68,6 +68,7 @@ backend = Backend(
         bind=attach.bind,
         around_bare=attach.around_bare,
         vjp=vjp.vjp,
+        vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,

@@ -181,6 +181,10 @@ class Autodiff:
     """(run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors;
     without it `xg.vjp` captures."""
 
+    vmap: Callable[[Function], Function] | None = None
+    """(function) -> the function of a batch along the first axis of each tensor, whose derivative
+    is that of the custom gradients in it."""
+
     forbid_derivative: Callable[[str], Callable[[Any], Any]] | None = None
     """(message) -> the identity on tensors, which raises GradientError where a derivative of it is
     taken."""

@@ -1,0 +1,1 @@
+"""`xg.audit`: what every custom gradient must keep, on anybody's code, converted or not."""

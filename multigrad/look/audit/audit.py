@@ -1,0 +1,179 @@
+"""`xg.audit`, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...errors import RuleTypeError
+from ...graph.support.notebook import InNotebooks
+from ..convert import brief
+from .judging import NotApplicable
+from .laws import LAWS, Law
+from .trial import Trial, trial_of
+
+KEPT, BROKEN, REFUSED, NOT_APPLICABLE = "kept", "broken", "refused", "does not apply"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one law.
+
+    Attributes:
+        law: its name.
+        state: "kept", "broken", "refused" (the code raises, which says so) or "does not apply".
+        reason: what was seen, or why the law does not apply; "" where it is kept.
+        sentence: what the law says.
+    """
+
+    law: str
+    state: str
+    reason: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.state}{f': {self.reason}' if self.reason else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport(InNotebooks):
+    """What `xg.audit` found; prints as a table.
+
+    Examples:
+        >>> reversal = xg.function(lambda x: x * 1.0, lambda grad_out, x: -grad_out)
+        >>> report = xg.audit(reversal, np.array([1.0, 2.0]), laws=["derivative", "zero"])
+        >>> [finding.law for finding in report.findings]
+        ['derivative']
+        >>> xg.audit(reversal, np.array([1.0, 2.0]), surrogate=True).ok  # as it is meant to differ
+        True
+
+    Attributes:
+        name: of what was audited.
+        home: the framework that it ran on.
+        laws: what came of each law.
+        problem: why it does not run at all; then no law was asked.
+    """
+
+    name: str
+    home: str
+    laws: tuple[Finding, ...]
+    problem: str = ""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The laws that are broken."""
+        return tuple(finding for finding in self.laws if finding.state == BROKEN)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it runs, and no law is broken."""
+        return not self.problem and not self.findings
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.name} does not run: {self.problem}"
+        kept = sum(finding.state == KEPT for finding in self.laws)
+        lines = [f"{self.name} on {self.home}: {kept} laws kept, {len(self.findings)} broken"]
+        for state in (BROKEN, REFUSED, NOT_APPLICABLE):
+            for finding in self.laws:
+                if finding.state == state:
+                    lines.append(f"  {finding}")
+                    if state == BROKEN:
+                        lines.append(f"    {finding.sentence}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return the report as one line of JSON."""
+        return json.dumps(
+            {
+                "name": self.name, "home": self.home, "ok": self.ok, "problem": self.problem,
+                "laws": [asdict(finding) for finding in self.laws],
+            }
+        )  # fmt: skip
+
+
+def audit(
+    fn: Any, *inputs: Any, laws: Iterable[str] | None = None, surrogate: bool | None = None
+) -> AuditReport:
+    """Hold a custom gradient against the laws that every one must keep, on its own framework.
+
+    Nothing is converted: a `torch.autograd.Function`, what `jax.custom_vjp`, `jax.custom_jvp` or
+    `tf.custom_gradient` has decorated, any function of tensors, and rules and Functions of ours run
+    as they are.
+
+    Examples:
+        >>> import torch
+        >>> class Square(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, grad_out):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 2.0 * x  # grad_out is forgotten
+        >>> report = xg.audit(Square, torch.tensor([1.0, -2.0]))
+        >>> report.ok, [finding.law for finding in report.findings][:3]
+        (False, ['derivative', 'linear', 'scale'])
+
+    Args:
+        fn: what is audited.
+        *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
+        laws: the names of those to hold it against; None: all.
+        surrogate: whether its gradient is meant to differ from the derivative; None: a rule under
+            an activation is, and whatever has a flat forward.
+
+    Raises:
+        RuleTypeError: fn is nothing that is called, there is no tensor among the inputs, or a law
+            has another name.
+    """
+    chosen = _choose(laws)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            trial = trial_of(fn, inputs, surrogate)
+    except RuleTypeError:
+        raise
+    except Exception as error:
+        return AuditReport(_name(fn), "", (), problem=brief(error))
+    if not trial.floats:
+        raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
+    with warnings.catch_warnings(action="ignore"):
+        found = tuple(_hold(trial, law) for law in chosen)
+    return AuditReport(trial.name, trial.backend.name, found)
+
+
+def _choose(names: Iterable[str] | None) -> Sequence[Law]:
+    if names is None:
+        return LAWS
+    rows = {law.name: law for law in LAWS}
+    asked = list(names)
+    unknown = [name for name in asked if name not in rows]
+    if unknown:
+        raise RuleTypeError(f"no law {unknown[0]!r}; there are {', '.join(rows)}")
+    return [rows[name] for name in asked]
+
+
+def _hold(trial: Trial, law: Law) -> Finding:
+    try:
+        with trial.quiet():
+            said = law.judge(trial)
+    except NotApplicable as reason:
+        return Finding(law.name, NOT_APPLICABLE, str(reason), law.sentence)
+    except Exception as error:
+        state = REFUSED if law.is_loud else BROKEN
+        return Finding(law.name, state, f"it raises {brief(error)}", law.sentence)
+    return Finding(law.name, BROKEN if said else KEPT, said, law.sentence)
+
+
+def _name(fn: Any) -> str:
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)

@@ -1,0 +1,62 @@
+"""What judges of laws share.
+
+A judge returns "" where its law is kept, else what it saw; it raises `NotApplicable` where the law
+says nothing about a case, and whatever the code itself raises is that code's refusal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .trial import Arrays, Run, Trial
+
+LOOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
+
+
+class NotApplicable(Exception):
+    """A law says nothing about a case, for the reason that is its message."""
+
+
+def worst(found: Arrays, wanted: Arrays, loose: float) -> str:
+    """Return where two lists of gradients are furthest apart, "" where they agree.
+
+    Args:
+        loose: what may be between them, relative to the largest of a gradient.
+    """
+    for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
+        if got is None or want is None:
+            if (got is None) != (want is None):
+                return f"argument {n} has {'no' if got is None else 'a'} gradient"
+            continue
+        if got.shape != want.shape:
+            return f"argument {n}: shape {got.shape}, expected {want.shape}"
+        if got.dtype.kind not in "fV" and got.dtype.name != "bfloat16":
+            continue
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        finite = np.abs(b[np.isfinite(b)])
+        allowed = loose * (finite.max(initial=0.0) + np.finfo(np.float64).tiny)
+        same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
+        if not same.all():
+            error = np.where(same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+            place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), a.shape))
+            where = "".join(f"[{i}]" for i in place)
+            return f"argument {n}{where}: {a[place]:.9g}, expected {b[place]:.9g}"
+    return ""
+
+
+def exactly(found: Arrays, wanted: Arrays) -> str:
+    """Return the same where not even a rounding may be between them."""
+    return worst(found, wanted, 0.0)
+
+
+def scaled(arrays: Arrays, factor: float) -> Arrays:
+    """Return arrays times a number, in their dtypes."""
+    return [(a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]
+
+
+def start(trial: Trial) -> tuple[Run, Arrays]:
+    """Return a forward in the widest dtype, and cotangents for it."""
+    run = trial.run(trial.cast(trial.wide))
+    if not run.outputs:
+        raise NotApplicable("it has no float output")
+    return run, trial.cotangents(run)

@@ -1,0 +1,213 @@
+"""Laws of dtypes and of numbers: the derivative and the second one, 16 bits, far numbers, none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.ops.numerics import as_numpy_dtype
+from ..check import differentiate
+from ..subject import as_float
+from .judging import LOOSE, NotApplicable, start, worst
+from .trial import Arrays, Trial
+
+MOST_PLACES = 64  # whose differences are taken
+# float32's exp ends between 88 and 89, its cubes at 7e12.
+FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
+
+
+# --- dtypes ---------------------------------------------------------------------------------------
+
+
+def judge_type(trial: Trial) -> str:
+    with trial.quiet(trial.dtype):
+        run = trial.run(trial.given)
+        found = run.pull([run.backend.tensors.from_numpy(a) for a in trial.cotangents(run)])
+    for n in trial.floats:
+        got, given = found[n], trial.given[n]
+        if got is None:
+            continue
+        array = run.read(got)
+        if array.shape != given.shape or array.dtype != given.dtype:
+            return (
+                f"argument {n} is {given.dtype}{list(given.shape)}, its gradient "
+                f"{array.dtype}{list(array.shape)}"
+            )
+    return ""
+
+
+def in_16_bits(dtype: str) -> Callable[[Trial], str]:
+    """Return who compares a 16-bit dtype with the widest."""
+
+    def judge(trial: Trial) -> str:
+        narrow = trial.cast(dtype)
+        with trial.quiet("float32"):
+            run = trial.run(narrow)
+            u = [as_float(a, dtype) for a in trial.cotangents(run)]
+            found = run.gradients(
+                [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
+            )
+        exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(narrow)]
+        wanted = trial.run(exact).gradients([as_float(a, trial.wide) for a in u])
+        largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
+        fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
+        kept = [
+            g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
+            for g, w in zip(found, fits, strict=True)
+        ]
+        return worst(kept, fits, LOOSE[dtype])
+
+    return judge
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def _places(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    size = int(np.prod(shape))
+    picked = np.linspace(0, size - 1, min(size, MOST_PLACES), dtype=int) if size else []
+    return [tuple(int(i) for i in np.unravel_index(int(n), shape)) for n in picked]
+
+
+def _numeric(
+    weigh: Callable[[Arrays], float], arrays: Arrays, n: int, place: tuple[int, ...]
+) -> tuple[float, bool]:
+    def moved(value: float) -> float:
+        other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
+        other[n][place] = value
+        return weigh(other)
+
+    return differentiate(moved, float(arrays[n][place]))
+
+
+def judge_derivative(trial: Trial) -> str:
+    if trial.is_surrogate:
+        raise NotApplicable("it is a surrogate, which is meant to differ")
+    if trial.wide != "float64":
+        raise NotApplicable("it does not run in float64, in which differences are taken")
+    run, u = start(trial)
+    arrays, found = trial.cast("float64"), run.gradients(u)
+
+    def weigh(given: Arrays) -> float:
+        outputs = trial.run(given).arrays()
+        return float(sum(np.sum(c * y) for c, y in zip(u, outputs, strict=True)))
+
+    wrong, flat, compared = [], True, 0
+    for n in trial.floats:
+        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)}
+        settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
+        largest = max((abs(slope) for slope in settled.values()), default=0.0)
+        given = np.zeros_like(arrays[n]) if found[n] is None else found[n]
+        compared += len(settled)
+        flat = flat and not any(settled.values())
+        for place, slope in settled.items():
+            if not abs(given[place] - slope) <= 1e-5 * max(largest, 1e-3) + 1e-7:
+                where = "".join(f"[{i}]" for i in place)
+                wrong.append(
+                    f"argument {n}{where} = {arrays[n][place]:.6g}: {given[place]:.9g}, expected "
+                    f"{slope:.9g} by differences"
+                )
+    if not compared:
+        raise NotApplicable("it has no derivative at any of the inputs' elements")
+    if wrong and flat:
+        raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
+    return wrong[0] if wrong else ""
+
+
+def judge_second(trial: Trial) -> str:
+    """Compare the gradient's own gradient with differences of the gradient."""
+    if trial.wide != "float64":
+        raise NotApplicable("it does not run in float64, in which differences are taken")
+    backend = trial.backend
+    if backend.autodiff.vjp is None:
+        raise NotApplicable(f"{backend.name} has no autodiff of its own")
+    run, u = start(trial)
+    arrays = trial.cast("float64")
+    weights = [np.cos(np.arange(a.size, dtype=np.float64)).reshape(a.shape) for a in arrays]
+
+    def gradients_of(tensors: Sequence[Any]) -> list[Any]:
+        cotangents = [backend.tensors.from_numpy(a.copy()) for a in u]
+        found = trial.run_on(list(tensors)).pull(cotangents)
+        return [found[n] for n in trial.floats]
+
+    _, pull = backend.autodiff.vjp(
+        gradients_of, [backend.tensors.from_numpy(a.copy()) for a in arrays]
+    )
+    given = [backend.tensors.from_numpy(weights[n].copy()) for n in trial.floats]
+    second = [run.read(each) for each in pull(given)]
+
+    def weigh(moved: Arrays) -> float:
+        found = trial.run(moved).gradients(u)
+        return float(sum(np.sum(weights[n] * found[n]) for n in trial.floats))
+
+    for n in trial.floats:
+        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)[:24]}
+        settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
+        largest = max((abs(slope) for slope in settled.values()), default=0.0)
+        got = np.zeros_like(arrays[n]) if second[n] is None else second[n]
+        for place, slope in settled.items():
+            if not abs(got[place] - slope) <= 1e-4 * max(largest, 1e-3) + 1e-6:
+                where = "".join(f"[{i}]" for i in place)
+                kind = "is missing" if not got.any() else "is wrong"
+                return (
+                    f"the second derivative {kind}: argument {n}{where}: {got[place]:.9g}, "
+                    f"expected {slope:.9g} by differences of the gradient"
+                )
+    return ""
+
+
+def judge_far(trial: Trial) -> str:
+    """Compare far numbers in the dtype of the call with float64."""
+    if trial.dtype != "float32" or trial.wide != "float64":
+        raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
+    for number in FAR:
+        arrays = [
+            np.full_like(a, number) if n in trial.floats else a for n, a in enumerate(trial.given)
+        ]
+        with trial.quiet("float32"):
+            run = trial.run(arrays)
+            outputs = run.arrays()
+            if not all(np.isfinite(y).all() for y in outputs):
+                continue  # the forward overflows, which is its own matter
+            u = [np.ones_like(a) for a in outputs]
+            found = run.gradients(u)
+        exact = [as_float(a, "float64") if n in trial.floats else a for n, a in enumerate(arrays)]
+        wanted = trial.run(exact).gradients([as_float(a, "float64") for a in u])
+        for n in trial.floats:
+            got, want = found[n], wanted[n]
+            if got is None or want is None:
+                continue
+            fits = np.isfinite(want) & (np.abs(want) < 1e37)
+            if (fits & ~np.isfinite(got)).any():
+                return f"argument {n} = {number:g}: {got[fits][0]}, expected {want[fits][0]:.6g}"
+    return ""
+
+
+def judge_zeros(trial: Trial) -> str:
+    """At 0 and -0, which are one number, the gradient is one."""
+    run, _ = start(trial)
+    given = trial.cast(trial.wide)
+    found = []
+    for zero in (0.0, -0.0):
+        arrays = [np.full_like(a, zero) if n in trial.floats else a for n, a in enumerate(given)]
+        run = trial.run(arrays)
+        found.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
+    if not all(np.isfinite(g).all() for each in found for g in each if g is not None):
+        raise NotApplicable("it has no derivative at 0")
+    said = worst(found[1], found[0], LOOSE[trial.wide])
+    return f"at -0 and 0: {said}" if said else ""
+
+
+def judge_empty(trial: Trial) -> str:
+    arrays = [a[:0] if a.ndim else a for a in trial.cast(trial.wide)]
+    if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
+        raise NotApplicable("its inputs have no axes")
+    run = trial.run(arrays)
+    found = run.gradients(trial.cotangents(run))
+    shapes = [None if g is None else g.shape for g in found]
+    for n in trial.floats:
+        if shapes[n] not in (None, arrays[n].shape):
+            return f"argument {n} of shape {arrays[n].shape} has a gradient of shape {shapes[n]}"
+    return ""

@@ -1,0 +1,212 @@
+"""A custom gradient on its own framework with its inputs: what the laws run.
+
+Nothing is captured: arrays go in and come out, and what is between is the author's code under the
+framework's own autodiff.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import load_backend
+from ...functions.calls.arguments import flatten, owner_of
+from ...functions.function import Function
+from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.support.trees import optree
+from ...rules.in_force.activation import Activation
+from ...rules.in_force.vjp import vjp_leaves
+from ...rules.model.rule import Rule
+from ..originals import find_original
+from ..runs import as_array
+from ..subject import as_float, is_float_array, precision, subject_of
+
+Array = Any
+Tensor = Any
+Arrays = list[Any]  # None where there is none
+SEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One forward: its float outputs, and the map from their cotangents to gradients.
+
+    Attributes:
+        inputs: the tensors that it was given.
+        outputs: tensors.
+        pull: cotangent tensors to a gradient for each input.
+    """
+
+    backend: Backend
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    pull: Callable[[Sequence[Tensor]], list[Any]]
+
+    def arrays(self) -> Arrays:
+        """Return the outputs as arrays."""
+        return [self.read(y) for y in self.outputs]
+
+    def read(self, x: Any) -> Any:
+        """Return a copy of a tensor as an array."""
+        return None if x is None else np.array(self.backend.tensors.to_numpy(x))
+
+    def gradients(self, cotangents: Sequence[Array]) -> Arrays:
+        """Return the gradients for cotangents that are arrays."""
+        made = [self.backend.tensors.from_numpy(each.copy()) for each in cotangents]
+        return [self.read(each) for each in self.pull(made)]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is audited.
+
+    Attributes:
+        call: the function of tensors, as it is.
+        leaves, tree: its arguments, tensors among them as arrays.
+        places: of the tensors.
+        is_surrogate: whether its gradient is meant to differ from the derivative.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    backend: Backend
+    leaves: tuple[Any, ...]
+    tree: Any
+    places: tuple[int, ...]
+    is_surrogate: bool = False
+
+    @functools.cached_property
+    def given(self) -> Arrays:
+        """The tensors among the arguments, as arrays."""
+        return [self.leaves[i] for i in self.places]
+
+    @functools.cached_property
+    def floats(self) -> list[int]:
+        """Which of the tensors are floats."""
+        return [n for n, array in enumerate(self.given) if is_float_array(array)]
+
+    @functools.cached_property
+    def dtype(self) -> str:
+        """The float dtype that it was called with."""
+        found = [dtype_name(self.given[n].dtype) for n in self.floats]
+        return found[0] if found else "float32"
+
+    @functools.cached_property
+    def wide(self) -> str:
+        """The dtype in which what is exact in numbers is told: float64, where it runs in that."""
+        try:
+            with self.quiet("float64"):
+                run = self.run(self.cast("float64"))
+                run.gradients(self.cotangents(run))
+        except Exception:
+            return self.dtype
+        return "float64"
+
+    def cast(self, dtype: str) -> Arrays:
+        """Return the tensors with their floats in a dtype."""
+        return [as_float(a, dtype) if is_float_array(a) else a for a in self.given]
+
+    def with_arrays(self, arrays: Sequence[Array]) -> Trial:
+        """Return it with other tensors."""
+        leaves = list(self.leaves)
+        for place, array in zip(self.places, arrays, strict=True):
+            leaves[place] = array
+        return replace(self, leaves=tuple(leaves))
+
+    @contextmanager
+    def quiet(self, dtype: str = "") -> Iterator[None]:
+        """Run in the framework's mode for a dtype, without warnings of NumPy's."""
+        with precision(self.backend, dtype or self.wide), np.errstate(all="ignore"):
+            yield
+
+    def run(self, arrays: Sequence[Array]) -> Run:
+        """Run forward on arrays."""
+        return self.run_on([self.backend.tensors.from_numpy(np.array(a)) for a in arrays])
+
+    def run_on(self, tensors: Sequence[Tensor]) -> Run:
+        """Run forward on tensors of the framework."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend)
+        kept = [n for n, y in enumerate(outputs) if _is_float(y)]
+
+        def pull(cotangents: Sequence[Tensor]) -> list[Any]:
+            whole: list[Any] = [None] * len(outputs)
+            for n, cotangent in zip(kept, cotangents, strict=True):
+                whole[n] = cotangent
+            found = pull_leaves(whole)
+            return [found[i] for i in self.places]
+
+        return Run(self.backend, list(tensors), [outputs[n] for n in kept], pull)
+
+    def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the float outputs, under the transforms that are in force."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = optree.tree_unflatten(self.tree, leaves)
+        flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
+        return [y for y in flat if _is_float(y)]
+
+    def cotangents(self, run: Run, seed: int = 0) -> Arrays:
+        """Return normal numbers in the dtypes of the outputs, the same for a seed each time."""
+        made = []
+        for n, y in enumerate(run.outputs):
+            shape = tuple(int(length) for length in y.shape)
+            drawn = np.random.default_rng((SEED, seed, n)).standard_normal(shape)
+            made.append(as_float(np.asarray(drawn), dtype_name(y.dtype)))
+        return made
+
+
+def _is_float(y: Any) -> bool:
+    return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS
+
+
+def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | None) -> Trial:
+    """Return what an object is when it is called with these.
+
+    Raises:
+        RuleTypeError: it is nothing that is called.
+        Exception: what the code raises where no framework runs it.
+    """
+    inner = getattr(obj, "_activation", obj)
+    if isinstance(inner, Function | Activation | Rule | str):
+        subject = subject_of(obj)
+        owners = {owner.name: owner for x in inputs if (owner := owner_of(x)) is not None}
+        name, call, declared = subject.name, subject.call, subject.is_surrogate
+        homes = (next(iter(owners.values()), load_backend("numpy")),)
+    else:
+        original = find_original(obj)
+        name, call, declared, homes = original.name, original.call, False, original.homes
+        homes = homes or (load_backend("numpy"),)
+    leaves, tree = flatten(tuple(inputs), {})
+    arrays = tuple(as_array(leaf) for leaf in leaves)
+    places = tuple(i for i, leaf in enumerate(arrays) if isinstance(leaf, np.ndarray))
+    failure: Exception | None = None
+    for home in homes:
+        trial = Trial(
+            name,
+            call,
+            home,
+            leaves=arrays,
+            tree=tree,
+            places=places,
+            is_surrogate=declared if surrogate is None else surrogate,
+        )
+        try:
+            with trial.quiet(trial.dtype):
+                run = trial.run(trial.given)
+                run.gradients(trial.cotangents(run))
+        except Exception as error:
+            failure = failure or error
+        else:
+            return trial
+    assert failure is not None
+    raise failure

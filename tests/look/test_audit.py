@@ -1,0 +1,222 @@
+"""`xg.audit`: which law a faulty gradient breaks on its own framework, and that what keeps them all
+is not accused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.errors import RuleTypeError
+
+X = np.random.default_rng(3).standard_normal((3, 4)).astype(np.float32)
+QUICK = (
+    "type", "repeatable", "derivative", "linear", "scale", "ones", "zero", "strided cotangent",
+    "broadcast cotangent", "strided input", "backward twice", "written", "interleaved", "float16",
+    "bfloat16", "far numbers", "zeros", "empty", "second derivative", "vmap",
+)  # fmt: skip
+
+
+def broken(report: Any) -> set[str]:
+    assert not report.problem
+    return {finding.law for finding in report.findings}
+
+
+# --- faults that are planted ----------------------------------------------------------------------
+
+
+def torch_class(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+    torch: Any = import_module("torch")
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type("Planted", (torch.autograd.Function,), methods)
+
+
+def keeps(ctx: Any, x: Any) -> Any:
+    ctx.save_for_backward(x)
+    return x * x
+
+
+def saved(ctx: Any) -> Any:
+    return ctx.saved_tensors[0]
+
+
+def writes_what_it_saved(ctx: Any, grad_out: Any) -> Any:
+    y = ctx.kept
+    return y.mul_(grad_out)
+
+
+def keeps_apart(ctx: Any, x: Any) -> Any:
+    ctx.kept = (2 * x).detach()
+    return x * x
+
+
+LAST: list[Any] = []
+
+
+def keeps_outside(ctx: Any, x: Any) -> Any:
+    LAST[:] = [x]
+    return x * x
+
+
+def writes_cotangent(ctx: Any, grad_out: Any) -> Any:
+    return grad_out.mul_(2 * saved(ctx))
+
+
+def ignores_ones(ctx: Any, grad_out: Any) -> Any:
+    return 2 * saved(ctx) * (grad_out if (grad_out != 1).any() else grad_out / 2)
+
+
+def by_memory(ctx: Any, grad_out: Any) -> Any:
+    flat = grad_out.as_strided((grad_out.numel(),), (1,))
+    return 2 * saved(ctx) * flat.reshape(grad_out.shape)
+
+
+def overflows(ctx: Any, grad_out: Any) -> Any:
+    return grad_out * saved(ctx) ** 3 / saved(ctx) ** 2 * 2
+
+
+def masks_by_division(ctx: Any, grad_out: Any) -> Any:
+    return 2 * saved(ctx) * grad_out * grad_out / grad_out
+
+
+# What is planted, with the laws that must be broken among others.
+FAULTS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
+    "factor": (keeps, lambda ctx, g: 3 * saved(ctx) * g, {"derivative"}),
+    "sign": (keeps, lambda ctx, g: -2 * saved(ctx) * g, {"derivative"}),
+    "ignored": (keeps, lambda ctx, g: 2 * saved(ctx), {"linear", "scale", "zero", "ones"}),
+    "squared": (keeps, lambda ctx, g: 2 * saved(ctx) * g * g, {"linear", "scale"}),
+    "clipped": (keeps, lambda ctx, g: 2 * saved(ctx) * g.clamp(-1, 1), {"linear", "scale"}),
+    "ones": (keeps, ignores_ones, {"ones"}),
+    "division": (keeps, masks_by_division, {"zero"}),
+    "row": (keeps, lambda ctx, g: 2 * saved(ctx)[:1] * g, {"derivative"}),
+    "buffer": (keeps_apart, writes_what_it_saved, {"backward twice", "second derivative"}),
+    "cotangent": (keeps, writes_cotangent, {"written"}),
+    "second": (keeps_apart, lambda ctx, g: ctx.kept * g, {"second derivative"}),
+    "global": (keeps_outside, lambda ctx, g: 2 * LAST[0] * g, {"interleaved"}),
+    "memory": (keeps, by_memory, {"strided cotangent"}),
+    "zero over zero": (keeps, overflows, {"zeros", "far numbers"}),
+    "random": (
+        keeps, lambda ctx, g: 2 * saved(ctx) * g * (1 + 1e-3 * g.new_empty(1).normal_()),
+        {"repeatable", "backward twice"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_breaks_its_law(fault: str) -> None:
+    forward, backward, laws = FAULTS[fault]
+    report = xg.audit(torch_class(forward, backward), X, laws=QUICK)
+    if fault == "zero over zero":  # either shows it
+        assert laws & broken(report)
+    else:
+        assert laws <= broken(report)
+    assert not report.ok
+
+
+@pytest.mark.needs("torch")
+def test_a_class_that_keeps_every_law_is_not_accused() -> None:
+    report = xg.audit(torch_class(keeps, lambda ctx, g: 2 * saved(ctx) * g), X)
+    assert report.ok
+    states = {finding.law: finding.state for finding in report.laws}
+    assert states["vmap"] == "refused"  # torch says that it wants setup_context
+    assert states["compiled"] == states["threads"] == "kept"
+
+
+# --- each framework's own -------------------------------------------------------------------------
+
+
+def square_of(backend: Any, factor: float) -> Any:
+    """Return a square with a custom gradient of the framework's, right by the factor 2."""
+    if backend.name == "numpy":
+        return xg.function(lambda x: x * x, lambda g, x: factor * x * g)
+    if backend.name == "torch":
+        return torch_class(keeps, lambda ctx, g: factor * saved(ctx) * g)
+    if backend.name == "jax":
+        square = import_module("jax").custom_vjp(lambda x: x * x)
+        square.defvjp(lambda x: (x * x, x), lambda x, g: (factor * x * g,))
+        return square
+
+    def forward(x: Any) -> Any:
+        return x * x, lambda g: factor * x * g
+
+    return import_module("tensorflow").custom_gradient(forward)
+
+
+LAWS_OF_ALL = tuple(law for law in QUICK if law != "second derivative")
+
+
+@pytest.mark.parametrize(("factor", "said"), [(2.0, set()), (3.0, {"derivative"})])
+def test_each_frameworks_custom_gradient_is_audited_as_it_is(
+    backend: Any, factor: float, said: set[str]
+) -> None:
+    report = xg.audit(square_of(backend, factor), X, laws=LAWS_OF_ALL)
+    assert (broken(report), report.home) == (said, backend.name)
+
+
+PLAIN = {
+    "torch": "tanh exp sigmoid erf atan square",
+    "jax": "nn.softmax",
+    "tensorflow": "tanh exp nn.gelu nn.softmax",
+    "numpy": "",
+}
+
+
+def test_a_frameworks_own_functions_keep_the_laws(backend: Any) -> None:
+    for path in PLAIN[backend.name].split():
+        found: Any = import_module(backend.name)
+        for part in path.split("."):
+            found = getattr(found, part)
+        report = xg.audit(found, X, laws=LAWS_OF_ALL)
+        assert report.ok, str(report)
+
+
+# --- what is reported -----------------------------------------------------------------------------
+
+
+def test_a_surrogate_is_no_fault() -> None:
+    report = xg.audit("triangular", X, laws=["derivative", "linear"])
+    assert [finding.state for finding in report.laws] == ["does not apply", "kept"]
+    assert "surrogate" in report.laws[0].reason
+    spike = xg.function(lambda x: xg.xp.heaviside(x), lambda g, x: g / (1 + x * x))
+    assert xg.audit(spike, X).ok  # its forward is flat
+
+
+def test_what_is_meant_to_differ_may_be_declared() -> None:
+    reversal = xg.function(lambda x: x * 1.0, lambda g, x: -g)
+    assert broken(xg.audit(reversal, X)) == {"derivative"}
+    assert xg.audit(reversal, X, surrogate=True).ok
+
+
+def test_a_report_is_data_and_names_the_worst_place() -> None:
+    report = xg.audit(xg.function(lambda x: x * x, lambda g, x: x * g), X, laws=["derivative"])
+    (finding,) = report.findings
+    assert "expected" in finding.reason
+    assert "argument 0" in finding.reason
+    data = json.loads(report.to_json())
+    assert (data["ok"], data["laws"][0]["law"]) == (False, "derivative")
+    assert "The gradient is the derivative of the forward." in str(report)
+
+
+def test_what_does_not_run_is_a_problem_and_no_law_is_asked() -> None:
+    def fails(x: Any) -> Any:
+        raise ValueError("three rows, please")
+
+    report = xg.audit(fails, X)
+    assert (report.ok, report.laws) == (False, ())
+    assert "three rows, please" in str(report)
+
+
+def test_misuse_is_told() -> None:
+    with pytest.raises(RuleTypeError, match="no law 'liner'"):
+        xg.audit("triangular", X, laws=["liner"])
+    with pytest.raises(RuleTypeError, match="no float tensor"):
+        xg.audit(lambda x: x, np.arange(3))
+    with pytest.raises(RuleTypeError, match="expected a custom gradient"):
+        xg.audit(3.0, X)
