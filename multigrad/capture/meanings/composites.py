@@ -93,6 +93,43 @@ def entr(x: Tensor) -> Tensor:
     return xp.where(xp.less(x, 0), -math.inf, -xp.multiply(x, log))
 
 
+def polygamma(n: Any, x: Tensor, even_at_poles: float = -math.inf) -> Tensor:
+    """The n-th derivative of digamma, below zero by reflection, as libraries have it there.
+
+    Args:
+        even_at_poles: what those of even order are at zero and the negative integers.
+    """
+    order = int(n)
+    if order != n:
+        raise TypeError(f"polygamma of order {n}")
+    if not order:
+        return xp.digamma(x)
+    below, is_pole = xp.less(x, 0), xp.less_equal(x, 0) & xp.equal(x, xp.floor(x))
+    right = xp.polygamma(order, xp.where(below, 1.0 - x, x))
+    is_left = below & ~is_pole
+    apart = xp.where(is_left, x - xp.round(x), 0.5)  # from the nearest pole, exactly
+    cosine = xp.sin(math.pi * (0.5 - xp.abs(apart)))  # 0 between two poles
+    slope = _slope_of_cotangent(order, cosine / xp.sin(math.pi * apart))
+    found = xp.where(is_left, (-1) ** order * right - math.pi ** (order + 1) * slope, right)
+    return xp.where(is_pole, math.inf if order % 2 else even_at_poles, found)
+
+
+def _slope_of_cotangent(order: int, c: Tensor) -> Tensor:
+    """Its derivative of this order, a polynomial in c, which is even or odd: so c^2 alone grows."""
+    factors = [0, 1]  # of c^0, c^1: the derivative of c^k is -k (c^(k - 1) + c^(k + 1))
+    for _ in range(order):
+        after = [0] * (len(factors) + 1)
+        for k, factor in enumerate(factors[1:], 1):
+            after[k - 1] -= k * factor
+            after[k + 1] -= k * factor
+        factors = after
+    is_odd = (order + 1) % 2
+    value: Any = float(factors[-1])
+    for factor in reversed(factors[is_odd:-1:2]):
+        value = value * (c * c) + float(factor)
+    return value * c if is_odd else value
+
+
 def rel_entr(x: Tensor, y: Tensor) -> Tensor:
     """x log(x / y); 0 where x is 0 and y is not negative, else infinite outside of x, y > 0."""
     inside = xp.greater(x, 0) & xp.greater(y, 0)

@@ -83,7 +83,7 @@ METHODS: dict[str, Handler] = {
     """),
     "logit": logit,
     "nan_to_num": nan_to_num,
-    **written({xp: "polygamma(x, n): polygamma"}),
+    **written({composites: "polygamma(x, n): polygamma"}),
 }
 
 SCIPY: dict[str, Handler] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,16 @@ def squareplus(x: Tensor, b: float = 4) -> Tensor:
 
 
 # --- jax.scipy.special ----------------------------------------------------------------------------
+def digamma(x: Tensor) -> Tensor:
+    """At its pole at zero XLA gives NaN."""
+    return xp.where(xp.equal(x, 0), math.nan, xp.digamma(x))
+
+
+def polygamma(n: Any, x: Tensor) -> Tensor:
+    """At its poles XLA gives NaN, where the order is even."""
+    return composites.polygamma(n, x, math.nan)
+
+
 def log_ndtr(x: Tensor, series_order: int = 3) -> Tensor:
     return xp.log_ndtr(x)
 
@@ -123,7 +134,8 @@ ALIASES: dict[Any, Any] = {
             np_dialect: "heaviside; select",
             __name__: """
                 nn.celu; divmod_: divmod; nn.elu; floor_divide; fmod; identity: positive conj
-                conjugate real nn.identity; nn.log_sigmoid; special.log_ndtr; nan_to_num; piecewise;
+                conjugate real nn.identity; nn.log_sigmoid; special.log_ndtr; digamma:
+                lax.digamma special.digamma; special.polygamma; nan_to_num; piecewise;
                 nn.squareplus; where
             """,
         }

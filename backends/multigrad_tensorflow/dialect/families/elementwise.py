@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from multigrad.capture.meanings import composites
 from multigrad.capture.meanings.slopes import first_of, is_differentiated
 from multigrad.capture.symbols.symbols import SymbolicDType
 from multigrad.graph.ir.types import WHOLE, is_float
@@ -142,7 +143,12 @@ def erfcinv(x: Tensor) -> Tensor:
 def polygamma(a: Any, x: Tensor) -> Tensor:
     if isinstance(a, Value) or int(a) != a:
         raise TypeError("polygamma of a static integer order only")
-    return xp.polygamma(int(a), x)
+    return composites.polygamma(a, x, math.nan)  # as TensorFlow has it where the order is even
+
+
+def digamma(x: Tensor) -> Tensor:
+    """At its pole at zero TensorFlow gives NaN."""
+    return xp.where(xp.equal(x, 0), math.nan, xp.digamma(x))
 
 
 def polyval(coeffs: Any, x: Tensor) -> Tensor:
@@ -232,7 +238,8 @@ ALIASES: dict[Any, Handler] = {
                 convert_to_tensor; identity: math.conj identity math.real raw_ops.Identity;
                 divide_no_nan: math.divide_no_nan raw_ops.DivNoNan; math.erfcinv; floordiv:
                 math.floordiv raw_ops.FloorDiv; identity_n; is_tensor; multiply_no_nan:
-                math.multiply_no_nan raw_ops.MulNoNan; math.polygamma; math.polyval;
+                math.multiply_no_nan raw_ops.MulNoNan; digamma: math.digamma raw_ops.Digamma;
+                math.polygamma; math.polyval;
                 math.reciprocal_no_nan; saturate_cast; squared_difference: math.squared_difference
                 raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:
                 math.xdivy raw_ops.Xdivy; xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum

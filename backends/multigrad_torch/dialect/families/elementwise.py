@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from multigrad.capture.code.names import reflected
+from multigrad.capture.meanings import composites
 from multigrad.capture.meanings.slopes import first_of
 from multigrad.capture.values import elementwise
 from multigrad.trace.trace import Value
@@ -52,10 +53,10 @@ ALIASES: dict[Any, Any] = {
     **TORCH.called(
         {
             elementwise: "hard_shrink: hardshrink; nan_to_num",
+            composites: "polygamma: polygamma special.polygamma",
             xp: """
                 celu: celu F.celu; selu: selu F.selu; mish: F.mish; hard_sigmoid: F.hardsigmoid;
-                hard_silu: F.hardswish; soft_shrink: F.softshrink; polygamma: polygamma
-                special.polygamma
+                hard_silu: F.hardswish; soft_shrink: F.softshrink
             """,
         }
     ),
