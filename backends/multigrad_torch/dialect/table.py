@@ -215,7 +215,7 @@ ALIASES: dict[Any, Any] = {
     **TENSOR.taking_the_same(
         {
             extremes: "max; min",
-            methods: "add",
+            methods: "add; clamp: clip",
             __name__: "getitem: __getitem__; sign; sum_to_size",
         }
     ),
@@ -244,6 +244,9 @@ OWN_METHODS = {
     **asserted.METHODS,
     **gradients.METHODS,
     **extremes.EXTREMES,
+    "clip": methods.clamp,
+    "fmax": capture_elementwise.fmax,
+    "fmin": capture_elementwise.fmin,
     "sgn": sign,
     "sign": sign,
     "sum_to_size": sum_to_size,

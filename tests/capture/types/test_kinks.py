@@ -159,3 +159,44 @@ def test_a_derivative_far_out_that_torch_can_hold_disproves() -> None:
             xg.function(length, native=False)(np.ones(4, np.float32), np.ones(4, np.float32))
     finally:
         object.__setattr__(ops.HYPOT, "vjp", right)
+
+
+X = np.array([0.0, 0.0, 5.0, 2.0, 3.0, 1.5], np.float32)
+LOW = np.array([2.0, 2.0, 2.0, 2.0, 1.0, 2.0], np.float32)
+HIGH = np.array([1.0, 3.0, 1.0, 4.0, 3.0, 2.0], np.float32)  # crossed, and equal
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["clamp", "clip"])
+def test_limits_that_are_tensors_and_cross_in_torch(name: str) -> None:
+    import torch
+
+    assert_as_in("torch", lambda x, low, high: getattr(torch, name)(x, low, high), X, LOW, HIGH)
+    assert_as_in(
+        "torch", lambda *given: torch.sin(getattr(given[0], name)(*given[1:])), X, LOW, HIGH
+    )
+    assert_as_in("torch", lambda x: torch.exp(getattr(x, name)(2.0)), X)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["fmax", "fmin"])
+def test_of_equal_operands_in_torch(name: str) -> None:
+    import torch
+
+    assert_as_in("torch", lambda x, y: torch.exp(getattr(x, name)(y)), X, LOW)
+    assert_as_in("torch", lambda x, y: getattr(torch, name)(x, y), X, LOW)
+
+
+@pytest.mark.needs("tensorflow")
+def test_limits_that_are_tensors_and_cross_in_tensorflow() -> None:
+    import tensorflow as tf
+
+    assert_as_in("tensorflow", lambda x, low, high: tf.clip_by_value(x, low, high), X, LOW, HIGH)
+
+
+@pytest.mark.needs("jax")
+def test_limits_that_are_tensors_and_cross_in_jax() -> None:
+    import jax
+
+    assert_as_in("jax", lambda x, low, high: jax.numpy.clip(x, low, high), X, LOW, HIGH)
+    assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), X, LOW, HIGH)

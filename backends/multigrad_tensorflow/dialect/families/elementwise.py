@@ -174,7 +174,7 @@ def clip_by_value(t: Tensor, clip_value_min: Any, clip_value_max: Any) -> Tensor
     ends = (clip_value_min, clip_value_max)
     if all(isinstance(end, int | float) for end in ends) and clip_value_min <= clip_value_max:
         return xp.clip(t, *ends)
-    return xp.maximum(xp.minimum(t, clip_value_max), clip_value_min)
+    return maximum(minimum(t, clip_value_max), clip_value_min)
 
 
 def is_tensor(x: Any) -> bool:

@@ -23,9 +23,10 @@ def clip(x: Array, min: Array, max: Array) -> Array:
 
 
 def clip_vjp(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangents:
-    """The bounds belong to the inside, as in torch."""
+    """The bounds belong to the inside, and where they cross all goes to the upper, as in torch."""
     inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
-    below, above = xp.less(x, low), xp.greater(x, high)
+    below = xp.less(x, low) & xp.less(low, high)
+    above = xp.greater(x, high) | xp.less(high, low)
     return ct * inside, ct * below, ct * above
 
 
