@@ -272,7 +272,7 @@ METHODS: dict[str, Handler] = {
     **handlers(
         {
             arrays: "astype; dot; ravel: ravel flatten; sort",
-            elementwise: "identity: conj",
+            elementwise: "identity: conj; floor_divide: __floordiv__",
             slopes: "absolute: __abs__; clip",
         }
     ),

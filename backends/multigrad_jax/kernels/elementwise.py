@@ -247,7 +247,7 @@ NAMES = """
     cbrt: cbrt lax.cbrt; maximum: maximum lax.max; minimum: minimum lax.min; fmax; fmin;
     abs: abs absolute fabs lax.abs; sign: sign lax.sign; copysign; floor: floor lax.floor;
     ceil: ceil lax.ceil; round: rint; trunc; floor_divide; remainder: remainder mod;
-    fmod: fmod lax.rem; hypot; atan2: arctan2 atan2 lax.atan2; exp; expm1; exp2: exp2 lax.exp2; log;
+    fmod; hypot; atan2: arctan2 atan2 lax.atan2; exp; expm1; exp2: exp2 lax.exp2; log;
     log1p: log1p lax.log1p; log2; log10; logaddexp; xlogy: special.xlogy; xlog1py: special.xlog1py;
     sin: sin lax.sin; cos: cos lax.cos; tan: tan lax.tan; asin: asin arcsin lax.asin;
     acos: acos arccos lax.acos; atan: atan arctan lax.atan; deg2rad: deg2rad radians;

@@ -18,6 +18,7 @@ BYTES = jnp.asarray([200, 130, 3, 0], jnp.uint8)
 INTS = jnp.asarray([40001, -7, 3, 2**24 + 1], jnp.int32)
 LEAST = jnp.asarray([-(2**31), 7, -7, 0], jnp.int32)
 SQUARE = jnp.outer(jnp.asarray([100, 120, 3, 7], jnp.int8), jnp.ones(4, jnp.int8))
+ZEROS = jnp.asarray([0, 2, 0, -3], jnp.int32)
 HALVES = jnp.asarray([2.0, 3.0, 4.0, 5.0], jnp.float16)
 ON_INTEGERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "clamp of bools": (jax.lax.clamp, (BOOLS, ~BOOLS, BOOLS)),
@@ -35,6 +36,14 @@ ON_INTEGERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "bools over bools": (jnp.divmod, (BOOLS, BOOLS[::-1])),
     "div of the least one": (jax.lax.div, (LEAST, jnp.asarray([2, -2, 3, 2], jnp.int32))),
     "div by zero": (jax.lax.div, (LEAST, jnp.zeros(4, jnp.int32))),
+    "operators over zeros": (
+        lambda x, y: (x // y, x % y, 7 // y, x // 0, divmod(x, y)),
+        (INTS, ZEROS),
+    ),
+    "rem over zeros": (jax.lax.rem, (INTS, ZEROS)),
+    "compiled": (jax.jit(lambda x, y: (x // y, jax.lax.div(x, y))), (INTS, ZEROS)),
+    "compiled, of bytes": (jax.jit(lambda x, y: (jax.lax.div(x, y), x // y)), (BYTES, BYTES[::-1])),
+    "batched": (jax.vmap(lambda x, y: x // y), (SQUARE[:, 0], SQUARE[::-1, 0] - 7)),
     "fmod of bools": (jnp.fmod, (BOOLS, BOOLS[::-1])),
     "fmod of a number": (lambda x: (jnp.fmod(2, x), jnp.fmod(-2, x)), (INTS,)),
     "vector_norm": (jnp.linalg.vector_norm, (INTS,)),

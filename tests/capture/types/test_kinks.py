@@ -180,7 +180,7 @@ def test_limits_that_are_tensors_and_cross_in_torch(name: str) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["fmax", "fmin"])
-def test_of_equal_operands_in_torch(name: str) -> None:
+def test_a_method_of_equal_operands_in_torch(name: str) -> None:
     import torch
 
     assert_as_in("torch", lambda x, y: torch.exp(getattr(x, name)(y)), X, LOW)

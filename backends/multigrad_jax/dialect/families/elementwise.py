@@ -56,6 +56,7 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
         by_zero: Any = 255
     else:
         by_zero = xp.where(xp.equal(x1, 0), -1, -2) if isinstance(x1, Value) else -1 - (x1 != 0)
+        by_zero = cast(by_zero, quotient.node.type.dtype) if isinstance(x1, Value) else by_zero
     return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, quotient)
 
 
@@ -74,6 +75,12 @@ def fmod(x1: Any, x2: Any) -> Tensor:
     if is_bool(x1) and is_bool(x2):
         return cast(xp.logical_and(x1, xp.logical_not(x2)), INT32)
     return xp.fmod(x1, x2)
+
+
+def rem(x: Any, y: Any) -> Tensor:
+    """Of integers by zero it is x."""
+    found = xp.fmod(x, y)
+    return xp.where(xp.equal(y, 0), x, found) if is_whole(x) and is_whole(y) else found
 
 
 def identity(x: Tensor) -> Tensor:
@@ -136,7 +143,7 @@ ALIASES: dict[Any, Any] = {
                 nn.celu; divmod_: divmod; nn.elu; floor_divide; fmod; identity: positive conj
                 conjugate real nn.identity; nn.log_sigmoid; special.log_ndtr; digamma:
                 lax.digamma special.digamma; special.polygamma; nan_to_num; piecewise;
-                nn.squareplus; where
+                nn.squareplus; lax.rem; where
             """,
         }
     ),

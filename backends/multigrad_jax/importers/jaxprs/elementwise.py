@@ -56,15 +56,6 @@ def dim_as_value(step: Step) -> Operand:
     return Operand(length, ()) if isinstance(length, Value) else step.scope.lift(length)
 
 
-def divide(a: Tensor, b: Tensor) -> Tensor:
-    """A quotient; of integers, its whole part."""
-    if not all(x.node.type.dtype in ("int", *INTEGERS) for x in (a, b)):
-        return xp.divide(a, b)
-    below = xp.floor_divide(a, b)
-    is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * b, a))
-    return xp.where(is_off, below + 1, below)
-
-
 def less_in_order(a: Tensor, b: Tensor) -> Tensor:
     """a < b where -0 is less than 0 and a NaN, by its sign, less or more than every number."""
     less = xp.less(a, b)
@@ -109,14 +100,14 @@ def reduce_precision(step: Step) -> Operand:
 # These are what the functions of `jax.lax` of their names mean in a rule.
 FUNCTIONS = """
     abs acos acosh add asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp cos cosh
-    digamma eq erf erf_inv erfc exp exp2 expm1 floor ge gt is_finite le lgamma log log1p
+    digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt is_finite le lgamma log log1p
     logistic lt max min mul ne neg nextafter optimization_barrier pow rem rsqrt sign sin sinh sqrt
     square stop_gradient sub tan tanh
 """
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
     **{name: ALIASES[getattr(jax.lax, name)] for name in FUNCTIONS.split()},
     **dict.fromkeys(("copy", "copy_p", "name"), lax.identity),
-    "add_any": xp.add, "and": xp.bitwise_and, "div": divide, "eq_to": equal_in_order,
+    "add_any": xp.add, "and": xp.bitwise_and, "eq_to": equal_in_order,
     "le_to": at_most_in_order, "lt_to": less_in_order, "not": xp.bitwise_invert,
     "or": xp.bitwise_or, "select_n": select_n, "xor": xp.bitwise_xor,
 }  # fmt: skip
