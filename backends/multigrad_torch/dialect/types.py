@@ -25,9 +25,12 @@ def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torc
 
 
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
-    """Run calls outside of every mode, transform and record."""
+    """Run calls outside of every mode, transform, record and autocast, which acts on a graph's own
+    calls where it runs.
+    """
     modes = torch.utils._python_dispatch._disable_current_modes()
-    with modes, torch._C._DisableFuncTorch(), torch.no_grad():
+    plain = torch.autocast("cpu", enabled=False)
+    with modes, torch._C._DisableFuncTorch(), torch.no_grad(), plain:
         return run_each(calls, tiny)
 
 

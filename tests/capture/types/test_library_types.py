@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.capture.types import library_types
 from multigrad.errors import NotProvenWarning, TraceError
 
 Tensor = Any
@@ -445,6 +446,25 @@ def test_what_a_library_answers_does_not_depend_on_the_warnings_that_are_errors(
         torch.testing.assert_close(strict, meets_an_array(x))
         lenient = xg.function(meets_an_array, native=False, dialect="torch")(x)
         torch.testing.assert_close(lenient, strict)
+
+
+@pytest.mark.needs("torch")
+def test_code_under_autocast_changes_no_capture_outside_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")
+    torch: Any = import_module("torch")
+    linear = torch.nn.functional.linear
+    x, weight = torch.full((2, 3), 1 / 3), torch.full((4, 3), 0.7)
+
+    def narrow(x: Any, w: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return linear(x, w)
+
+    library_types._answers.clear()
+    assert xg.function(narrow)(x, weight).dtype == torch.bfloat16  # it runs as it is
+    function = xg.function(lambda x, w: linear(x, w), native=False)
+    torch.testing.assert_close(function(x, weight), linear(x, weight), rtol=0, atol=1e-6)
 
 
 @pytest.mark.needs("torch")
