@@ -94,6 +94,47 @@ PATTERNS: dict[str, Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "m, m": lambda x, y, z: ((x[:, None], y[None, :]), {}),
     "m": lambda x, y, z: ((x[:, None],), {}),
 }
+# Ways to call a name that takes none of the table's: `c` is a positive definite matrix of x, `b` a
+# batch of one, `v` x in three axes.
+Made = tuple[tuple[Any, ...], dict[str, Any]]
+FURTHER: dict[str, Callable[..., Made]] = {
+    "x > 0": lambda x, y, z: ((x > 0,), {}),
+    "x > 0, y > 0": lambda x, y, z: ((x > 0, y > 0), {}),
+    "x, x > 0, y": lambda x, y, z: ((x, x > 0, y), {}),
+    "x, x > 0, 2.0": lambda x, y, z: ((x, x > 0, 2.0), {}),
+    "c": lambda x, y, z: ((positive(x),), {}),
+    "c, 2": lambda x, y, z: ((positive(x), 2), {}),
+    "c, x": lambda x, y, z: ((positive(x), x), {}),
+    "c, m": lambda x, y, z: ((positive(x), y[:, None]), {}),
+    "m, c": lambda x, y, z: ((y[:, None], positive(x)), {}),
+    "x, c, y": lambda x, y, z: ((y, positive(x), y), {}),
+    "c, c, c": lambda x, y, z: ((positive(x), positive(y), positive(z)), {}),
+    "b, b": lambda x, y, z: ((positive(x)[None], positive(y)[None]), {}),
+    "c, b, b": lambda x, y, z: ((positive(x), positive(y)[None], positive(z)[None]), {}),
+    "b, b, b": lambda x, y, z: (tuple(positive(each)[None] for each in (x, y, z)), {}),
+    "c, 0, 1": lambda x, y, z: ((positive(x) * z, 0, 1), {}),
+    "c, (1, 0)": lambda x, y, z: ((positive(x) * z, (1, 0)), {}),
+    "x, (2, 4)": lambda x, y, z: ((x, (2, 4)), {}),
+    "x, (4,)": lambda x, y, z: ((x, (4,)), {}),
+    "v, 2": lambda x, y, z: ((x[None, None, :], 2), {}),
+    "v": lambda x, y, z: ((x[None, None, :],), {}),
+    "b, 2": lambda x, y, z: ((positive(x)[None, None] * z, 2), {}),
+    "v, w": lambda x, y, z: ((x[None, None, :], y[None, None, :2]), {}),
+    "x[:3], y[:3]": lambda x, y, z: ((x[:3], y[:3]), {}),
+    "m, n": lambda x, y, z: ((x[:, None], y[:, None]), {}),
+    "'ij,jk->ik', c, c": lambda x, y, z: (("ij,jk->ik", positive(x), positive(y)), {}),
+    "[x, y], z": lambda x, y, z: (([x, y], z), {}),
+}
+ALL_PATTERNS = PATTERNS | FURTHER
+NO_WAY = "no way"  # of a name that none of them reaches
+
+
+def positive(x: Any) -> Any:
+    """Return a positive definite matrix of different numbers."""
+    off = x[:, None] - x[None, :]
+    return 1 / (1 + off * off)
+
+
 OF_TWO = ("x, y", "x > y, x, y", "x, y, z", "[x, y]", "m, m")
 
 
@@ -138,16 +179,23 @@ def method(name: str) -> Any:
 
 
 def patterns_of(library: Library, function: Any) -> Iterator[str]:
-    """Yield how a function can be called, by trying."""
+    """Yield how a function can be called, by trying: the further patterns where there is no other
+    way.
+    """
     x, y, z = (library.make(values("float32", False) / n) for n in (1, 2, 3))
-    for name, pattern in PATTERNS.items():
-        try:
-            args, kwargs = pattern(x, y, z)
-            found = leaves(library, function(*args, **kwargs))
-        except Exception:
-            continue
-        if found and all(each.dtype.kind in "biufV" for each in found):
-            yield name
+    for patterns in (PATTERNS, FURTHER):
+        is_reached = False
+        for name, pattern in patterns.items():
+            try:
+                args, kwargs = pattern(x, y, z)
+                found = leaves(library, function(*args, **kwargs))
+            except Exception:
+                continue
+            if found and all(each.dtype.kind in "biufV" for each in found):
+                is_reached = True
+                yield name
+        if is_reached:
+            return
 
 
 def leaves(library: Library, result: Any) -> list[Any]:
@@ -213,7 +261,7 @@ def run_case(
     outcome: Outcome,
 ) -> None:  # fmt: skip
     """Compare one call, captured, with the library's own."""
-    call = PATTERNS[pattern]
+    call = ALL_PATTERNS[pattern]
 
     def body(x: Any, y: Any, z: Any) -> Any:
         args, kwargs = call(x, y, z)

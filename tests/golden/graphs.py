@@ -11,7 +11,7 @@ import numpy as np
 
 import multigrad as xg
 
-from ..dtypes.table import PATTERNS, Library, names_of, patterns_of, values
+from ..dtypes.table import ALL_PATTERNS, NO_WAY, Library, names_of, patterns_of, values
 
 PLACES = re.compile(
     r"  # \S+:\d+$|\(?\b[\w.]+\.py:\d+\)?|0x[0-9a-f]+|(?<=installed backend )\([\w, ]+\)",
@@ -38,7 +38,7 @@ def captured_texts(dialect: str, known: Sequence[str] = ()) -> Iterator[tuple[st
     given = [values("float32", False) / n for n in (1, 2, 3)]
     ways = (key[:-1].partition("(")[::2] for key in known) if known else (
         (name, pattern) for name, function in functions.items()
-        for pattern in patterns_of(library, function)
+        for pattern in (*patterns_of(library, function),) or (NO_WAY,)
     )  # fmt: skip
     for name, pattern in ways:
         if name in functions:
@@ -46,8 +46,11 @@ def captured_texts(dialect: str, known: Sequence[str] = ()) -> Iterator[tuple[st
 
 
 def _text(dialect: str, function: Any, pattern: str, given: list[Any]) -> str:
+    if pattern == NO_WAY:
+        return ""
+
     def call(x: Any, y: Any, z: Any) -> Any:
-        args, kwargs = PATTERNS[pattern](x, y, z)
+        args, kwargs = ALL_PATTERNS[pattern](x, y, z)
         return function(*args, **kwargs)
 
     made = xg.function(

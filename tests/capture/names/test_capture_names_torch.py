@@ -41,7 +41,6 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: F.bilinear(x, y, b[:, :, :1].expand(2, 3, 1).new_ones(2, 4, 4)),
     ],
     "unbind": [
-        lambda x, y, w, v, b, p, q: x.unbind(0),
         lambda x, y, w, v, b, p, q: torch.unbind(x, 1),
         lambda x, y, w, v, b, p, q: x.unbind(-1)[1],
         lambda x, y, w, v, b, p, q: sum(x.unbind()),
@@ -68,46 +67,21 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.vsplit(x, 3),
         lambda x, y, w, v, b, p, q: torch.hsplit(x, [1]),
     ],
-    "hstack": [
-        lambda x, y, w, v, b, p, q: torch.hstack([x, y]),
-        lambda x, y, w, v, b, p, q: torch.hstack((v, v)),
-    ],
-    "vstack": [
-        lambda x, y, w, v, b, p, q: torch.vstack([x, y]),
-        lambda x, y, w, v, b, p, q: torch.vstack((v, v)),
-    ],
-    "row_stack": [
-        lambda x, y, w, v, b, p, q: torch.row_stack((v, v)),
-    ],
-    "dstack": [
-        lambda x, y, w, v, b, p, q: torch.dstack([x, y]),
-        lambda x, y, w, v, b, p, q: torch.dstack((v, v)),
-    ],
-    "column_stack": [
-        lambda x, y, w, v, b, p, q: torch.column_stack([x, y]),
-        lambda x, y, w, v, b, p, q: torch.column_stack([v, v]),
-    ],
     "diag": [
         lambda x, y, w, v, b, p, q: torch.diag(v),
         lambda x, y, w, v, b, p, q: torch.diag(w),
         lambda x, y, w, v, b, p, q: torch.diag(v, 1),
         lambda x, y, w, v, b, p, q: torch.diag(w, -1),
         lambda x, y, w, v, b, p, q: w.diag(),
-        lambda x, y, w, v, b, p, q: torch.diagonal(w),
         lambda x, y, w, v, b, p, q: torch.diagonal(b, dim1=1, dim2=2),
         lambda x, y, w, v, b, p, q: torch.diagonal(x, offset=1),
         lambda x, y, w, v, b, p, q: torch.diagonal(b, 0, -2, -1),
-        lambda x, y, w, v, b, p, q: torch.diag_embed(v),
         lambda x, y, w, v, b, p, q: torch.diag_embed(x),
-        lambda x, y, w, v, b, p, q: torch.diagflat(x),
     ],
     "diagonal": [
         lambda x, y, w, v, b, p, q: w.diagonal().sum(),
         lambda x, y, w, v, b, p, q: torch.triu(w, diagonal=1),
         lambda x, y, w, v, b, p, q: torch.linalg.diagonal(w),
-    ],
-    "trace": [
-        lambda x, y, w, v, b, p, q: torch.trace(w),
     ],
     "eye": [
         lambda x, y, w, v, b, p, q: torch.eye(4) * w,
@@ -117,7 +91,6 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.eye(w.size(-1)).to(w) + w,
     ],
     "tril": [
-        lambda x, y, w, v, b, p, q: torch.tril(w),
         lambda x, y, w, v, b, p, q: w.tril(-1),
         lambda x, y, w, v, b, p, q: torch.tril(b),
     ],
@@ -132,9 +105,6 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.meshgrid(v, v, indexing="ij"),
         lambda x, y, w, v, b, p, q: torch.meshgrid(v, x[:, 0], indexing="xy"),
         lambda x, y, w, v, b, p, q: torch.meshgrid(v, x[:, 0], indexing="ij")[0],
-    ],
-    "cartesian_prod": [
-        lambda x, y, w, v, b, p, q: torch.cartesian_prod(v, v),
     ],
     "layer_norm": [
         lambda x, y, w, v, b, p, q: F.layer_norm(x, (4,)),
@@ -177,7 +147,6 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.cosine_similarity(x, y, 1),
     ],
     "pairwise_distance": [
-        lambda x, y, w, v, b, p, q: F.pairwise_distance(x, y),
         lambda x, y, w, v, b, p, q: F.pairwise_distance(x, y, p=1.0),
         lambda x, y, w, v, b, p, q: F.pairwise_distance(x, y, 2, 1e-6, True),
     ],
@@ -188,14 +157,10 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.cdist(x, w, p=float("inf")),
     ],
     "dist": [
-        lambda x, y, w, v, b, p, q: torch.dist(x, y),
         lambda x, y, w, v, b, p, q: torch.dist(x, y, 1),
     ],
     "pdist": [
         lambda x, y, w, v, b, p, q: F.pdist(x),
-    ],
-    "kron": [
-        lambda x, y, w, v, b, p, q: torch.kron(w, x),
     ],
     "movedim": [
         lambda x, y, w, v, b, p, q: torch.movedim(b, 0, 2),
@@ -213,7 +178,6 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: b.flatten(0, 1),
         lambda x, y, w, v, b, p, q: b.flatten(-2),
         lambda x, y, w, v, b, p, q: torch.flatten(b, start_dim=-2, end_dim=-1),
-        lambda x, y, w, v, b, p, q: x.flatten(),
     ],
     "lerp": [
         lambda x, y, w, v, b, p, q: torch.lerp(x, y, 0.3),
@@ -232,9 +196,6 @@ CALLS: dict[str, list[Call]] = {
     "addmv": [
         lambda x, y, w, v, b, p, q: torch.addmv(x[:, 0], x, v),
     ],
-    "addr": [
-        lambda x, y, w, v, b, p, q: torch.addr(x, x[:, 0], v),
-    ],
     "addbmm": [
         lambda x, y, w, v, b, p, q: torch.addbmm(x, b, w.expand(2, 4, 4)),
     ],
@@ -242,57 +203,26 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.bmm(b, b.transpose(1, 2)),
         lambda x, y, w, v, b, p, q: b.bmm(b.mT),
     ],
-    "mm": [
-        lambda x, y, w, v, b, p, q: torch.mm(x, w),
-        lambda x, y, w, v, b, p, q: x.mm(w),
-    ],
     "mv": [
         lambda x, y, w, v, b, p, q: torch.mv(x, v),
         lambda x, y, w, v, b, p, q: x.mv(v),
     ],
     "dot": [
-        lambda x, y, w, v, b, p, q: torch.dot(v, v),
-        lambda x, y, w, v, b, p, q: v.dot(v),
-        lambda x, y, w, v, b, p, q: torch.vdot(v, v),
         lambda x, y, w, v, b, p, q: torch.linalg.multi_dot([x, w, v]),
         lambda x, y, w, v, b, p, q: F.scaled_dot_product_attention(x, y, p),
         lambda x, y, w, v, b, p, q: F.scaled_dot_product_attention(b, b, b, is_causal=True),
         lambda x, y, w, v, b, p, q: F.scaled_dot_product_attention(b, b, b, scale=0.3),
-        lambda x, y, w, v, b, p, q: torch.linalg.vecdot(x, y),
         lambda x, y, w, v, b, p, q: torch.tensordot(x, w, dims=1),
         lambda x, y, w, v, b, p, q: torch.tensordot(x, y, dims=([0, 1], [0, 1])),
-    ],
-    "inner": [
-        lambda x, y, w, v, b, p, q: torch.inner(x, y),
-        lambda x, y, w, v, b, p, q: torch.inner(v, v),
-        lambda x, y, w, v, b, p, q: x.inner(v),
-    ],
-    "outer": [
-        lambda x, y, w, v, b, p, q: torch.outer(v, v),
-        lambda x, y, w, v, b, p, q: v.outer(v),
-    ],
-    "ger": [
-        lambda x, y, w, v, b, p, q: torch.ger(v, v),
     ],
     "chain_matmul": [
         lambda x, y, w, v, b, p, q: torch.chain_matmul(x, w, w),
     ],
-    "logaddexp": [
-        lambda x, y, w, v, b, p, q: torch.logaddexp(x, y),
-        lambda x, y, w, v, b, p, q: torch.logaddexp2(x, y),
-        lambda x, y, w, v, b, p, q: x.logaddexp(y),
-    ],
-    "hypot": [
-        lambda x, y, w, v, b, p, q: torch.hypot(x, y),
-    ],
     "xlogy": [
-        lambda x, y, w, v, b, p, q: torch.xlogy(p, p),
-        lambda x, y, w, v, b, p, q: torch.special.xlogy(x, p),
         lambda x, y, w, v, b, p, q: torch.where(p > 0, torch.xlogy(p, p), 0.0),
         lambda x, y, w, v, b, p, q: torch.where(p > -1, torch.special.xlog1py(x, p), x),
     ],
     "entropy": [
-        lambda x, y, w, v, b, p, q: torch.special.entr(p),
         lambda x, y, w, v, b, p, q: F.binary_cross_entropy(p, q),
         lambda x, y, w, v, b, p, q: F.binary_cross_entropy(p, q, weight=v.exp()),
         lambda x, y, w, v, b, p, q: F.binary_cross_entropy(p, (q > 0.5).double(), reduction="none"),
@@ -306,25 +236,14 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: F.cross_entropy(x, y.softmax(1), weight=p[0], reduction="none"),
     ],
     "diff": [
-        lambda x, y, w, v, b, p, q: torch.diff(x),
         lambda x, y, w, v, b, p, q: torch.diff(x, dim=0),
         lambda x, y, w, v, b, p, q: torch.diff(x, n=2),
-        lambda x, y, w, v, b, p, q: x.diff(),
         lambda x, y, w, v, b, p, q: torch.diff(x, prepend=y[:, :1]),
         lambda x, y, w, v, b, p, q: torch.diff(x, dim=-1, append=y),
     ],
     "trapezoid": [
-        lambda x, y, w, v, b, p, q: torch.trapezoid(x),
         lambda x, y, w, v, b, p, q: torch.trapezoid(x, dx=0.5),
         lambda x, y, w, v, b, p, q: torch.trapezoid(y, x, dim=1),
-        lambda x, y, w, v, b, p, q: torch.cumulative_trapezoid(x),
-    ],
-    "trapz": [
-        lambda x, y, w, v, b, p, q: torch.trapz(y, x),
-    ],
-    "nansum": [
-        lambda x, y, w, v, b, p, q: torch.nansum(x),
-        lambda x, y, w, v, b, p, q: x.nansum(0),
     ],
     "nanmean": [
         lambda x, y, w, v, b, p, q: torch.nanmean(x, dim=1),
@@ -337,23 +256,15 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.var_mean(x, dim=-1, keepdim=True, unbiased=False),
     ],
     "aminmax": [
-        lambda x, y, w, v, b, p, q: torch.aminmax(x),
         lambda x, y, w, v, b, p, q: torch.aminmax(x, dim=1, keepdim=True),
     ],
-    "cov": [
-        lambda x, y, w, v, b, p, q: torch.cov(x),
-    ],
     "loss": [
-        lambda x, y, w, v, b, p, q: F.mse_loss(x, y),
         lambda x, y, w, v, b, p, q: F.mse_loss(x, y, reduction="none"),
         lambda x, y, w, v, b, p, q: F.mse_loss(x, y, reduction="sum"),
         lambda x, y, w, v, b, p, q: F.mse_loss(x, y.detach()),
-        lambda x, y, w, v, b, p, q: F.l1_loss(x, y),
         lambda x, y, w, v, b, p, q: F.l1_loss(x, y, reduction="sum"),
-        lambda x, y, w, v, b, p, q: F.smooth_l1_loss(x, y),
         lambda x, y, w, v, b, p, q: F.smooth_l1_loss(x, y, beta=0.5),
         lambda x, y, w, v, b, p, q: F.smooth_l1_loss(x, y, reduction="none", beta=2.0),
-        lambda x, y, w, v, b, p, q: F.huber_loss(x, y),
         lambda x, y, w, v, b, p, q: F.huber_loss(x, y, delta=0.5),
         lambda x, y, w, v, b, p, q: F.huber_loss(x, y, "sum", 2.0),
         lambda x, y, w, v, b, p, q: F.cosine_embedding_loss(x, y, torch.tensor([1.0, -1.0, 1.0])),
@@ -364,16 +275,11 @@ CALLS: dict[str, list[Call]] = {
         ),
         lambda x, y, w, v, b, p, q: F.margin_ranking_loss(x, y, q.sign()),
         lambda x, y, w, v, b, p, q: F.margin_ranking_loss(x, y, (q - 0.5).sign(), margin=0.3),
-        lambda x, y, w, v, b, p, q: F.triplet_margin_loss(x, y, q),
         lambda x, y, w, v, b, p, q: F.triplet_margin_loss(x, y, q, margin=2.0, p=1, swap=True),
-        lambda x, y, w, v, b, p, q: F.triplet_margin_with_distance_loss(x, y, q),
-        lambda x, y, w, v, b, p, q: F.poisson_nll_loss(x, p),
         lambda x, y, w, v, b, p, q: F.poisson_nll_loss(x, p * 4, log_input=False, full=True),
         lambda x, y, w, v, b, p, q: F.poisson_nll_loss(p, q, False, reduction="sum"),
-        lambda x, y, w, v, b, p, q: F.gaussian_nll_loss(x, y, p),
         lambda x, y, w, v, b, p, q: F.gaussian_nll_loss(x, y, p, full=True, reduction="none"),
         lambda x, y, w, v, b, p, q: F.gaussian_nll_loss(x, y, p[:, :1]),
-        lambda x, y, w, v, b, p, q: F.soft_margin_loss(x, y.sign()),
         lambda x, y, w, v, b, p, q: F.multilabel_soft_margin_loss(x, (q > 0.5).double()),
     ],
     "kl_div": [
@@ -388,10 +294,6 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: F.prelu(x, v),
         lambda x, y, w, v, b, p, q: F.prelu(x, torch.tensor([0.25], dtype=torch.float64)),
         lambda x, y, w, v, b, p, q: torch.prelu(x, v[:1]),
-    ],
-    "rrelu": [
-        lambda x, y, w, v, b, p, q: F.rrelu(x),
-        lambda x, y, w, v, b, p, q: torch.rrelu(x),
     ],
     "dropout": [
         lambda x, y, w, v, b, p, q: F.dropout(x, 0.5, False),
@@ -415,45 +317,19 @@ CALLS: dict[str, list[Call]] = {
     "pixel": [
         lambda x, y, w, v, b, p, q: F.pixel_shuffle(b.reshape(1, 4, 3, 2), 2),
     ],
-    "fliplr": [
-        lambda x, y, w, v, b, p, q: torch.fliplr(x),
-    ],
-    "flipud": [
-        lambda x, y, w, v, b, p, q: torch.flipud(x),
-    ],
-    "rot90": [
-        lambda x, y, w, v, b, p, q: torch.rot90(x),
-    ],
     "decimals": [
         lambda x, y, w, v, b, p, q: torch.round(x, decimals=1),
         lambda x, y, w, v, b, p, q: x.round(decimals=2),
     ],
-    "matrix_norm": [
-        lambda x, y, w, v, b, p, q: torch.linalg.matrix_norm(x),
-    ],
     "cross": [
         lambda x, y, w, v, b, p, q: torch.linalg.cross(x[:, :3], y[:, :3]),
         lambda x, y, w, v, b, p, q: torch.cross(x[:, :3], y[:, :3], dim=1),
-    ],
-    "isclose": [
-        lambda x, y, w, v, b, p, q: torch.isclose(x, y),
     ],
     "ldexp": [
         lambda x, y, w, v, b, p, q: torch.ldexp(x, torch.tensor(2.0)),
     ],
     "float_power": [
         lambda x, y, w, v, b, p, q: torch.float_power(p, 2),
-    ],
-    "block_diag": [
-        lambda x, y, w, v, b, p, q: torch.block_diag(x, w),
-    ],
-    "adjoint": [
-        lambda x, y, w, v, b, p, q: torch.adjoint(x),
-    ],
-    "atleast": [
-        lambda x, y, w, v, b, p, q: torch.atleast_2d(v),
-        lambda x, y, w, v, b, p, q: torch.atleast_3d(x),
-        lambda x, y, w, v, b, p, q: torch.atleast_1d(v),
     ],
     "unfold": [
         lambda x, y, w, v, b, p, q: x.unfold(1, 2, 1),
@@ -467,10 +343,8 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: b.dsplit([1, 3]),
     ],
     "matrices": [
-        lambda x, y, w, v, b, p, q: torch.corrcoef(x),
         lambda x, y, w, v, b, p, q: torch.corrcoef(x + 1e3).diagonal() * 2,
         lambda x, y, w, v, b, p, q: torch.linalg.norm(x, "fro"),
-        lambda x, y, w, v, b, p, q: torch.msort(x),
     ],
     "clamp at its limit": [
         lambda x, y, w, v, b, p, q: (x - x.detach()).clamp(min=0) + x.clamp(min=0.1),
