@@ -35,8 +35,12 @@ def by_vars(
     zero = xp.floor(-low * inverse + 0.5)
     quantized = xp.floor(steps - zero + 0.5) * scale
     # What follows adds zero, and the gradient.
-    nudged = map(_with_gradient_of, (low, high), ends)
-    passing = xp.clip(inputs, *nudged)
+    lower, upper = map(_with_gradient_of, (low, high), ends)
+    is_inside = xp.logical_and(xp.greater_equal(x, low), xp.less_equal(x, high))
+    # Where the ends cross, both get the gradient of what is between them.
+    passing = xp.where(is_inside, inputs, 0.0)
+    passing = passing + xp.where(xp.less(x, low), lower, 0.0)
+    passing = passing + xp.where(xp.greater(x, high), upper, 0.0)
     result = quantized + (passing - xp.stop_gradient(passing))
     is_nothing = _is_nothing(*ends)
     return xp.where(is_nothing, inputs - x, result)
