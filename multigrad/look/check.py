@@ -359,13 +359,13 @@ LAWS = (
     Law(
         "surrogate",
         "A surrogate is finite wherever the true derivative of its forward is.",
-        lambda case: "" if _has_a_forward(case) else "it is no rule under an activation",
         _compare_surrogate,
+        lambda case: "" if _has_a_forward(case) else "it is no rule under an activation",
     ),
     Law(
         "derivative",
         "The gradient is the derivative of the forward, by finite differences in float64.",
-        lambda case: "it is a surrogate, which is meant to differ" if _has_a_forward(case) else "",
         _compare_numerically,
+        lambda case: "it is a surrogate, which is meant to differ" if _has_a_forward(case) else "",
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -16,17 +16,8 @@ from ..graph.support.trees import optree
 from .runs import Array, run_arrays
 from .subject import Inputs, Subject, is_float_array
 
-
-class Report(Protocol):
-    """What a law found."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the law is kept."""
-        ...
-
-
-R = TypeVar("R", bound=Report)
+C = TypeVar("C")  # what it is held against
+R = TypeVar("R")  # what it finds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +45,32 @@ class Case:
         ).gradients
 
 
+def _applies(case: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
-class Law(Generic[R]):
+class Law(Generic[C, R]):
     """One law.
 
     Attributes:
         name: what it is switched on by.
         sentence: what it says.
-        not_for: why it does not apply to a case, "" where it does.
         judge: runs the case, and says what it found.
+        not_for: why it does not apply to a case, "" where it does.
+        reason: what goes wrong where it is broken.
+        is_loud: whether code that raises here is within its rights: it says so.
     """
 
     name: str
     sentence: str
-    not_for: Callable[[Case], str]
-    judge: Callable[[Case], R]
+    judge: Callable[[C], R]
+    not_for: Callable[[C], str] = _applies
+    reason: str = ""
+    is_loud: bool = True
 
 
-def hold(case: Case, laws: Iterable[Law[R]]) -> Iterator[tuple[Law[R], R | str]]:
+def hold(case: C, laws: Iterable[Law[C, R]]) -> Iterator[tuple[Law[C, R], R | str]]:
     """Yield each law with what it found, or why it does not apply."""
     for law in laws:
         yield law, law.not_for(case) or law.judge(case)

@@ -98,7 +98,7 @@ def test_a_page_runs_and_prints_what_it_promises(page: Page, tmp_path: Path) -> 
         text for text in not_printed(page, done.printed) if text.split("\n")[0] not in OF_OTHERS
     ]
     assert other == [], f"{page.name} shows as output what it does not print"
-    if "MULTIGRAD_TIMES" in os.environ:  # where nothing runs beside: another suite costs a third
+    if "MULTIGRAD_TIMES" in os.environ:  # as `tox run -e pages` does, with nothing beside
         assert done.seconds <= MOST_SECONDS, f"{page.name} works for {done.seconds:.1f} s"
 
 

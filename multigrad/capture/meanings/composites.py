@@ -93,6 +93,11 @@ def entr(x: Tensor) -> Tensor:
     return xp.where(xp.less(x, 0), -math.inf, -xp.multiply(x, log))
 
 
+def digamma(x: Tensor) -> Tensor:
+    """NaN at its pole at zero, as XLA and TensorFlow have it."""
+    return xp.where(xp.equal(x, 0), math.nan, xp.digamma(x))
+
+
 def polygamma(n: Any, x: Tensor, even_at_poles: float = -math.inf) -> Tensor:
     """The n-th derivative of digamma, below zero by reflection, as libraries have it there.
 

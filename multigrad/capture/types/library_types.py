@@ -149,7 +149,8 @@ class LibraryTypes:
                 return result
         if _calls_back(args, kwargs):
             return record(*args, **kwargs)
-        if function is operator.floordiv and (dialect := self._dialect()) is not None:
+        dialect = find_dialect(self.trace.dialect) if self.trace.types_of == CODE else None
+        if function is operator.floordiv and dialect is not None:
             record = dialect.methods.get("__floordiv__", record)  # of integers by zero
         name = getattr(function, "__name__", "") or ""
         if NOT_ASKED.search(name):

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...capture.code.signature import name_of
 from ...errors import RuleTypeError
 from ...graph.support.notebook import InNotebooks
 from ..convert import brief
+from ..laws import Law
 from .judging import NotApplicable
-from .laws import LAWS, Law
+from .laws import LAWS
 from .trial import Trial, trial_of
 
 KEPT, BROKEN, REFUSED, NOT_APPLICABLE = "kept", "broken", "refused", "does not apply"
@@ -27,12 +29,14 @@ class Finding:
         state: "kept", "broken", "refused" (the code raises, which says so) or "does not apply".
         reason: what was seen, or why the law does not apply; "" where it is kept.
         sentence: what the law says.
+        matters: what goes wrong where it is broken.
     """
 
     law: str
     state: str
     reason: str
     sentence: str
+    matters: str
 
     def __str__(self) -> str:
         return f"{self.law}: {self.state}{f': {self.reason}' if self.reason else ''}"
@@ -88,7 +92,7 @@ class AuditReport(InNotebooks):
                 if finding.state == state:
                     lines.append(f"  {finding}")
                     if state == BROKEN:
-                        lines.append(f"    {finding.sentence}")
+                        lines.append(f"    {finding.sentence} Else {finding.matters}.")
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -144,7 +148,7 @@ def audit(
     except RuleTypeError:
         raise
     except Exception as error:
-        return AuditReport(_name(fn), "", (), problem=brief(error))
+        return AuditReport(name_of(fn), "", (), problem=brief(error))
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
     with warnings.catch_warnings(action="ignore"):
@@ -152,7 +156,7 @@ def audit(
     return AuditReport(trial.name, trial.backend.name, found)
 
 
-def _choose(names: Iterable[str] | None) -> Sequence[Law]:
+def _choose(names: Iterable[str] | None) -> Sequence[Law[Trial, str]]:
     if names is None:
         return LAWS
     rows = {law.name: law for law in LAWS}
@@ -163,17 +167,13 @@ def _choose(names: Iterable[str] | None) -> Sequence[Law]:
     return [rows[name] for name in asked]
 
 
-def _hold(trial: Trial, law: Law) -> Finding:
+def _hold(trial: Trial, law: Law[Trial, str]) -> Finding:
     try:
         with trial.quiet():
             said = law.judge(trial)
+        state = BROKEN if said else KEPT
     except NotApplicable as reason:
-        return Finding(law.name, NOT_APPLICABLE, str(reason), law.sentence)
+        state, said = NOT_APPLICABLE, str(reason)
     except Exception as error:
-        state = REFUSED if law.is_loud else BROKEN
-        return Finding(law.name, state, f"it raises {brief(error)}", law.sentence)
-    return Finding(law.name, BROKEN if said else KEPT, said, law.sentence)
-
-
-def _name(fn: Any) -> str:
-    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
+        state, said = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
+    return Finding(law.name, state, said, law.sentence, law.reason)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...capture.dialects import xp as _xp
 from .judging import LOOSE, NotApplicable, exactly, scaled, start, worst
-from .trial import Arrays, Trial
+from .trial import Arrays, Run, Trial
 
 xp: Any = _xp
 THREADS = 4
@@ -35,22 +35,18 @@ def judge_linear(trial: Trial) -> str:
 def judge_scale(trial: Trial) -> str:
     """Powers of two are exact, so that a gradient that is linear follows them to the bit."""
     run, u = start(trial)
-    once = run.gradients(u)
-    twice = trial.run(trial.cast(trial.wide)).gradients(scaled(u, 4.0))
-    return worst(twice, [None if g is None else 4.0 * g for g in once], 1e-12)
+    return _follows(trial, run, u, 4.0)
 
 
 def judge_ones(trial: Trial) -> str:
     """A loss has the cotangent 1, for which kernels take shortcuts."""
     run, u = start(trial)
-    ones = [np.ones_like(a) for a in u]
-    found = run.gradients(ones)
-    twice = trial.run(trial.cast(trial.wide)).gradients(scaled(ones, 2.0))
-    return worst(scaled_or_none(found, 2.0), twice, 1e-12)
+    return _follows(trial, run, [np.ones_like(a) for a in u], 2.0)
 
 
-def scaled_or_none(arrays: Arrays, factor: float) -> Arrays:
-    return [None if a is None else a * factor for a in arrays]
+def _follows(trial: Trial, run: Run, cotangents: Arrays, factor: float) -> str:
+    other = trial.run(trial.cast(trial.wide)).gradients(scaled(cotangents, factor))
+    return worst(other, scaled(run.gradients(cotangents), factor), 1e-12)
 
 
 def judge_zero(trial: Trial) -> str:

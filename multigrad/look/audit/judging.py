@@ -51,7 +51,7 @@ def exactly(found: Arrays, wanted: Arrays) -> str:
 
 def scaled(arrays: Arrays, factor: float) -> Arrays:
     """Return arrays times a number, in their dtypes."""
-    return [(a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]
+    return [None if a is None else (a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]
 
 
 def start(trial: Trial) -> tuple[Run, Arrays]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -112,12 +112,12 @@ class Trial:
         """Return the tensors with their floats in a dtype."""
         return [as_float(a, dtype) if is_float_array(a) else a for a in self.given]
 
-    def with_arrays(self, arrays: Sequence[Array]) -> Trial:
-        """Return it with other tensors."""
+    def _filled(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Return the arguments with these for the tensors."""
         leaves = list(self.leaves)
-        for place, array in zip(self.places, arrays, strict=True):
-            leaves[place] = array
-        return replace(self, leaves=tuple(leaves))
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return leaves
 
     @contextmanager
     def quiet(self, dtype: str = "") -> Iterator[None]:
@@ -131,9 +131,7 @@ class Trial:
 
     def run_on(self, tensors: Sequence[Tensor]) -> Run:
         """Run forward on tensors of the framework."""
-        leaves = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
+        leaves = self._filled(tensors)
         outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend)
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
 
@@ -148,10 +146,7 @@ class Trial:
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the float outputs, under the transforms that are in force."""
-        leaves = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
-        args, kwargs = optree.tree_unflatten(self.tree, leaves)
+        args, kwargs = optree.tree_unflatten(self.tree, self._filled(tensors))
         flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
         return [y for y in flat if _is_float(y)]
 

@@ -55,8 +55,12 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
     if quotient.node.type.dtype == "uint8":
         by_zero: Any = 255
     else:
-        by_zero = xp.where(xp.equal(x1, 0), -1, -2) if isinstance(x1, Value) else -1 - (x1 != 0)
-        by_zero = cast(by_zero, quotient.node.type.dtype) if isinstance(x1, Value) else by_zero
+        dtype = quotient.node.type.dtype
+        by_zero = (
+            cast(xp.where(xp.equal(x1, 0), -1, -2), dtype)
+            if isinstance(x1, Value)
+            else -1 - (x1 != 0)
+        )
     return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, quotient)
 
 
@@ -119,11 +123,6 @@ def squareplus(x: Tensor, b: float = 4) -> Tensor:
 
 
 # --- jax.scipy.special ----------------------------------------------------------------------------
-def digamma(x: Tensor) -> Tensor:
-    """At its pole at zero XLA gives NaN."""
-    return xp.where(xp.equal(x, 0), math.nan, xp.digamma(x))
-
-
 def polygamma(n: Any, x: Tensor) -> Tensor:
     """At its poles XLA gives NaN, where the order is even."""
     return composites.polygamma(n, x, math.nan)
@@ -137,13 +136,14 @@ ALIASES: dict[Any, Any] = {
     **JAX.called({np_dialect: "round_: round around", xp: "gelu: nn.gelu; signbit"}),
     **JAX.taking_the_same(
         {
-            composites: "entr: special.entr; isneginf; isposinf",
+            composites: """
+                digamma: lax.digamma special.digamma; entr: special.entr; isneginf; isposinf
+            """,
             np_dialect: "heaviside; select",
             __name__: """
                 nn.celu; divmod_: divmod; nn.elu; floor_divide; fmod; identity: positive conj
-                conjugate real nn.identity; nn.log_sigmoid; special.log_ndtr; digamma:
-                lax.digamma special.digamma; special.polygamma; nan_to_num; piecewise;
-                nn.squareplus; lax.rem; where
+                conjugate real nn.identity; nn.log_sigmoid; special.log_ndtr; special.polygamma;
+                nan_to_num; piecewise; nn.squareplus; lax.rem; where
             """,
         }
     ),

@@ -146,11 +146,6 @@ def polygamma(a: Any, x: Tensor) -> Tensor:
     return composites.polygamma(a, x, math.nan)  # as TensorFlow has it where the order is even
 
 
-def digamma(x: Tensor) -> Tensor:
-    """At its pole at zero TensorFlow gives NaN."""
-    return xp.where(xp.equal(x, 0), math.nan, xp.digamma(x))
-
-
 def polyval(coeffs: Any, x: Tensor) -> Tensor:
     """Horner's scheme, the highest power first."""
     if not isinstance(coeffs, list):
@@ -233,13 +228,13 @@ NAMED = TENSORFLOW.called({xp: "zeros_like; ones_like; gelu: nn.gelu; elu: nn.el
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
+            composites: "digamma: math.digamma raw_ops.Digamma",
             __name__: """
                 add_n: add_n math.accumulate_n; cast_to: cast; clip_by_value; constant; convert:
                 convert_to_tensor; identity: math.conj identity math.real raw_ops.Identity;
                 divide_no_nan: math.divide_no_nan raw_ops.DivNoNan; math.erfcinv; floordiv:
                 math.floordiv raw_ops.FloorDiv; identity_n; is_tensor; multiply_no_nan:
-                math.multiply_no_nan raw_ops.MulNoNan; digamma: math.digamma raw_ops.Digamma;
-                math.polygamma; math.polyval;
+                math.multiply_no_nan raw_ops.MulNoNan; math.polygamma; math.polyval;
                 math.reciprocal_no_nan; saturate_cast; squared_difference: math.squared_difference
                 raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:
                 math.xdivy raw_ops.Xdivy; xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum
