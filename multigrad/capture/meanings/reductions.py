@@ -168,10 +168,10 @@ def nanmean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def nanvar(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    off = xp.square(xp.subtract(x, nanmean(x, axis, True)))
+    off = xp.where(xp.isnan(x), 0.0, xp.subtract(x, nanmean(x, axis, True)))
     number = count(x, axis, keepdims)
     less = xp.subtract(number, correction) if correction else number
-    return xp.divide(nansum(off, axis, keepdims), less)
+    return xp.divide(sum(xp.square(off), axis, keepdims), less)
 
 
 def nanstd(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:

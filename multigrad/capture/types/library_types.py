@@ -167,7 +167,8 @@ class LibraryTypes:
                     result, answer[0][0], args, kwargs, record
                 )
             if self._computes_wide(function, result, (args, kwargs)):
-                given = with_leaves((args, kwargs), lambda x: self._in_float32(x))
+                listed = tuple(map(self._as_stacked, args))
+                given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
             if answer is not None and isinstance(result, Extremes | Values):
                 if isinstance(result, Extremes) and len(answer) > 1:
@@ -306,6 +307,12 @@ class LibraryTypes:
         tensors = [x for x in leaves_of(given) if getattr(x, "dtype", None) is not None]
         marks = [self.mark(x) for x in tensors] if oracle and oracle.ranks_count else []
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
+
+    def _as_stacked(self, x: Any) -> Any:
+        """Return what a library stacks, in the dtype of 16 bits that it stacks it in."""
+        if not isinstance(x, list) or all(own_dtype(each) != T for each in x):
+            return x
+        return [self._in_dtype(each, T) if isinstance(each, Value) else each for each in x]
 
     def _in_float32(self, x: Any) -> Any:
         return self.cast(x, "float32") if own_dtype(x) == T else x

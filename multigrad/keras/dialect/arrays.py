@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,12 @@ import keras
 from multigrad.capture.code.names import handlers, spelled
 from multigrad.capture.dialects import numpy_parts
 from multigrad.capture.meanings import arrays, extremes, index_tensors, parts, places, reductions
-from multigrad.graph.ir.types import T
+from multigrad.capture.values.elementwise import is_whole
+from multigrad.graph.ir.types import INT64, T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
+from .asked import limits_infinity, truncates_indices
 from .elementwise import KERAS, of_floats
 
 Tensor = Any
@@ -33,6 +36,18 @@ def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = F
     if x.trace.facts.get("dtype") == "float16":
         found = tuple(xp.clip(each, -LARGEST, LARGEST) for each in found)
     return found
+
+
+def nancumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
+    return reductions.nancumsum(limited(x), axis, dtype)
+
+
+def nancumprod(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
+    return reductions.nancumprod(limited(x), axis, dtype)
+
+
+def limited(x: Tensor) -> Tensor:
+    return xp.nan_to_num(x, math.nan) if limits_infinity() else x
 
 
 # --- normalization --------------------------------------------------------------------------------
@@ -90,6 +105,8 @@ def one_hot(
     """1 at the index that x holds, along a new axis."""
     if sparse:
         raise TypeError("one_hot as a sparse tensor")
+    if not is_whole(x) and truncates_indices():
+        x = cast(x, INT64)
     hot = xp.one_hot(x, num_classes, axis)
     return cast(hot, T if dtype is None else dtype)
 
@@ -110,6 +127,7 @@ def scatter_update(inputs: Tensor, indices: Any, updates: Any, reduction: Any = 
 
 
 # --- products -------------------------------------------------------------------------------------
+@of_floats
 def vdot(x1: Tensor, x2: Tensor) -> Tensor:
     """The sum of the products of all elements."""
     return xp.vecdot(xp.reshape(x1, -1), xp.reshape(x2, -1))
@@ -121,6 +139,7 @@ def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
 
 OPS: dict[str, Handler] = {
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
+    "vdot": vdot,
     **handlers(
         {
             arrays: "np_ravel: ravel; np_sort: sort",
@@ -128,7 +147,7 @@ OPS: dict[str, Handler] = {
             places: "argmax; argmin; count_nonzero; np_argsort: argsort",
             __name__: """
                 einsum; get_item; layer_normalization; moments; normalize; one_hot; pad;
-                rms_normalization; scatter_update; segment_sum; slice_: slice; vdot
+                rms_normalization; scatter_update; segment_sum; slice_: slice
             """,
             xp: "logsumexp; median",
         }
@@ -144,10 +163,10 @@ NAMED = KERAS.called(
         extremes: "topk: top_k",
         places: "take_along_dim: take_along_axis",
         reductions: """
-            all; any; max: max amax; mean; min: min amin; nancumprod; nancumsum; nanmax; nanmean;
+            all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
             nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var
         """,
-        __name__: "dot",
+        __name__: "dot; nancumprod; nancumsum",
         xp: "concatenate; matmul; permute_dims: transpose; squeeze; stack; take; tile",
     }
 )

@@ -23,6 +23,7 @@ from multigrad.graph.ir.types import FLOATS, T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
+from .asked import limits_logarithms, remembers_logits
 from .elementwise import expected
 
 Tensor = Any
@@ -37,6 +38,8 @@ def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) 
         positive, negative = xp.log_sigmoid(output), xp.log_sigmoid(xp.negative(output))
     else:
         p = within(output)
+        if limits_logarithms():
+            return losses.binary_cross_entropy(p, target)
         positive, negative = xp.log(p), xp.log(xp.subtract(1.0, p))
     rest = xp.multiply(xp.subtract(1.0, target), negative)
     return xp.negative(xp.add(xp.multiply(target, positive), rest))
@@ -61,11 +64,6 @@ def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
     if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and remembers_logits():
         return output.trace.value(made.operands[0]), True
     return output, from_logits
-
-
-@functools.cache
-def remembers_logits() -> bool:
-    return hasattr(keras.ops.sigmoid(keras.ops.zeros(1)), "_keras_logits")
 
 
 def within(p: Tensor) -> Tensor:

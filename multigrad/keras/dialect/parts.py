@@ -13,10 +13,11 @@ from multigrad.capture.dialects import numpy_parts
 from multigrad.capture.meanings import diagonals, neighbors, parts, products
 from multigrad.capture.meanings.networks import layers
 from multigrad.capture.symbols.dtypes import own_dtype
-from multigrad.graph.ir.types import BOOL
+from multigrad.graph.ir.types import BOOL, WHOLE
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
+from .asked import subtracts_ends
 from .elementwise import KERAS, of_floats
 
 Tensor = Any
@@ -43,8 +44,11 @@ def meshgrid(*x: Tensor, indexing: str = "xy") -> list[Tensor]:
 
 
 def trapezoid(y: Tensor, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
-    """Keras adds bools as numbers."""
     y = cast(y, keras.config.floatx()) if own_dtype(y) == BOOL else y
+    if {own_dtype(y), own_dtype(x)} & {*WHOLE}:
+        raise TypeError("integers, which wrap in some of Keras's backends: cast to a float first")
+    if x is None and subtracts_ends():
+        return neighbors.trapezoid_less_ends(y, dx, axis)
     return neighbors.trapezoid(y, x, dx, axis)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -20,7 +19,7 @@ import keras
 
 from multigrad.capture.code.interception import Interception
 from multigrad.capture.code.libraries import is_library_file
-from multigrad.capture.code.table import Dialect, Habits, find_dialect, register_dialect
+from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.copies.substitute import substitute
 from multigrad.capture.meanings import creation
 from multigrad.capture.symbols.symbols import SymbolicShape
@@ -38,6 +37,7 @@ from . import (
     losses,
     parts,
 )
+from .asked import compute_at_once
 from .types import TYPES
 
 Tensor = Any
@@ -98,12 +98,6 @@ def as_keras_dtype(name: str) -> str:
 
 
 # --- arrays from a shape --------------------------------------------------------------------------
-def compute_at_once() -> AbstractContextManager[Any]:
-    """A context in which Keras's backend computes at once, though it may be compiling."""
-    own = find_dialect(keras.config.backend())
-    return nullcontext() if own is None or own.at_once is None else own.at_once()
-
-
 def at_once(function: Handler) -> Handler:
     """Return a function that computes at once."""
 

@@ -9,6 +9,7 @@ import keras
 
 from ...capture.code.table import find_dialect
 from ...capture.types.oracle import StandInCall, TypeOracle
+from .asked import crosses_in_float32
 
 backend: Any = vars(keras)["backend"]
 
@@ -53,8 +54,8 @@ WIDE = frozenset(
 )
 
 
-# Those that compute among integers before they take a root, or cast what their library gave.
-AT_ONCE = frozenset({"floor_divide", "squareplus"})
+# Those that compute in an operand's own dtype before they take a root, a product or a choice.
+AT_ONCE = frozenset({"floor_divide", "squareplus", "trapezoid", "where"})
 
 
 def casts_first(function: Any) -> bool:
@@ -67,7 +68,8 @@ def casts_first(function: Any) -> bool:
 
 def is_wide(function: Any) -> bool:
     """Return whether an operation computes in float32 by itself."""
-    return getattr(function, "__name__", "") in WIDE
+    name = getattr(function, "__name__", "")
+    return name in WIDE or (name == "cross" and crosses_in_float32())
 
 
 TYPES = TypeOracle(

@@ -200,3 +200,45 @@ def test_limits_that_are_tensors_and_cross_in_jax() -> None:
 
     assert_as_in("jax", lambda x, low, high: jax.numpy.clip(x, low, high), X, LOW, HIGH)
     assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), X, LOW, HIGH)
+
+
+INF = np.array([np.inf, 1.0, -2.0, 0.5], np.float32)
+PLACES = np.array([0.0, 2.0, 3.0, 7.0], np.float32)
+
+
+@pytest.mark.needs("torch")
+def test_the_ends_that_torch_takes_off_an_integral_are_infinite() -> None:
+    import torch
+
+    assert_as_in("torch", lambda y: torch.trapezoid(y), INF)
+    assert_as_in(
+        "torch", lambda y, x: torch.trapezoid(y, x), INF, LOW[:4] * np.arange(4, dtype=np.float32)
+    )
+
+
+@pytest.mark.needs("torch")
+def test_limits_of_logit_at_0_and_1_in_torch() -> None:
+    import torch
+
+    x = np.array([-0.5, 0.25, 0.75, 2.0, np.nan], np.float32)
+    assert_as_in("torch", lambda x: torch.logit(x, 0.0), x)
+    assert_as_in("torch", lambda x: torch.special.logit(x, 0.125), x)
+
+
+@pytest.mark.needs("tensorflow")
+def test_batches_of_vectors_in_tensorflow() -> None:
+    import tensorflow as tf
+
+    matrices = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+    assert_as_in("tensorflow", tf.linalg.matvec, matrices, matrices[:, 0])
+    assert_as_in("tensorflow", tf.linalg.matvec, matrices, matrices[0, 0])
+
+
+@pytest.mark.parametrize("name", ["nanvar", "nanstd"])
+def test_a_deviation_from_infinity_is_nan(name: str) -> None:
+    x = np.array([[np.inf, 1.0, np.nan], [3.0, 1.0, np.nan]], np.float32)
+    function = getattr(np, name)
+    with np.errstate(invalid="ignore"):
+        expected = function(x, axis=1)
+        found = xg.function(lambda x: function(x, axis=1), native=False)(x)
+    np.testing.assert_array_equal(found, expected)

@@ -172,6 +172,7 @@ def test_losses_and_extremes_cast_as_keras_casts() -> None:
         (keras.ops.add, (torch.tensor([3], dtype=torch.int8), torch.tensor(5))),
         (keras.ops.squareplus, (numbers,)),
         (lambda x: keras.ops.moments(x, (0,)), (halves * 60,)),
+        (lambda x, y: keras.ops.std([x, y]), (halves, numbers)),
     ]
     for function, given in cases:
         graph = xg.function(
@@ -190,3 +191,55 @@ def test_losses_of_integers_are_refused() -> None:
     loss = xg.function(lambda x, y: keras.losses.huber(x, y), native=False)
     with pytest.raises(xg.TraceError, match="cast to a float first"):
         loss(np.array([[1.0]], np.float32), np.array([[1]], np.int32))
+
+
+LARGE = np.float16([300.5, 260, 2000])
+WHERE_BACKENDS_PART: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "cross-entropy of 1 in 16 bits": (
+        lambda ops, p, y: ops.binary_crossentropy(y, p),
+        (np.float16([0.25, 1, 1]), np.float16([0.5, 0, 1])),
+    ),
+    "one_hot of parts": (lambda ops, x: ops.one_hot(x, 3), (np.float32([0.5, 1, 2.75, -0.5]),)),
+    "nancumsum of inf": (
+        lambda ops, x: ops.nancumsum(x, axis=0),
+        (np.float32([1, np.nan, np.inf, 2]),),
+    ),
+    "nancumprod of inf": (
+        lambda ops, x: ops.nancumprod(x, axis=0),
+        (np.float32([0.5, np.nan, np.inf, 0.5]),),
+    ),
+    "cross of large halves": (lambda ops, x, y: ops.cross(x, y), (LARGE, LARGE[::-1])),
+    "trapezoid of inf": (lambda ops, x: ops.trapezoid(x), (np.float32([np.inf, 1, 2]),)),
+    "nanvar of inf": (lambda ops, x: ops.nanvar(x), (np.float32([np.inf, 1, np.nan]),)),
+    "where of a small number": (
+        lambda ops, x, y: ops.where(x, y, -y),
+        (np.float32([1e-8, 0, 1, 2]), np.float16([1, 2, 3, 4])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHERE_BACKENDS_PART)
+def test_where_the_backends_of_keras_part_it_is_as_the_one_in_use(name: str) -> None:
+    import keras
+
+    row, arrays = WHERE_BACKENDS_PART[name]
+
+    def function(*given: Any) -> Any:
+        return row(keras.ops, *given)
+
+    given = [keras.ops.convert_to_tensor(each) for each in arrays]
+    graph = xg.function(function, lambda g, *args: (None,) * len(args), native=False)
+    found, expected = (keras.ops.convert_to_numpy(f(*given)) for f in (graph, function))
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["trapezoid", "vdot"])
+def test_integers_that_wrap_or_are_rounded_are_refused(name: str) -> None:
+    import keras
+
+    function = getattr(keras.ops, name)
+    count = 2 if name == "vdot" else 1
+    graph = xg.function(lambda *x: function(*x), native=False)
+    with pytest.raises(xg.TraceError, match="cast"):
+        graph(*[np.int32([1, 2, 3])] * count)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.capture.meanings import places
+from multigrad.capture.meanings.parts import rank
 from multigrad.capture.symbols.dtypes import is_of_16_bits, own_dtype
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.trace.trace import Value, cast
@@ -179,7 +180,10 @@ def flipped(x: Any) -> Any:
 
 
 def matvec(a: Any, b: Any, transpose_a: bool, adjoint_a: bool, *ignored: Any) -> Tensor:
-    return xp.matmul(flipped(a) if transpose_a or adjoint_a else a, b)
+    a = flipped(a) if transpose_a or adjoint_a else a
+    if rank(b) == 1:
+        return xp.matmul(a, b)
+    return xp.squeeze(xp.matmul(a, xp.expand_dims(b, -1)), -1)
 
 
 def einsum(equation: str, *inputs: Any, optimize: Any = None, name: Any = None) -> Tensor:

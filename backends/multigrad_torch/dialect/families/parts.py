@@ -9,7 +9,6 @@ import torch
 
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.meanings import composites, diagonals, neighbors, parts, products, reductions
-from multigrad.capture.meanings.arrays import at
 from multigrad.capture.meanings.casts import cast
 from multigrad.capture.values import methods
 from multigrad.capture.values.elementwise import is_whole
@@ -64,9 +63,8 @@ def _given(tensors: tuple[Any, ...]) -> Sequence[Tensor]:
 # --- diagonals ------------------------------------------------------------------------------------
 # --- neighbors ------------------------------------------------------------------------------------
 def trapezoid(y: Tensor, x: Any = None, *, dx: Any = 1.0, dim: int = -1) -> Tensor:
-    if x is None and is_whole(y):  # summed in 64 bits; the two ends are added in their own
-        ends = xp.add(at(y, dim, 0), at(y, dim, -1))
-        return xp.multiply(xp.sum(cast(y, "int64"), dim) - xp.multiply(ends, 0.5), dx)
+    if x is None:
+        return neighbors.trapezoid_less_ends(y, dx, dim)
     return neighbors.trapezoid(y, x, dx, dim)
 
 

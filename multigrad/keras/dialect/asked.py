@@ -1,0 +1,73 @@
+"""What one operation of Keras gives otherwise on each of its backends, asked of the one in use.
+
+Each is asked once, on numbers on which the backends part.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import keras
+
+from multigrad.capture.code.table import find_dialect
+
+
+def compute_at_once() -> AbstractContextManager[Any]:
+    """A context in which Keras's backend computes at once, though it may be compiling."""
+    own = find_dialect(keras.config.backend())
+    return nullcontext() if own is None or own.at_once is None else own.at_once()
+
+
+def number(x: Any) -> float:
+    return float(keras.ops.convert_to_numpy(x).reshape(-1)[0])
+
+
+@functools.cache
+def remembers_logits() -> bool:
+    """Whether probabilities know the logits that they were made of: on TensorFlow."""
+    return hasattr(keras.ops.sigmoid(keras.ops.zeros(1)), "_keras_logits")
+
+
+@functools.cache
+def limits_logarithms() -> bool:
+    """Whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - epsilon is 1: on torch.
+    Others multiply 0 by log(0).
+    """
+    with compute_at_once():
+        one = keras.ops.ones(1, "float16")
+        return math.isfinite(number(keras.ops.binary_crossentropy(one, one)))
+
+
+@functools.cache
+def limits_infinity() -> bool:
+    """Whether what leaves NaN out takes inf for the largest number: on torch and TensorFlow."""
+    with compute_at_once():
+        return math.isfinite(number(keras.ops.nancumsum(keras.ops.full((1,), math.inf))))
+
+
+@functools.cache
+def subtracts_ends() -> bool:
+    """Whether `trapezoid` sums all and takes the ends off, so that inf gives NaN: on torch."""
+    with compute_at_once():
+        return math.isnan(number(keras.ops.trapezoid(keras.ops.full((2,), math.inf))))
+
+
+@functools.cache
+def truncates_indices() -> bool:
+    """Whether `one_hot` of 0.5 is that of 0: on torch and TensorFlow. Others find no class."""
+    with compute_at_once():
+        return number(keras.ops.one_hot(keras.ops.full((1,), 0.5), 1)) == 1
+
+
+@functools.cache
+def crosses_in_float32() -> bool:
+    """Whether `cross` computes float16 in float32: on torch, on a CPU."""
+    with compute_at_once():
+        large = keras.ops.full((3,), 300.0, "float16")
+        return number(keras.ops.cross(large, large)) == 0
