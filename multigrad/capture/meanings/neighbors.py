@@ -6,10 +6,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.ir.types import INT64
+from ...graph.ir.types import BOOL, INT64, WHOLE
 from ...trace.trace import Value, cast
 from ...trace.xp import all as xp
-from ..values.elementwise import is_whole
+from ..symbols.dtypes import own_dtype
 from .arrays import at
 from .parts import length, rank
 
@@ -52,7 +52,7 @@ def trapezoid_less_ends(y: Tensor, dx: Any = 1.0, axis: int = -1) -> Tensor:
     Integers are summed in 64 bits, their ends added in their own.
     """
     ends = xp.add(at(y, axis, slice(None, 1)), at(y, axis, slice(-1, None)))  # none of nothing
-    total = xp.sum(cast(y, INT64) if is_whole(y) else y, axis)
+    total = xp.sum(cast(y, INT64) if own_dtype(y) in (BOOL, *WHOLE) else y, axis)
     return xp.multiply(xp.subtract(total, xp.multiply(xp.sum(ends, axis), 0.5)), dx)
 
 
