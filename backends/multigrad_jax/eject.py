@@ -70,6 +70,11 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     return random.place_like(random.draw_normal(key, x.shape, x.dtype), x)
 
 
+def staged(run: Any) -> Any:
+    """Return a function that jax traces once, and writes inline."""
+    return jax.jit(run, inline=True)
+
+
 EJECTION = Ejection(
     render=render,
     modules={
@@ -90,5 +95,6 @@ EJECTION = Ejection(
         random.fold_in: fold_in,
         random.normal_like: normal_like,
         random.uniform_like: uniform_like,
+        attach.staged: staged,
     },
 )

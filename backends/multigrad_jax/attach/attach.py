@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +135,7 @@ def traced_once(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that, where jax stages it out, writes the equations that it wrote before
     for arguments of these types; else it runs.
     """
-    stage = jax.jit(run, inline=True)
+    stage = staged(run)
 
     @functools.wraps(run)
     def once(*given: Any) -> Any:
@@ -144,6 +146,32 @@ def traced_once(run: Callable[..., Any]) -> Callable[..., Any]:
 
     once.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]
     return once
+
+
+# Whether what is traced is computed for a proof, and compiled nowhere.
+REHEARSED: ContextVar[bool] = ContextVar("multigrad_jax_rehearsed", default=False)
+
+
+@contextmanager
+def rehearsing() -> Iterator[None]:
+    """Trace for a proof."""
+    token = REHEARSED.set(True)
+    try:
+        yield
+    finally:
+        REHEARSED.reset(token)
+
+
+def staged(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that writes what jax has traced of it: its equations, each by some twenty
+    calls of Python's, or for a proof one that calls it. Both take the same trace.
+    """
+    inline, called = jax.jit(run, inline=True), jax.jit(run)
+
+    def stage(*given: Any) -> Any:
+        return (called if REHEARSED.get() else inline)(*given)
+
+    return stage
 
 
 def is_staged_out(leaf: Any) -> bool:

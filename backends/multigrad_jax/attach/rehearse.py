@@ -8,6 +8,7 @@ any other one jax computes itself.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from multigrad.graph.ops.arrays.loops import limited
 
 from ..versions import folding_constants
 from ..walk import INLINED, opened
+from .attach import rehearsing
 
 Array = Any
 Compute = Callable[..., Any]  # (*arrays, **params) -> an array, or a list where there are several
@@ -38,7 +40,8 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
         others[:] = [tree, [None if is_array(leaf) else (leaf,) for leaf in leaves]]
         return [leaf for leaf in leaves if is_array(leaf)]
 
-    with folding_constants(False):  # as where the function is called, so that jax's traces serve
+    # As where the function is called, so that jax's traces serve.
+    with rehearsing(), folding_constants(False):
         closed = jax.make_jaxpr(tensors_only)(*arrays)
     tree, rest = others
     run_all = prepared(closed.jaxpr, closed.consts)
@@ -56,7 +59,7 @@ def is_array(leaf: Any) -> bool:
 
 
 # --- a jaxpr --------------------------------------------------------------------------------------
-Step = Callable[[list[Any]], Sequence[Any]]  # the results of an equation, of its operands
+Step = Callable[[Sequence[Any]], Sequence[Any]]  # the results of an equation, of its operands
 
 
 def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]]:
@@ -64,42 +67,41 @@ def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]]
     places: dict[Any, int] = {}
     start: list[Any] = []
 
-    def place(atom: Any) -> int:
-        if not isinstance(atom, core.Literal):
-            return places[atom]
-        start.append(typed(atom))
-        return len(start) - 1
-
-    def declared(variables: Sequence[Any], values: Sequence[Any]) -> range:
+    def declared(variables: Sequence[Any], values: Sequence[Any]) -> slice:
         first = len(start)
         start.extend(values)
         places.update(zip(variables, range(first, len(start)), strict=True))
-        return range(first, len(start))
+        return slice(first, len(start))
+
+    def taken(atoms: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """Return what picks the values of operands among all: as a call of none of Python's."""
+        found = []
+        for atom in atoms:
+            if isinstance(atom, core.Literal):
+                found.append(len(start))
+                start.append(np.asarray(atom.val, atom.aval.dtype))
+            else:
+                found.append(places[atom])
+        if len(found) > 1:
+            return operator.itemgetter(*found)
+        return operator.itemgetter(slice(found[0], found[0] + 1) if found else slice(0))
 
     declared(jaxpr.constvars, list(map(as_numpy, constants)))
     given = declared(jaxpr.invars, [None] * len(jaxpr.invars))
-    steps = [
-        (
-            step_of(equation),
-            [place(atom) for atom in equation.invars],
-            declared(equation.outvars, [None] * len(equation.outvars)),
-        )
-        for equation in jaxpr.eqns
-    ]
-    results = [place(atom) for atom in jaxpr.outvars]
+    steps = []
+    for equation in jaxpr.eqns:
+        pick, results = taken(equation.invars), equation.outvars
+        steps.append((step_of(equation), pick, declared(results, [None] * len(results))))
+    pick_results = taken(jaxpr.outvars)
 
     def compute(arguments: Sequence[Any]) -> list[Array]:
         values = list(start)
-        values[given.start : given.stop] = map(as_numpy, arguments)
-        for step, taken, made in steps:
-            values[made.start : made.stop] = step([values[i] for i in taken])
-        return [values[i] for i in results]
+        values[given] = map(as_numpy, arguments)
+        for step, pick, made in steps:
+            values[made] = step(pick(values))
+        return list(pick_results(values))
 
     return compute
-
-
-def typed(literal: Any) -> Array:
-    return np.asarray(literal.val, literal.aval.dtype)
 
 
 def as_numpy(value: Any) -> Any:
@@ -119,18 +121,21 @@ def step_of(equation: Any) -> Step:
     several = equation.primitive.multiple_results
     compute = PRIMITIVES.get(name)
     dtypes = [variable.aval.dtype for variable in equation.outvars]
+    if isinstance(compute, np.ufunc):  # as most are, whatever their params say
+        return lambda operands: (np.asarray(compute(*operands), dtypes[0]),)
 
-    def by_jax(operands: list[Array]) -> list[Array]:
+    def by_jax(operands: Sequence[Array]) -> list[Array]:
         found = equation.primitive.bind(*operands, **params)
         return [as_numpy(r) for r in (found if several else [found])]
 
-    def by_numpy(operands: list[Array]) -> list[Array]:
+    def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
         try:
             found = compute(*operands, **params)  # type: ignore[misc]
         except Refused:
             return by_jax(operands)
-        pairs = zip(found if several else [found], dtypes, strict=True)
-        return [np.asarray(r, dtype) for r, dtype in pairs]
+        if several:
+            return list(map(np.asarray, found, dtypes))
+        return (np.asarray(found, dtypes[0]),)
 
     return by_jax if compute is None else by_numpy
 
@@ -281,7 +286,9 @@ def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any, **param
     ones = [1] * len(shape)
     for i, place in enumerate(broadcast_dimensions):
         ones[place] = x.shape[i]
-    return np.broadcast_to(x.reshape(ones), shape)
+    result = np.empty(shape, x.dtype)
+    result[...] = x.reshape(ones)
+    return result
 
 
 def reshape(x: Array, *, new_sizes: Any, dimensions: Any = None, **params: Any) -> Array:
@@ -299,7 +306,7 @@ def expand_dims(x: Array, *, dimensions: Any, **params: Any) -> Array:
 
 
 def transpose(x: Array, *, permutation: Any, **params: Any) -> Array:
-    return np.transpose(x, permutation)
+    return x.transpose(permutation)
 
 
 def concatenate(*arrays: Array, dimension: int, **params: Any) -> Array:
@@ -368,6 +375,9 @@ def dot_general(
     if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
         raise Refused
     kind = np.float32 if result.itemsize == 2 else result
+    if a.ndim == b.ndim == 2 and len(left) == 1 and not left_batch:
+        a, b = a if left[0] else a.T, b.T if right[0] else b
+        return a.astype(kind) @ b.astype(kind)
     lefts = [i for i in range(a.ndim) if i not in (*left, *left_batch)]
     rights = [i for i in range(b.ndim) if i not in (*right, *right_batch)]
     batch = tuple(a.shape[i] for i in left_batch)
@@ -408,23 +418,23 @@ def clamp(low: Array, x: Array, high: Array) -> Array:
 
 
 PRIMITIVES: dict[str, Compute] = {
-    "add": plain(np.add), "add_any": plain(np.add), "sub": plain(np.subtract),
-    "mul": plain(np.multiply), "div": of_floats(np.true_divide), "neg": plain(np.negative),
-    "max": plain(maximum), "min": plain(minimum), "abs": plain(np.abs), "sign": sign,
-    "exp": plain(np.exp), "exp2": plain(np.exp2), "expm1": plain(np.expm1), "log": plain(np.log),
-    "log1p": plain(np.log1p), "tanh": plain(np.tanh), "logistic": plain(logistic),
+    "add": np.add, "add_any": np.add, "sub": np.subtract,
+    "mul": np.multiply, "div": of_floats(np.true_divide), "neg": np.negative,
+    "max": plain(maximum), "min": plain(minimum), "abs": np.abs, "sign": sign,
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
+    "log1p": np.log1p, "tanh": np.tanh, "logistic": plain(logistic),
     "rsqrt": plain(rsqrt), "cbrt": of_floats(np.cbrt), "pow": of_floats(np.power),
     "rem": of_floats(np.fmod), "erf": plain(erf), "erfc": plain(erfc),
-    "asin": plain(np.arcsin), "acos": plain(np.arccos), "atan": plain(np.arctan),
-    "asinh": plain(np.arcsinh), "acosh": plain(np.arccosh), "atanh": plain(np.arctanh),
-    "sin": plain(np.sin), "cos": plain(np.cos), "tan": plain(np.tan), "sinh": plain(np.sinh),
-    "cosh": plain(np.cosh), "atan2": plain(np.arctan2), "sqrt": plain(np.sqrt),
-    "square": plain(np.square), "floor": plain(np.floor), "ceil": plain(np.ceil),
-    "is_finite": plain(np.isfinite), "integer_pow": integer_pow, "round": round_,
-    "eq": plain(np.equal), "ne": plain(np.not_equal), "lt": plain(np.less),
-    "le": plain(np.less_equal), "gt": plain(np.greater), "ge": plain(np.greater_equal),
-    "and": plain(np.bitwise_and), "or": plain(np.bitwise_or), "xor": plain(np.bitwise_xor),
-    "not": plain(np.invert), "select_n": select, "clamp": plain(clamp),
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh,
+    "cosh": np.cosh, "atan2": np.arctan2, "sqrt": np.sqrt,
+    "square": np.square, "floor": np.floor, "ceil": np.ceil,
+    "is_finite": np.isfinite, "integer_pow": integer_pow, "round": round_,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less,
+    "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "not": np.invert, "select_n": select, "clamp": plain(clamp),
     "convert_element_type": convert, "copy": plain(np.copy), "copy_p": plain(np.copy),
     "broadcast_in_dim": broadcast_in_dim, "reshape": reshape, "squeeze": squeeze,
     "expand_dims": expand_dims, "transpose": transpose, "concatenate": concatenate,
