@@ -5,6 +5,7 @@ numbers" allows. Where that is not enough, it runs with each step rounded otherw
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -59,7 +60,7 @@ def run_all_bounded(graphs: Sequence[Graph], given: Mapping[str, Any], dtype: An
     """Run graphs that share nodes, each of these once."""
     values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
-        for node in (node for graph in graphs for node in graph.nodes):
+        for node in itertools.chain(*[graph.nodes for graph in graphs]):
             if node.op is ops.INPUT:
                 values[node] = given[node.attr("name")]
             elif node not in values:
@@ -117,7 +118,7 @@ def run_rounded(
 
     done: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
-        for node in (node for graph in graphs for node in graph.nodes):
+        for node in itertools.chain(*[graph.nodes for graph in graphs]):
             if node.op is ops.INPUT:
                 done[node] = given[node.attr("name")]
             elif node not in done:
@@ -147,7 +148,7 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
     attrs = dict(node.attrs)
     if attrs.get("dtype") in (T, *FLOATS):
         attrs["dtype"] = np.dtype("float64")
-    values = [_wide(value) for value in operands]
+    values = [np.float64(value) if isinstance(value, float) else value for value in operands]
     if node.op is ops.WHILE_LOOP and change is not None:
         turned = turn_by(lambda region: _compute(region, dtype, change), values, **_regions(attrs))
         return turned[attrs["position"]]
@@ -180,22 +181,20 @@ def _largest(node: Node, value: Any, before: Sequence[Any]) -> Any:
     if node.type.kind == "key":
         return 0.0
     largest = magnitude(value)
+    shape = getattr(value, "shape", ())
     per_element = node.op.result in PER_ELEMENT
     for each in before:
-        if not per_element or np.ndim(each) > np.ndim(value):  # of another shape: as a whole
-            each = np.max(each, initial=0.0)
+        # Of another shape: as a whole.
+        if not per_element or len(getattr(each, "shape", ())) > len(shape):
+            each = np.maximum.reduce(each, axis=None, initial=0.0)
         try:
             wider = np.maximum(largest, each)
         except ValueError:
-            wider = np.maximum(largest, np.max(each, initial=0.0))
-        if np.shape(wider) != np.shape(value):
-            wider = np.maximum(largest, np.max(each, initial=0.0))
+            wider = None
+        if wider is None or wider.shape != shape:
+            wider = np.maximum(largest, np.maximum.reduce(each, axis=None, initial=0.0))
         largest = wider
     return largest
-
-
-def _wide(value: Any) -> Any:
-    return np.float64(value) if isinstance(value, float) else value
 
 
 def magnitude(value: Any) -> Any:
@@ -209,4 +208,6 @@ def magnitude(value: Any) -> Any:
         return 0.0
     magnitude = np.abs(array.astype(np.float64, copy=False))
     finite = np.isfinite(magnitude)
-    return magnitude if finite.all() else np.where(finite, magnitude, 0.0)
+    if np.logical_and.reduce(finite, axis=None):
+        return magnitude
+    return np.where(finite, magnitude, 0.0)

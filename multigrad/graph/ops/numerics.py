@@ -38,7 +38,7 @@ def widened(function: Callable[..., Array]) -> Callable[..., Array]:
     @functools.wraps(function)
     def call(x: Array, *args: Any, **attrs: Any) -> Array:
         x = np.asarray(x)
-        if is_16_bit(x):
+        if x.dtype.itemsize == 2 and is_16_bit(x):
             wide = (a.astype(np.float32) if hasattr(a, "astype") else a for a in args)
             return function(x.astype(np.float32), *wide, **attrs).astype(x.dtype)
         return function(x, *args, **attrs)

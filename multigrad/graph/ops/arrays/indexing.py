@@ -32,13 +32,12 @@ def undoing(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
 
 def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the Python index that an attribute stands for."""
-    return tuple(map(_as_item, index))
-
-
-def _as_item(item: Any) -> Any:
-    if item == "...":
-        return Ellipsis
-    return slice(*item) if isinstance(item, tuple) else item
+    return tuple(
+        [
+            slice(*item) if isinstance(item, tuple) else Ellipsis if item == "..." else item
+            for item in index
+        ]
+    )
 
 
 def getitem(x: Array, *, index: tuple[Any, ...]) -> Array:
