@@ -1,5 +1,8 @@
 """Keras's dialect, parts, diagonals, neighbors, products and layers; see `table.py`."""
 
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import operator
