@@ -116,6 +116,9 @@ class Captured:
         return build_once(self.variants, key, build, MOST_VARIANTS)
 
     def _capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        known = self._reaching(layout, facts)
+        if known is not None:
+            return known
         try:
             variant = self.recipe.capture(layout, facts, leaves)
         except NeedsConcrete as need:
@@ -131,6 +134,16 @@ class Captured:
             self.variants[layout.key, items_key(variant.facts)] = variant
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
+
+    def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
+        """Return what was captured for the wide floats, where it holds in a dtype of 16 bits."""
+        if not layout.is_apart or layout.mixes_floats or "dtype" in self.facts:
+            return None
+        wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
+        known = self.variants.get((layout.key_of_wide, items_key(wide)))
+        if known is None or known.reach is None or not known.reach.holds_in(facts["dtype"]):
+            return None
+        return replace(known, layout=layout.without_objects(), facts=dict(facts))
 
     def _renewed(self, variant: Variant) -> Variant:
         """Return a captured form as it is for what is read now: the rule in force, the rules that

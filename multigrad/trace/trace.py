@@ -113,6 +113,7 @@ class Trace:
         self.name = name
         self.facts = dict(facts or {})
         self.shapes = Shapes(self.facts)
+        self.named_dtypes: set[str] = set()  # in which what is recorded may be something else
         self.value_class = value_class or Value
         self.locations: dict[Node, Location] = {}
         self.codes: set[CodeType] = set()
@@ -150,6 +151,15 @@ class Trace:
         self.types: Any = None
         self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such
         self._like: Node | None = None
+
+    def is_in(self, *dtypes: str) -> bool:
+        """Return whether the input's dtype is fixed, and one of these: where it is not, a capture
+        may be another in each of them.
+        """
+        fixed = self.facts.get("dtype")
+        if fixed is None:
+            self.named_dtypes.update(dtypes)
+        return fixed in dtypes
 
     def value(self, node: Node) -> Value:
         """Wrap a node as a symbolic value of this trace."""
@@ -480,7 +490,8 @@ def cast(x: Any, dtype: Any) -> Any:
     if own.kind == "scalar":
         return x
     fixed = x.trace.facts.get("dtype")
-    if name in FLOATS and (name == fixed or (own.dtype == BOOL and not is_exact(x.trace))):
+    is_own = name in FLOATS and x.trace.is_in(name)
+    if is_own or (name in FLOATS and own.dtype == BOOL and not is_exact(x.trace)):
         name = T
     if name == own.dtype:
         return x

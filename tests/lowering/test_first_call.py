@@ -53,6 +53,34 @@ x = torch.linspace(-1, 1, 8, requires_grad=True)
 for forward, rule in ("ReLU", "rectangular"), ("ReLU", "arctan"), ("Heaviside", "triangular"):
     print(count(step, xg.Activation(forward), rule, x))
 """
+CLASS = """
+FRAMEWORKS = ("multigrad_torch",)
+{count}
+import torch, multigrad as xg
+
+class Decay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, width):
+        ctx.save_for_backward(x)
+        ctx.width = width
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        x, = ctx.saved_tensors
+        scaled = torch.abs(x) / ctx.width
+        decayed = torch.exp(-scaled)
+        sloped = torch.tanh(scaled) / (1 + decayed * decayed)
+        return grad_out * torch.where(scaled < 2, sloped, 0.5 * decayed), None
+
+def step(function, x):
+    function(x, 1.5).sum().backward()
+
+decay = xg.from_autograd_function(Decay)
+for dtype in torch.float32, torch.DTYPE:
+    x = torch.linspace(-1, 1, 8, dtype=dtype, requires_grad=True)
+    print(count(step, decay, x))
+"""
 KERAS = """
 FRAMEWORKS = ("multigrad_torch", "multigrad_jax")
 {count}
@@ -96,3 +124,11 @@ def test_the_first_call_under_a_rule_takes_few_calls_of_python() -> None:
 @pytest.mark.needs("torch", "jax", "keras")
 def test_the_first_batch_of_a_guest_layer_takes_few_calls_of_python() -> None:
     assert 100 < last_count(KERAS, KERAS_BACKEND="jax") <= 700
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_a_class_in_a_second_dtype_takes_few_calls_of_python(dtype: str) -> None:
+    again = CLASS.replace("DTYPE", dtype)
+    assert last_count(again) <= 350  # the graphs are those of float32
+    assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 1100

@@ -251,7 +251,7 @@ def np_quantile(
 ) -> Tensor:
     if method != "linear":
         raise TypeError(f"quantile with method {method!r}; 'linear' is known")
-    if x.trace.types is not None and x.trace.facts.get("dtype") == "bfloat16":
+    if x.trace.types is not None and x.trace.is_in("bfloat16"):
         raise TypeError("NumPy interpolates in bfloat16 there; cast to float32 first")
     return xp.quantile(x, q, axis, keepdims)
 

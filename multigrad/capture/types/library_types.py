@@ -3,8 +3,7 @@ and the dtype that the library gives them is that of the node.
 
 A capture holds for every float dtype, so that where `T` stands among the operands the library is
 asked for each of them: what follows T is T, what is the same for all is fixed, and where it is
-neither, the dtype becomes a fact. What was answered is kept for the process: it depends on the
-dtypes and ranks alone, and on what the library is set to.
+neither, the dtype becomes a fact.
 """
 
 from __future__ import annotations
@@ -55,16 +54,15 @@ from ..symbols.dtypes import (
 )
 from ..symbols.items import Number, is_number
 from ..symbols.symbols import SymbolicDevice, SymbolicDType
+from .answers import Reach, answer_to, in_terms_of
+from .composed import is_composed, is_one_step
 from .oracle import (
     DEPENDS,
     NUMBERS,
     Answer,
     Mark,
-    Question,
     TypeOracle,
     Unaskable,
-    combine,
-    follows_input,
     is_dtype,
     leaves_of,
     mark_plain,
@@ -94,10 +92,6 @@ FOLLOWS = frozenset(
 )
 ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
-MOST_ANSWERS = 16_384
-JUMPS = (ops.FLOOR_DIVIDE,)
-UNKNOWN = "not asked yet"
-_answers: dict[Any, Any] = {}
 
 
 class LibraryTypes:
@@ -107,12 +101,14 @@ class LibraryTypes:
         given: the dtype of each leaf of the result of the call that is being recorded, () where the
             library does not say.
         unconfirmed: calls of which no library could say the type.
+        reach: where the capture holds, which is for the wide floats.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.given: tuple[str, ...] = ()
         self.unconfirmed: dict[str, None] = {}
+        self.reach = Reach(trace.named_dtypes)
         self._is_inside = False
         self._modes = modes()
 
@@ -141,11 +137,14 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None or self._is_inside:
             return record(*args, **kwargs)
-        is_wide = self.trace.facts.get("dtype") not in FLOATS_OF_16_BITS
-        if is_wide and function in FOLLOWS and (dtype := self.follows(args)):
+        fixed = self.trace.facts.get("dtype")
+        is_narrow = fixed in FLOATS_OF_16_BITS
+        if not is_narrow and function in FOLLOWS and (dtype := self.follows(args)):
             with self._within([(dtype, False)]):
                 result = record(*args)
             if own_dtype(result) == dtype:
+                if fixed is None:
+                    self._note_composed(function, result, args, kwargs)
                 return result
         if _calls_back(args, kwargs):
             return record(*args, **kwargs)
@@ -166,7 +165,9 @@ class LibraryTypes:
                 result, args, kwargs = self._promoted_first(
                     result, answer[0][0], args, kwargs, record
                 )
-            if self._computes_wide(function, result, (args, kwargs)):
+            if fixed is None:
+                self._note_composed(function, result, args, kwargs)
+            elif is_narrow and self._computes_wide(function, result, (args, kwargs)):
                 listed = tuple(map(self._as_stacked, args))
                 given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
@@ -288,24 +289,31 @@ class LibraryTypes:
 
     def _computes_wide(self, function: Any, result: Any, given: Any) -> bool:
         """Return whether a library rounds once where our ops would round at each step."""
-        oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
-        if oracle is None or fixed not in FLOATS_OF_16_BITS:
-            return False
-        operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
-        made = [x.node for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) == T]
-        steps = [step for node in made for step in steps_between(node, operands)]
-        # Of a number that 16 bits round, the quotient is another one.
-        jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
-        # Where elements are only chosen nothing is rounded but, before, the numbers beside them.
-        rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
-        several = rounds and len(steps) > len(made)
-        return (jumps or several or self._is_beside_wider(given)) and oracle.is_wide(function)
+        oracle = self._oracle()
+        is_other = is_composed(result, given) or self._is_beside_wider(given)
+        return is_other and oracle is not None and oracle.is_wide(function)
+
+    def _note_composed(
+        self, function: Any, result: Any, args: Any, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note a function that may be computed otherwise in 16 bits."""
+        if function is operator.floordiv:
+            self.reach.named.update(FLOATS_OF_16_BITS)
+        if is_one_step(result, (*args, *kwargs.values())):
+            return
+        oracle = self._oracle()
+        is_other = is_composed(result, (args, kwargs)) or self._is_beside_wider((args, kwargs))
+        if is_other and oracle is not None:
+            self.reach.composed[function] = oracle.is_wide
 
     def _is_beside_wider(self, given: Any) -> bool:
         """Return whether a tensor without axes that gives way holds more than 16 bits do."""
         oracle = self._oracle()
-        tensors = [x for x in leaves_of(given) if getattr(x, "dtype", None) is not None]
-        marks = [self.mark(x) for x in tensors] if oracle and oracle.ranks_count else []
+        if oracle is None or not oracle.ranks_count:
+            return False
+        # A symbol that is no tensor says nothing before it is known who asks.
+        leaves = (x for x in leaves_of(given) if not isinstance(x, SymbolicDType | SymbolicDevice))
+        marks = [self.mark(x) for x in leaves if getattr(x, "dtype", None) is not None]
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
 
     def _as_stacked(self, x: Any) -> Any:
@@ -374,7 +382,7 @@ class LibraryTypes:
 
     def normal(self, dtype: str) -> str:
         """Return a dtype as nodes have it: T, where it is the input's."""
-        return T if dtype in FLOATS and dtype == self.trace.facts.get("dtype") else dtype
+        return T if dtype != T and dtype in FLOATS and self.trace.is_in(dtype) else dtype
 
     def _shown(self, dtype: str) -> str:
         return str(self.trace.facts.get("dtype", "the input's dtype")) if dtype == T else dtype
@@ -394,7 +402,7 @@ class LibraryTypes:
         """Return whether code that mentions no library computes what depends on one."""
         if self.trace.types_of != TENSORS or LIBRARY in self.trace.facts:
             return False
-        if self.trace.facts.get("dtype") == "bfloat16":
+        if self.trace.is_in("bfloat16"):
             return True
         symbols = [x for x in leaves_of(given) if isinstance(x, Value)]
         others = [x for x in leaves_of(given) if not isinstance(x, Value)]
@@ -469,6 +477,8 @@ class LibraryTypes:
         oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
         if oracle is None or not oracle.apart:
             return False
+        if fixed is None:
+            self.reach.named.update(oracle.apart)
         return any((fixed if dtype == T else dtype) in oracle.apart for dtype in dtypes)
 
     def _need_ranks(self, args: Any, kwargs: Any, marks: Sequence[Mark]) -> None:
@@ -490,23 +500,14 @@ class LibraryTypes:
 
     def _ask(self, function: Callable[..., Any], key: tuple[Mark, ...]) -> Answer | None:
         """Return the library's answer, T in it where it follows T."""
-        oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
-        assert oracle is not None
-        whole = (self.library(), self._mode(), function, key, fixed)
-        try:
-            answer = _answers.get(whole, UNKNOWN)
-        except TypeError:  # no key
-            return None
-        if answer == UNKNOWN:
-            floats = [fixed] if fixed else oracle.floats(self._mode())
-            choices = list(floats) if any(map(follows_input, key)) else [""]
-            if len(_answers) > MOST_ANSWERS:
-                _answers.clear()
-            ask = Question(function, key, self._dialect(), self._mode())
-            answer = _answers[whole] = combine(ask.answers(oracle, choices), choices)
+        fixed = self.trace.facts.get("dtype")
+        asked = (self.library(), self._mode(), function, key)
+        answer = answer_to(asked, fixed)
         if answer == DEPENDS:
             raise NeedsConcrete("dtype")
-        return answer and [(self.normal(dtype), is_weak) for dtype, is_weak in answer]
+        if fixed is None:
+            self.reach.asked.append((asked, answer))
+        return answer and in_terms_of(fixed, answer)
 
     # --- marks ------------------------------------------------------------------------------------
     def _mark(self, x: Any) -> Mark:

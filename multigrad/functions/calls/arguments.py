@@ -99,6 +99,13 @@ class Layout:
         return next((leaf.dtype for leaf in self.leaves if leaf.is_float), None)
 
     @property
+    def key_of_wide(self) -> Any:
+        """The key that it would have with floats of more than 16 bits."""
+        tree, parts = self.key
+        first = self.dtype
+        return tree, tuple((kind, T if own == first else own, value) for kind, own, value in parts)
+
+    @property
     def mixes_floats(self) -> bool:
         """Whether float tensors have more than one dtype."""
         return len({leaf.dtype for leaf in self.leaves if leaf.is_float}) > 1

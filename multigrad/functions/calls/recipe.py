@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
+from ...capture.types.answers import Reach
 from ...errors import DisprovedError, TraceError
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
@@ -65,6 +66,7 @@ class Variant:
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
         lowered: what it was lowered to, by backend.
+        reach: tells in which dtypes of 16 bits it holds, too; None: nobody knows of any.
     """
 
     graphs: FunctionGraph
@@ -78,6 +80,7 @@ class Variant:
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()
     lowered: dict[str, Any] = field(default_factory=dict)
+    reach: Reach | None = None
 
 
 class Recipe:

@@ -249,6 +249,7 @@ def largest_of(array: Any) -> float:
     return float(np.max(wide[np.isfinite(wide)], initial=0.0))
 
 
+@functools.cache
 def eps_of(dtype: Any) -> float:
     """Return how coarse a float dtype is."""
     import ml_dtypes
@@ -256,6 +257,7 @@ def eps_of(dtype: Any) -> float:
     return float(ml_dtypes.finfo(np.dtype(dtype)).eps)
 
 
+@functools.cache
 def smallest_of(dtype: Any) -> float:
     """Return the smallest number of a float dtype that has all of its digits."""
     import ml_dtypes

@@ -6,6 +6,7 @@ Code that may have side effects runs once for a proof; other code runs on severa
 from __future__ import annotations
 
 import dis
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +56,7 @@ def _codes(function: Any, seen: set[Any]) -> Iterator[types.CodeType]:
             yield from _codes(value, seen)
 
 
+@functools.lru_cache(maxsize=1024)  # each dtype that is met asks once more
 def _acts(code: types.CodeType) -> bool:
     names = set(code.co_names)
     if names & ACTING_NAMES or names & ACTING_MODULES:

@@ -232,6 +232,7 @@ class _Recording:
             assumed=assumed,
             notes=notes,
             updates=updates,
+            reach=None if "dtype" in facts else self.trace.types.reach,
         )
 
     def check_updates(self, updates: Sequence[Update]) -> None:

@@ -33,7 +33,7 @@ def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = F
     if synchronized:
         raise TypeError("moments with synchronized=True")
     found = xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
-    if x.trace.facts.get("dtype") == "float16":
+    if x.trace.is_in("float16"):
         found = tuple(xp.clip(each, -LARGEST, LARGEST) for each in found)
     return found
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.capture.types import library_types
+from multigrad.capture.types import answers
 from multigrad.errors import NotProvenWarning, TraceError
 
 Tensor = Any
@@ -335,11 +335,11 @@ def test_a_constant_of_tensorflow_keeps_all_digits() -> None:
 
 
 def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -> None:
-    from multigrad.capture.types import library_types, oracle
+    from multigrad.capture.types import answers, library_types, oracle
 
     monkeypatch.setattr(oracle, "ATTEMPTS", ())
     monkeypatch.setattr(library_types, "MOST_ELEMENTS", 0)
-    monkeypatch.setattr(library_types, "_answers", {})
+    monkeypatch.setattr(answers, "_answers", {})
     function = captured(lambda x: np.isnan(x), "numpy")
     monkeypatch.setenv("MULTIGRAD_PROVE", "all")
     with pytest.warns(NotProvenWarning, match="no library says what dtype these give: .*isnan"):
@@ -461,7 +461,7 @@ def test_code_under_autocast_changes_no_capture_outside_of_it(
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return linear(x, w)
 
-    library_types._answers.clear()
+    answers._answers.clear()
     assert xg.function(narrow)(x, weight).dtype == torch.bfloat16  # it runs as it is
     function = xg.function(lambda x, w: linear(x, w), native=False)
     torch.testing.assert_close(function(x, weight), linear(x, weight), rtol=0, atol=1e-6)

@@ -22,7 +22,7 @@ from multigrad.errors import MultigradError, TraceError
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.graph import Node, Region
-from multigrad.graph.ir.types import INT32, SCALAR_SHAPE, T
+from multigrad.graph.ir.types import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
 from multigrad.graph.passes.facts import shape_fact
 from multigrad.trace.axes import ask_for_ranks, known_shape
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
@@ -81,6 +81,7 @@ def _import(
         return function(*own_args, **own_kwargs)
 
     fixed = trace.facts.get("dtype")
+    trace.is_in(*FLOATS_OF_16_BITS)  # there is a jaxpr of their own
     if fixed is not None:
         return _import_for(called, trace, values, Trial(fixed))
     wide = _import_for(called, trace, values, Trial("float64"))

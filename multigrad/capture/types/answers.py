@@ -1,0 +1,80 @@
+"""What libraries have answered, kept for the process: it depends on the dtypes and ranks alone, and
+on what the library is set to.
+
+From that follows, too, in which dtypes of 16 bits a capture for the wide floats is the same graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...graph.ir.types import FLOATS, T
+from ..code.table import find_dialect
+from .oracle import Answer, Mark, Question, combine, follows_input
+
+MOST_ANSWERS = 16_384
+UNKNOWN = "not asked yet"
+_answers: dict[Any, Any] = {}
+
+Function = Callable[..., Any]
+# A library, what it is set to, its function, and the marks of args and kwargs.
+Asked = tuple[str, Any, Function, tuple[Mark, ...]]
+
+
+def answer_to(asked: Asked, fixed: str | None) -> Any:
+    """Return a library's answer, T in it where it follows T, which may be fixed; see `combine`.
+
+    None: it cannot say, or the question is no key.
+    """
+    whole = (*asked, fixed)
+    try:
+        answer = _answers.get(whole, UNKNOWN)
+    except TypeError:
+        return None
+    if answer != UNKNOWN:
+        return answer
+    library, mode, function, key = asked
+    dialect = find_dialect(library)
+    assert dialect is not None and dialect.types is not None
+    oracle = dialect.types
+    floats = [fixed] if fixed else oracle.floats(mode)
+    choices = list(floats) if any(map(follows_input, key)) else [""]
+    if len(_answers) > MOST_ANSWERS:
+        _answers.clear()
+    found = Question(function, key, dialect, mode).answers(oracle, choices)
+    answer = _answers[whole] = combine(found, choices)
+    return answer
+
+
+def in_terms_of(fixed: str | None, answer: Answer) -> Answer:
+    """Return an answer with T where it gives the input's dtype."""
+    return [(T if dtype in FLOATS and dtype == fixed else dtype, weak) for dtype, weak in answer]
+
+
+@dataclass(slots=True, eq=False)
+class Reach:
+    """What was noted while a function was captured for the wide floats, of which a capture for 16
+    bits may make something else.
+
+    Attributes:
+        named: dtypes that something looked for.
+        asked: questions to libraries, with their answers.
+        composed: functions that are made of several ops, with what tells whether a library rounds
+            once there.
+    """
+
+    named: set[str] = field(default_factory=set)
+    asked: list[tuple[Asked, Answer | None]] = field(default_factory=list)
+    composed: dict[Function, Callable[[Function], bool]] = field(default_factory=dict)
+
+    def holds_in(self, dtype: str) -> bool:
+        """Return whether a capture for a dtype would give the same graphs."""
+        if dtype in self.named or any(is_wide(f) for f, is_wide in self.composed.items()):
+            return False
+        for asked, expected in self.asked:
+            answer = answer_to(asked, dtype)
+            if (answer and in_terms_of(dtype, answer)) != expected:
+                return False
+        return True
