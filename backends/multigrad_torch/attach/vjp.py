@@ -29,29 +29,33 @@ def vjp(
     wrt = [i for i, x in enumerate(own) if x.requires_grad]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        gradients: list[Tensor | None] = [
-            torch.zeros_like(x) if x.is_floating_point() else None for x in inputs
-        ]
-        if not active or not wrt:
-            return gradients
-        given = [
-            torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i] for i in active
-        ]
-        found = torch.autograd.grad(
-            [outputs[i] for i in active],
-            [own[i] for i in wrt],
-            given,
-            retain_graph=True,
-            create_graph=nested,
-            allow_unused=True,
-        )
-        for i, gradient in zip(wrt, found, strict=True):
-            gradients[i] = gradients[i] if gradient is None else gradient
-        return gradients
+        found: dict[int, Tensor | None] = {}
+        if active and wrt:
+            given = [
+                torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i]
+                for i in active
+            ]
+            gradients = torch.autograd.grad(
+                [outputs[i] for i in active],
+                [own[i] for i in wrt],
+                given,
+                retain_graph=True,
+                create_graph=nested,
+                allow_unused=True,
+            )
+            found = dict(zip(wrt, gradients, strict=True))
+        return [_or_zeros(found.get(i), x) for i, x in enumerate(inputs)]
 
     if nested:
         return outputs, pullback
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
+
+
+def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:
+    """Return a gradient, zeros where there is none; None of what has none."""
+    if gradient is not None or not x.is_floating_point():
+        return gradient
+    return torch.zeros_like(x)
 
 
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:

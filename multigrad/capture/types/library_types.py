@@ -38,7 +38,7 @@ from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.modes import ModeOf, modes
 from ..code.readings import CODE, TENSORS
-from ..code.table import Dialect, find_dialect
+from ..code.table import find_dialect
 from ..meanings.arrays import Values
 from ..meanings.casts import cast
 from ..meanings.extremes import Extremes
@@ -63,6 +63,7 @@ from .oracle import (
     Mark,
     TypeOracle,
     Unaskable,
+    calls_back,
     is_dtype,
     leaves_of,
     mark_plain,
@@ -111,6 +112,7 @@ class LibraryTypes:
         self.reach = Reach(trace.named_dtypes)
         self._is_inside = False
         self._modes = modes()
+        self._oracles: dict[str, TypeOracle] = {}  # by library
 
     @property
     def expected(self) -> str:
@@ -146,7 +148,7 @@ class LibraryTypes:
                 if fixed is None:
                     self._note_composed(function, result, args, kwargs)
                 return result
-        if _calls_back(args, kwargs):
+        if calls_back(args, kwargs):
             return record(*args, **kwargs)
         dialect = find_dialect(self.trace.dialect) if self.trace.types_of == CODE else None
         if function is operator.floordiv and dialect is not None:
@@ -171,7 +173,8 @@ class LibraryTypes:
                 listed = tuple(map(self._as_stacked, args))
                 given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
-            if answer is not None and isinstance(result, Extremes | Values):
+            is_plain = isinstance(result, Value) or answer is None
+            if not is_plain and isinstance(result, Extremes | Values):
                 if isinstance(result, Extremes) and len(answer) > 1:
                     result = self._with_places(result, answer[1][0])
                 answer = answer[:1]
@@ -342,8 +345,9 @@ class LibraryTypes:
 
     def mark(self, operand: Any) -> Mark:
         """Return what the library would be told of an operand."""
-        given = np.asarray(operand) if isinstance(operand, list | tuple) else operand
-        return without_value(self._mark(given))
+        if not isinstance(operand, Value) and isinstance(operand, list | tuple):
+            operand = np.asarray(operand)
+        return without_value(self._mark(operand))
 
     def common(self, marks: Sequence[Mark]) -> str:
         """Return the dtype in which the library computes on these, "" where it does not say."""
@@ -409,13 +413,16 @@ class LibraryTypes:
         is_open = any(own_dtype(x) != T for x in symbols if is_tensor(x) and not is_number(x))
         return is_open or any(hasattr(x, "dtype") for x in others)
 
-    def _dialect(self) -> Dialect | None:
-        name = self.library()
-        return find_dialect(name) if name else None
-
     def _oracle(self) -> TypeOracle | None:
-        dialect = self._dialect()
-        return None if dialect is None else dialect.types
+        # Asked several times at each call that is recorded.
+        name = self.trace.dialect if self.trace.types_of == CODE else self.library()
+        oracle = self._oracles.get(name)
+        if oracle is None:
+            dialect = find_dialect(name) if name else None
+            oracle = None if dialect is None else dialect.types
+            if oracle is not None:
+                self._oracles[name] = oracle
+        return oracle
 
     def _mode(self) -> Any:
         """Return what the library was set to where the capture began; captures set it anew."""
@@ -550,11 +557,3 @@ class LibraryTypes:
             dtype = oracle.canonical(dtype, self._mode())
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)
-
-
-def _calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call takes functions of the user's, which run on symbols."""
-    return any(
-        callable(x) and not isinstance(x, type | Value | np.dtype) and not is_dtype(x)
-        for x in leaves_of((args, dict(kwargs)))
-    )

@@ -7,7 +7,7 @@ marks the stand-ins are made, for each dtype that `T` may be.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -243,11 +243,21 @@ def one_float(operands: Sequence[Any], weak: Container[Node]) -> str:
 
 def is_dtype(x: Any) -> bool:
     """Return whether an argument is a dtype: a library's object, or a class of NumPy's scalars."""
+    if isinstance(x, Value) or type(x) in KINDS:  # most are; a symbol would look who asks
+        return False
     if isinstance(x, np.dtype | SymbolicDType):
         return True
     if isinstance(x, type):
         return issubclass(x, np.generic) or type(x).__name__ == "_ScalarMeta"  # jax.numpy's
     return type(x).__name__ in ("dtype", "DType")
+
+
+def calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call takes functions of the user's, which run on symbols."""
+    return any(
+        callable(x) and not isinstance(x, type | Value | np.dtype) and not is_dtype(x)
+        for x in leaves_of((args, dict(kwargs)))
+    )
 
 
 def names_dtype(mark: Mark) -> bool:

@@ -41,7 +41,7 @@ from ...trace.trace import Value
 Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))
 # What is no container, told without a search.
-KNOWN_LEAVES = (*PLAIN, float, Value, np.ndarray, np.generic)
+KNOWN_LEAVES = (Value, *PLAIN, float, np.ndarray, np.generic)
 
 
 @dataclass(frozen=True, slots=True)
