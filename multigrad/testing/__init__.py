@@ -1,6 +1,6 @@
 """For people's own test suites: assertions about gradients, and what a backend must pass.
 
-    from multigrad.testing import assert_gradients, assert_parity
+    from multigrad.testing import assert_gradient, assert_gradients, assert_parity
 
 Nothing here needs pytest but `multigrad.testing.conformance`, the suite of a backend, and its
 `plugin`; nothing but its random `programs` needs hypothesis.
@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.support.namespace import namespace
-from .assertions import assert_gradients, assert_parity
+from .assertions import assert_gradient, assert_gradients, assert_parity
 
-__all__ = ["assert_gradients", "assert_parity"]
+__all__ = ["assert_gradient", "assert_gradients", "assert_parity"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = namespace(__name__, __all__)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..look.audit.audit import AuditReport, audit
+from ..look.audit.smaller import smallest
 from ..look.check import CheckReport, check
 from ..look.parity import ParityReport, parity
 
@@ -41,6 +43,51 @@ def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> Chec
     if report.compared == 0:
         raise AssertionError(f"{report}\n  nothing was compared: give inputs away from the kinks")
     return report
+
+
+def assert_gradient(
+    fn: Any, *inputs: Any, laws: Iterable[str] | None = None, surrogate: bool | None = None
+) -> AuditReport:
+    """Assert that a custom gradient, converted or not, keeps every law of `xg.audit`.
+
+    Examples:
+        >>> from multigrad.testing import assert_gradient
+        >>> def test_sine():
+        ...     assert_gradient(xg.activation("Tanh"), np.linspace(-1.0, 1.0, 5))
+        >>> test_sine()
+        >>> halved = xg.function(lambda x: x * x, lambda grad_out, x: grad_out * x)
+        >>> assert_gradient(halved, np.array([1.0, 0.3]), laws=["derivative"])
+        Traceback (most recent call last):
+            ...
+        AssertionError: <lambda> on numpy: 0 laws kept, 1 broken
+          derivative: broken: argument 0[0] = 1: -0.359668456, expected -0.719336911 by differences
+            The gradient is the derivative of the forward. Else training follows another function.
+          derivative is broken by inputs as small as these: array([1.])
+
+    Args:
+        fn: as for `xg.audit`.
+        *inputs: as for `xg.audit`.
+        laws: the names of those to hold it against; None: all.
+        surrogate: as for `xg.audit`.
+
+    Raises:
+        AssertionError: one is broken, or it does not run; the message is the report, with the
+            smallest inputs that were found to break each law. They are the same in every run: what
+            is drawn for them has a fixed seed.
+        RuleTypeError: as for `xg.audit`.
+    """
+    report = audit(fn, *inputs, laws=laws, surrogate=surrogate)
+    if report.ok:
+        return report
+    lines = []
+    for finding in report.findings:
+
+        def breaks(tried: Sequence[Any], law: str = finding.law) -> bool:
+            return bool(audit(fn, *tried, laws=[law], surrogate=surrogate).findings)
+
+        shown = ", ".join(map(repr, smallest(inputs, breaks)))
+        lines.append(f"  {finding.law} is broken by inputs as small as these: {shown}")
+    raise AssertionError("\n".join([str(report), *lines]))
 
 
 def assert_parity(obj: Any, *inputs: Any, backends: Sequence[str] | None = None) -> ParityReport:

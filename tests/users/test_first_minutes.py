@@ -50,7 +50,7 @@ MISSPELLED = [
     ("attribution.composites", "epsilon_pls", "epsilon_plus"),
     ("transforms", "triangluar", "triangular"),
     ("optax", "aply_rule", "apply_rule"),
-    ("testing", "assert_gradient", "assert_gradients"),
+    ("testing", "assert_gradint", "assert_gradient"),
     ("hook", "attach_param_hook", "attach_param_hooks"),
     ("wrappers", "Activaton", "Activation"),
     ("compat", "sntorch", "snntorch"),

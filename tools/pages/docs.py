@@ -293,6 +293,23 @@ def reason_of(row: Difference) -> str:
     return row.reason if row.settled else f"{row.reason}; depends on the processor"
 
 
+# --- laws ---------------------------------------------------------------------------------------
+
+
+def render_laws() -> str:
+    """The laws of an audit."""
+    from multigrad.look.audit.laws import LAWS
+
+    rows = ([f"`{law.name}`", law.sentence, law.reason] for law in LAWS)
+    return page(
+        "Laws of gradients",
+        f"The {len(LAWS)} laws that [an audit](how_to/audit.md) holds a custom gradient against. "
+        "Code that raises an error under `vmap`, a compiler, a stride, an empty batch, a second "
+        "derivative or in 16 bits says that it cannot: it is *refused*, and no law is broken.",
+        table(["law", "it says", "where it is broken"], rows),
+    )
+
+
 # --- conversions --------------------------------------------------------------------------------
 
 
@@ -398,5 +415,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,
     "conversions.md": render_conversions,
+    "laws.md": render_laws,
     "reference/command.md": render_command,
 }

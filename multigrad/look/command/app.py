@@ -258,6 +258,54 @@ def convert(
     raise typer.Exit(code)
 
 
+@app.command(epilog="Example: multigrad audit my_kernels --html audit.html")
+def audit(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...", help="module:name, or a module, a package or a .py file, whole."
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="An input: 4x6, 4x6:int64, 0.5, True; once for each argument. Else they are "
+            "guessed, or read from GRADIENT_INPUTS of the module.",
+        ),
+    ] = None,
+    laws: Annotated[
+        list[str] | None, typer.Option("--law", help="Only this law; may be given again.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="Not this law; may be given again.")
+    ] = None,
+    surrogate: Annotated[
+        bool | None,
+        typer.Option(
+            "--surrogate/--derivative",
+            help="The gradient is meant to differ from the derivative, or not; else it is found.",
+        ),
+    ] = None,
+    limit: Annotated[float, typer.Option(min=1.0, help="Seconds for each target.")] = 120.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object on a line for each target.")
+    ] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write the report as JUnit XML.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
+) -> None:
+    """Hold custom gradients, converted or not, against laws that every one must keep."""
+    from multigrad.look.command.audit import Asked, audit_targets, choose_laws
+
+    with report_errors():
+        prepare_environment()
+        asked = Asked(tuple(inputs or ()), choose_laws(laws or (), without or ()), surrogate, limit)
+        code = audit_targets(
+            targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo
+        )
+    raise typer.Exit(code)
+
+
 @app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")
 def demo(
     frameworks: Annotated[

@@ -33,15 +33,19 @@ class Found:
     unimported: dict[str, str] = field(default_factory=dict)
 
 
-def find_custom_gradients(package: types.ModuleType) -> Found:
-    """Return every custom gradient that a module or a package and its submodules define."""
+def find_custom_gradients(package: types.ModuleType, kinds: tuple[type, ...] = ()) -> Found:
+    """Return every custom gradient that a module or a package and its submodules define.
+
+    Args:
+        kinds: types of whose objects are custom gradients, too.
+    """
     found = Found()
     seen: set[int] = set()
     for module in _modules(package, found.unimported):
         for name, value in sorted(vars(module).items()):
             if id(value) in seen or not _is_own(value, package):
                 continue
-            if owner_of_custom(value) is not None:
+            if owner_of_custom(value) is not None or isinstance(value, kinds):
                 seen.add(id(value))
                 found.named[f"{module.__name__}:{name}"] = value
     return found

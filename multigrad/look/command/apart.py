@@ -1,0 +1,99 @@
+"""Calls in another process: what does not end there, or ends the process, is an error here."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+from multigrad.errors import MultigradError
+from multigrad.look.convert import brief
+
+CALM = 5.0  # seconds in which a process that was told to end does
+
+
+class Lost(MultigradError):
+    """A call that did not end, or ended its process."""
+
+
+class Apart:
+    """A process that runs one call after another, and is started anew where one is lost.
+
+    Args:
+        limit: seconds for a call.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._process: Any = None
+        self._ours: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what a function of a module gives for values that can be pickled.
+
+        Raises:
+            Lost: it does not end in time, or its process ends.
+            MultigradError: it raises, and this is what it says.
+        """
+        if self._process is None:
+            self._start()
+        try:
+            self._ours.send((function, args))
+            if not self._ours.poll(self.limit):
+                self._end()
+                raise Lost(f"it does not end within {self.limit:g} s")
+            is_returned, answer = self._ours.recv()
+        except (EOFError, ConnectionError):
+            raise Lost(f"it ends its process: {self._end()}") from None
+        if not is_returned:
+            raise MultigradError(answer)
+        return answer
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _end(self) -> str:
+        """End the process, and return how it ended."""
+        process, self._process = self._process, None
+        if process is None:
+            return ""
+        self._ours.close()
+        process.join(0.5)
+        if process.is_alive():
+            process.kill()
+        process.join(CALM)
+        code = process.exitcode or 0
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"exit code {code}"
+
+
+def _serve(theirs: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is printed is no part of the report
+    while True:
+        try:
+            function, args = theirs.recv()
+        except (EOFError, ConnectionError):
+            return
+        try:
+            answer = True, function(*args)
+        except MultigradError as error:
+            answer = False, str(error)
+        except BaseException as error:  # SystemExit, too
+            answer = False, brief(error)
+        theirs.send(answer)
