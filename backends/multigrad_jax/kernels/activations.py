@@ -24,25 +24,12 @@ def sigmoid(x: Tensor) -> Tensor:
     return jax.nn.sigmoid(x)
 
 
-@widened
-def log_sigmoid(x: Tensor) -> Tensor:
-    return jax.nn.log_sigmoid(x)
-
-
 def heaviside(x: Tensor) -> Tensor:
     return (x > 0).astype(x.dtype)
 
 
-def relu6(x: Tensor) -> Tensor:
-    return jax.nn.relu6(x)  # its own gradient is 0 at its bounds; that of a clip is 1
-
-
 def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
     return jax.nn.leaky_relu(x, slope)
-
-
-def elu(x: Tensor, *, alpha: float) -> Tensor:
-    return jax.nn.elu(x, alpha)
 
 
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
@@ -51,6 +38,9 @@ def gelu(x: Tensor, *, approximate: bool) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.LOG_SIGMOID: widened(jax.nn.log_sigmoid),
+    ops.RELU6: jax.nn.relu6,  # its own gradient is 0 at its bounds; that of a clip is 1
+    ops.ELU: jax.nn.elu,
     ops.RELU: jax.nn.relu,
     ops.SILU: jax.nn.silu,
     ops.SOFTPLUS: jax.nn.softplus,

@@ -111,10 +111,6 @@ def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
     return jnp.broadcast_to(x, like.shape)
 
 
-def expand_dims(x: Tensor, *, axis: int) -> Tensor:
-    return jnp.expand_dims(x, axis)
-
-
 def dim(x: Tensor, *, axis: int) -> int:
     return x.shape[axis]
 
@@ -193,6 +189,7 @@ def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.EXPAND_DIMS: jnp.expand_dims,
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,

@@ -181,12 +181,9 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
     return jnp.where(inside, values, outside.astype(x.dtype))
 
 
-def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
-    return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
-
-
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.NAN_TO_NUM: jnp.nan_to_num,
     ops.POW: power,
     ops.MAXIMUM: jnp.maximum,
     ops.MINIMUM: jnp.minimum,

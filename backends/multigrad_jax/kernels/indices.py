@@ -11,26 +11,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from multigrad.backend import lifted, rows_of
+from multigrad.graph import ops
 
 from .elementwise import accumulated
 from .ordering import order, positions
 
 Tensor = Any
-
-
-@lifted
-def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
-    return jnp.argmax(x, axis, keepdims=keepdims)
-
-
-@lifted
-def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
-    return jnp.argmin(x, axis, keepdims=keepdims)
-
-
-@lifted
-def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return order(x, axis, descending)
 
 
 @lifted
@@ -76,4 +62,9 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     return last.at[rows(indices, axis)].max(positions(indices, axis))
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.ARGMAX: lifted(jnp.argmax),
+    ops.ARGMIN: lifted(jnp.argmin),
+    ops.ARGSORT: lifted(order),
+}

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 
 from .elementwise import accumulated, widened
 
@@ -40,19 +41,9 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 
 @widened
-def inv(x: Tensor) -> Tensor:
-    return jnp.linalg.inv(x)
-
-
-@widened
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps))
     return jnp.linalg.pinv(x, rtol=cutoff)
-
-
-@widened
-def det(x: Tensor) -> Tensor:
-    return jnp.linalg.det(x)
 
 
 @widened
@@ -96,4 +87,8 @@ def qr(x: Tensor) -> Tensor:
     return jnp.linalg.qr(x)[0]
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.INV: widened(jnp.linalg.inv),
+    ops.DET: widened(jnp.linalg.det),
+}

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
 
 from .elementwise import accumulated
@@ -17,28 +18,8 @@ Tensor = Any
 Axis = int | tuple[int, ...] | None
 
 
-def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return jnp.reshape(x, shape)
-
-
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return jnp.reshape(x, like.shape)
-
-
-def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
-    return jnp.squeeze(x, axis)
-
-
-def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
-    return jnp.transpose(x, axes)
-
-
-def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
-    return jnp.swapaxes(x, axis1, axis2)
-
-
-def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
-    return jnp.moveaxis(x, source, destination)
 
 
 def flip(x: Tensor, *, axis: Axis) -> Tensor:
@@ -55,10 +36,6 @@ def tril(x: Tensor, *, offset: int) -> Tensor:
 
 def triu(x: Tensor, *, offset: int) -> Tensor:
     return jnp.triu(x, offset)
-
-
-def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return jnp.broadcast_to(x, shape)
 
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
@@ -156,10 +133,6 @@ def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     return jnp.sum(x.reshape(shape), axis=tuple(range(0, len(shape), 2))).reshape(like.shape)
 
 
-def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
-    return jnp.repeat(x, repeats, axis)
-
-
 def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
     shape, axis = like.shape, axis % like.ndim
     return jnp.sum(x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])), axis=axis + 1)
@@ -185,5 +158,14 @@ def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
     return placed(x, along(x, start, x.shape[axis], axis), like.shape)
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.RESHAPE: jnp.reshape,
+    ops.SQUEEZE: jnp.squeeze,
+    ops.PERMUTE_DIMS: jnp.permute_dims,
+    ops.SWAPAXES: jnp.swapaxes,
+    ops.MOVEAXIS: jnp.moveaxis,
+    ops.BROADCAST_TO_SHAPE: jnp.broadcast_to,
+    ops.REPEAT: jnp.repeat,
+}
 NAMES = "swapaxes; moveaxis; flip; roll; tril; triu"

@@ -16,11 +16,6 @@ from .elementwise import accumulated, widened
 Tensor = Any
 
 
-@widened
-def log_sigmoid(x: Tensor) -> Tensor:
-    return tf.math.log_sigmoid(x)
-
-
 def heaviside(x: Tensor) -> Tensor:
     return tf.cast(x > 0, x.dtype)
 
@@ -41,12 +36,10 @@ def softplus(x: Tensor) -> Tensor:
     return tf.cast(tf.nn.softplus(accumulated(x)), x.dtype)
 
 
-def silu(x: Tensor) -> Tensor:
-    return tf.nn.silu(x)
-
-
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.LOG_SIGMOID: widened(tf.math.log_sigmoid),
+    ops.SILU: tf.nn.silu,
     ops.SIGMOID: tf.sigmoid,
     ops.RELU: tf.nn.relu,
     ops.RELU6: tf.nn.relu6,

@@ -128,10 +128,6 @@ def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
     return tf.broadcast_to(x, tf.shape(like))
 
 
-def expand_dims(x: Tensor, *, axis: int) -> Tensor:
-    return tf.expand_dims(x, axis)
-
-
 def dim(x: Tensor, *, axis: int) -> Any:
     """A Python int where the length is known while tracing, else a tensor."""
     known = x.shape[axis] if x.shape.rank is not None else None
@@ -227,6 +223,7 @@ def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.EXPAND_DIMS: tf.expand_dims,
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,

@@ -196,16 +196,6 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 @widened
-def ndtri(x: Tensor) -> Tensor:
-    return tf.math.ndtri(x)
-
-
-@widened
-def lgamma(x: Tensor) -> Tensor:
-    return tf.math.lgamma(x)
-
-
-@widened
 def digamma(x: Tensor) -> Tensor:
     """Reflected here: the float64 kernel (tensorflow 2.21) loses every digit near its poles."""
     below = x < 0
@@ -275,6 +265,8 @@ def as_integers(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.NDTRI: widened(tf.math.ndtri),
+    ops.LGAMMA: widened(tf.math.lgamma),
     ops.EQ: equal,
     ops.NE: not_equal,
     ops.POW: power,

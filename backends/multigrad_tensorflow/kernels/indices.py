@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 
 from .elementwise import accumulated
 from .ordering import gather, length_of, lifted, order, sort_key, swap_last
@@ -75,10 +76,6 @@ def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tens
     return swap_last(tf.cast(tf.reshape(sums, tf.shape(like)), x.dtype), axis)
 
 
-def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    return tf.gather(x, indices, axis=axis)
-
-
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = range(like.shape.rank)[axis]
     first = tuple(range(indices.shape.rank))
@@ -96,4 +93,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     return swap_last(tf.reshape(tf.maximum(last, -1), tf.shape(like)), axis)
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.TAKE_AT: tf.gather,
+}

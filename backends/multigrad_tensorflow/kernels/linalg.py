@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 
 from .elementwise import accumulated, widened
 
@@ -38,20 +39,10 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 
 @widened
-def inv(x: Tensor) -> Tensor:
-    return tf.linalg.inv(x)
-
-
-@widened
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     eps = float(np.finfo(x.dtype.as_numpy_dtype).eps)
     rows = tf.cast(tf.reduce_max(tf.shape(x)[-2:]), x.dtype)
     return tf.linalg.pinv(x, tf.maximum(rtol, epsilons * eps * rows))
-
-
-@widened
-def det(x: Tensor) -> Tensor:
-    return tf.linalg.det(x)
 
 
 @widened
@@ -143,4 +134,8 @@ def qr(x: Tensor) -> Tensor:
     return tf.linalg.qr(x)[0]
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.INV: widened(tf.linalg.inv),
+    ops.DET: widened(tf.linalg.det),
+}

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, tile_shape
 
 from .elementwise import accumulated
@@ -20,16 +21,8 @@ Tensor = Any
 Axis = int | tuple[int, ...] | None
 
 
-def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return tf.reshape(x, shape)
-
-
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return tf.ensure_shape(tf.reshape(x, tf.shape(like)), like.shape)
-
-
-def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
-    return tf.squeeze(x, axis)
 
 
 def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
@@ -78,10 +71,6 @@ def tril(x: Tensor, *, offset: int) -> Tensor:
 
 def triu(x: Tensor, *, offset: int) -> Tensor:
     return tf.where(below(x, offset - 1), tf.zeros([], x.dtype), x)
-
-
-def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return tf.broadcast_to(x, shape)
 
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
@@ -189,4 +178,9 @@ def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
     return tf.ensure_shape(tf.pad(x, sides), like.shape)
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.RESHAPE: tf.reshape,
+    ops.SQUEEZE: tf.squeeze,
+    ops.BROADCAST_TO_SHAPE: tf.broadcast_to,
+}

@@ -38,20 +38,8 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
     return F.leaky_relu(x, slope)
 
 
-def elu(x: Tensor, *, alpha: float) -> Tensor:
-    return F.elu(x, alpha)
-
-
-def celu(x: Tensor, *, alpha: float) -> Tensor:
-    return F.celu(x, alpha)
-
-
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     return F.gelu(x, approximate="tanh" if approximate else "none")
-
-
-def logit(x: Tensor) -> Tensor:
-    return torch.logit(x)
 
 
 @widened
@@ -61,22 +49,17 @@ def squareplus(x: Tensor, *, b: float) -> Tensor:
     return torch.where(x >= 0, 0.5 * x + 0.5 * root, 0.5 * b / (x.abs() + root))
 
 
-def soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
-    return F.softshrink(x, lambd)
-
-
-@widened
-def hard_shrink(x: Tensor, *, lambd: float) -> Tensor:
-    # Its own (2.13) rounds lambd to 16 bits before it compares.
-    return F.hardshrink(x, lambd)
-
-
 def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
     return F.threshold(x, threshold, default)
 
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.ELU: F.elu,
+    ops.CELU: F.celu,
+    ops.LOGIT: torch.logit,
+    ops.SOFT_SHRINK: F.softshrink,
+    ops.HARD_SHRINK: widened(F.hardshrink),  # 2.13 rounds lambd to 16 bits before it compares
     ops.SIGMOID: torch.sigmoid,
     ops.LOG_SIGMOID: F.logsigmoid,
     ops.RELU: torch.relu,

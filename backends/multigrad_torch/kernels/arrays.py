@@ -154,10 +154,6 @@ def gumbel_like(key: Any, x: Tensor) -> Tensor:
     return -torch.log(-torch.log(positive)).to(x.dtype)
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a, b)  # 16-bit products accumulate in float32 (2.13, CPU: 0.5 eps)
-
-
 def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
     product = as_matrix(factor(cotangent), like, b)
     columns = factor(b) if b.ndim > 1 else factor(b)[:, None]
@@ -209,6 +205,7 @@ def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.MATMUL: torch.matmul,  # 16-bit products accumulate in float32 (2.13, CPU: 0.5 eps)
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,

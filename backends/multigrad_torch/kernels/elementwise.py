@@ -89,10 +89,6 @@ def _between(a: Any, b: Tensor, larger: bool) -> Tensor:
     return torch.maximum(tensor, scalar) if larger else torch.minimum(tensor, scalar)
 
 
-def power(a: Any, b: Any) -> Tensor:
-    return torch.pow(a, b)
-
-
 def sign(x: Tensor) -> Tensor:
     """torch.sign gives 0 for NaN; ours stays NaN."""
     return torch.where(torch.isnan(x), x, torch.sign(x))
@@ -183,11 +179,6 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
     return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
-@aligned
-def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    return torch.lerp(a, b, weight)
-
-
 @widened
 def digamma(x: Tensor) -> Tensor:
     """Reflected here: torch.digamma (2.13) loses every digit near its poles in float64."""
@@ -220,7 +211,8 @@ def stop_gradient(x: Tensor) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
-    ops.POW: power,
+    ops.LERP: aligned(torch.lerp),
+    ops.POW: torch.pow,
     ops.ABS: torch.abs,
     ops.SQUARE: torch.square,
     ops.SQRT: torch.sqrt,

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import torch
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 
 from .ordering import order, positions, wide
 
@@ -19,10 +20,6 @@ def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
 
 def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
     return torch.argmin(x, axis, keepdim=keepdims)
-
-
-def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return order(x, axis, descending)
 
 
 def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
@@ -56,4 +53,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     return torch.scatter_reduce(last, axis, indices, places, "amax")
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.ARGSORT: order,
+}

@@ -9,16 +9,12 @@ from typing import TypeAlias
 import torch
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 
 from .elementwise import widened
 from .ordering import wide
 
 Tensor: TypeAlias = torch.Tensor
-
-
-@widened
-def cholesky(x: Tensor) -> Tensor:
-    return torch.linalg.cholesky(x)
 
 
 def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
@@ -35,22 +31,12 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 
 @widened
-def inv(x: Tensor) -> Tensor:
-    return torch.linalg.inv(x)
-
-
-@widened
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * torch.finfo(x.dtype).eps)
     # Its own scales v instead of u, which rounds otherwise than NumPy's and jax's.
     u, s, vh = torch.linalg.svd(x, full_matrices=False)
     inverse = torch.where(s > cutoff * s[..., :1], 1 / s, 0)
     return vh.mT @ (inverse[..., None] * u.mT)
-
-
-@widened
-def det(x: Tensor) -> Tensor:
-    return torch.linalg.det(x)
 
 
 @widened
@@ -98,4 +84,9 @@ def qr(x: Tensor) -> Tensor:
     return torch.linalg.qr(x)[0]
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.CHOLESKY: widened(torch.linalg.cholesky),
+    ops.INV: widened(torch.linalg.inv),
+    ops.DET: widened(torch.linalg.det),
+}

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import rows_of
+from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
 
 from .ordering import wide
@@ -38,10 +39,6 @@ def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
 
 def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
     return x.transpose(axis1, axis2)
-
-
-def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
-    return torch.movedim(x, source, destination)
 
 
 def flip(x: Tensor, *, axis: Axis) -> Tensor:
@@ -162,5 +159,8 @@ def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
     return full
 
 
-OPS = rows_of(vars())
+OPS = {
+    **rows_of(vars()),
+    ops.MOVEAXIS: torch.movedim,
+}
 NAMES = "moveaxis: moveaxis movedim"

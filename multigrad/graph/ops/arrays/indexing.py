@@ -228,10 +228,6 @@ def tile_shape(shape: Any, repetitions: tuple[int, ...]) -> list[Any]:
     return [n for pair in zip(copies, lengths, strict=True) for n in pair]
 
 
-def repeat(x: Array, *, repeats: int, axis: int) -> Array:
-    return np.repeat(x, repeats, axis=axis)
-
-
 def repeat_vjp(xp: Any, ct: Any, y: Any, x: Any, *, repeats: int, axis: int) -> Cotangents:
     return (xp.unrepeat(ct, x, repeats, axis=axis),)
 
@@ -272,7 +268,7 @@ UNTILE = undoing(
 )
 REPEAT = rearrangement(
     "repeat",
-    repeat,
+    np.repeat,
     repeat_vjp,
     "Each element repeated along an axis.",
     shape_of=result_shapes.repeated,

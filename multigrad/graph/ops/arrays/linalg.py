@@ -185,12 +185,6 @@ SOLVE = of_matrices(
 )
 
 
-@widened
-def inv(x: Array) -> Array:
-    """Raise LinAlgError where a matrix is singular."""
-    return np.linalg.inv(x)
-
-
 def inv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     """Giles 2008, section 2.2.3."""
     turned = xp.matrix_transpose(y)
@@ -198,7 +192,13 @@ def inv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 INV = of_matrices(
-    "inv", "x", inv, inv_vjp, "The inverses of matrices.", result=of_matrix, shape_of=square
+    "inv",
+    "x",
+    widened(np.linalg.inv),  # LinAlgError where a matrix is singular
+    inv_vjp,
+    "The inverses of matrices.",
+    result=of_matrix,
+    shape_of=square,
 )
 
 

@@ -67,12 +67,6 @@ def cumsum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) ->
     return (xp.cumsum(ct, axis=axis, reverse=not reverse),)
 
 
-@widened
-@lifted
-def cumprod(x: Array, *, axis: int) -> Array:
-    return np.cumprod(x, axis=axis)
-
-
 def cumprod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
     """Right at zeros too: the first one's share is summed over products that leave it out.
 
@@ -84,18 +78,6 @@ def cumprod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
     at_first = xp.cumsum(ct * without, axis=axis, reverse=True)
     elsewhere = xp.cumsum(ct * y, axis=axis, reverse=True) / xp.where(is_zero, 1.0, x)
     return (xp.where(first, at_first, xp.where(is_zero, 0.0, elsewhere)),)
-
-
-@widened
-@lifted
-def cummax(x: Array, *, axis: int) -> Array:
-    return np.maximum.accumulate(x, axis=axis)
-
-
-@widened
-@lifted
-def cummin(x: Array, *, axis: int) -> Array:
-    return np.minimum.accumulate(x, axis=axis)
 
 
 def cumulative_extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
@@ -183,14 +165,14 @@ CUMSUM = cumulative(
 )
 CUMPROD = cumulative(
     "cumprod",
-    cumprod,
+    widened(lifted(np.cumprod)),
     cumprod_vjp,
     "The product of each element and those before it along an axis.",
     integer=INT64,
 )
 CUMMAX = cumulative(
     "cummax",
-    cummax,
+    widened(lifted(np.maximum.accumulate)),
     cumulative_extreme_vjp,
     "The largest so far, NaN from the first on; the latest of equal ones takes the gradient.",
     on_bools="numbers",
@@ -198,7 +180,7 @@ CUMMAX = cumulative(
 )
 CUMMIN = cumulative(
     "cummin",
-    cummin,
+    widened(lifted(np.minimum.accumulate)),
     cumulative_extreme_vjp,
     "The smallest so far, NaN from the first on; the latest of equal ones takes the gradient.",
     on_bools="numbers",

@@ -68,10 +68,6 @@ def broadcast_to_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
     return xp.sum_to(ct, x), None
 
 
-def broadcast_to_shape(x: Array, *, shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(x, shape)
-
-
 def broadcast_to_shape_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shape: Any) -> Cotangents:
     return (xp.sum_to(ct, x),)
 
@@ -100,7 +96,7 @@ BROADCAST_TO = shaped(
 )
 BROADCAST_TO_SHAPE = rearrangement(
     "broadcast_to_shape",
-    broadcast_to_shape,
+    np.broadcast_to,
     broadcast_to_shape_vjp,
     "x repeated to a static shape.",
     shape=SHAPE,
@@ -127,10 +123,6 @@ SIZE = length_of("size", size, "The number of elements, an integer known at run 
 # --- other shapes ------------------------------------------------------------------------------
 
 
-def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
-    return np.reshape(x, shape)
-
-
 def reshape_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
     return (xp.reshape_like(ct, x),)
 
@@ -143,21 +135,13 @@ def reshape_like_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
     return xp.reshape_like(ct, x), None
 
 
-def squeeze(x: Array, *, axis: Any) -> Array:
-    return np.squeeze(x, axis=axis)
-
-
-def expand_dims(x: Array, *, axis: int) -> Array:
-    return np.expand_dims(x, axis)
-
-
 def expand_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
     return (xp.sum(ct, axis=axis, keepdims=False),)
 
 
 RESHAPE = rearrangement(
     "reshape",
-    reshape,
+    np.reshape,
     reshape_vjp,
     "The same elements in another shape; one length may be -1.",
     shape=SHAPE,
@@ -175,7 +159,7 @@ RESHAPE_LIKE = shaped(
 )
 SQUEEZE = rearrangement(
     "squeeze",
-    squeeze,
+    np.squeeze,
     reshape_vjp,
     "x without axes of length 1 (None: without all of them).",
     axis=AXES,
@@ -183,7 +167,7 @@ SQUEEZE = rearrangement(
 )
 EXPAND_DIMS = rearrangement(
     "expand_dims",
-    expand_dims,
+    np.expand_dims,
     expand_dims_vjp,
     "A new axis of length 1.",
     expanded,
@@ -194,10 +178,6 @@ EXPAND_DIMS = rearrangement(
 # --- other orders ------------------------------------------------------------------------------
 
 
-def permute_dims(x: Array, *, axes: Any) -> Array:
-    return np.transpose(x, axes)
-
-
 def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangents:
     if axes is None:
         return (xp.permute_dims(ct, None),)
@@ -205,16 +185,8 @@ def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangen
     return (xp.permute_dims(ct, tuple(places.index(i) for i in range(len(axes)))),)
 
 
-def swapaxes(x: Array, *, axis1: int, axis2: int) -> Array:
-    return np.swapaxes(x, axis1, axis2)
-
-
 def swapaxes_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis1: int, axis2: int) -> Cotangents:
     return (xp.swapaxes(ct, axis1, axis2),)
-
-
-def moveaxis(x: Array, *, source: Any, destination: Any) -> Array:
-    return np.moveaxis(x, source, destination)
 
 
 def moveaxis_vjp(xp: Any, ct: Any, y: Any, x: Any, *, source: Any, destination: Any) -> Cotangents:
@@ -240,7 +212,7 @@ def roll_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shift: Any, axis: Any) -> Cota
 
 PERMUTE_DIMS = rearrangement(
     "permute_dims",
-    permute_dims,
+    np.permute_dims,
     permute_dims_vjp,
     "Axes in another order; None reverses them.",
     axes=PLACES,
@@ -249,7 +221,7 @@ PERMUTE_DIMS = rearrangement(
 )
 SWAPAXES = rearrangement(
     "swapaxes",
-    swapaxes,
+    np.swapaxes,
     swapaxes_vjp,
     "Two axes exchanged.",
     axis1=PLACE,
@@ -258,7 +230,7 @@ SWAPAXES = rearrangement(
 )
 MOVEAXIS = rearrangement(
     "moveaxis",
-    moveaxis,
+    np.moveaxis,
     moveaxis_vjp,
     "Axes moved to other places; the others keep their order.",
     source=MOVED,
