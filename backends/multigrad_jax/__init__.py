@@ -23,7 +23,7 @@ from .compile import compile
 from .dialect import table
 from .distributed import ranks
 from .importers import custom_gradients
-from .kernels import loops, ops, random
+from .kernels import ops, random
 
 __all__ = ["backend"]
 
@@ -42,7 +42,7 @@ backend = Backend(
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
-        while_loop=loops.while_loop,
+        while_loop=ops.while_loop,
     ),
     autodiff=Autodiff(
         render=attach.render,

@@ -32,7 +32,7 @@ from .dialect import asked, table
 from .distributed import ranks
 from .hooks import automatic_hooks
 from .importers import autograd_function
-from .kernels import loops, ops, random
+from .kernels import ops, random
 from .kernels.fast import alone
 
 __all__ = ["backend"]
@@ -55,7 +55,7 @@ backend = Backend(
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
-        while_loop=loops.while_loop,
+        while_loop=ops.while_loop,
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
         fast=alone.FAST,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleError
-from multigrad.graph.support.fixed import FixedParams
+from multigrad.graph.support.params import FixedParams
 from multigrad.lowering.names import ActivationName
 from multigrad.rules.in_force.activation import Activation as AnyActivation
 from multigrad.rules.model.misplaced import refuse_misplaced

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RuleTypeError, suggest
-from ..graph.support.addresses import find_part, is_address
+from ..graph.support.params import find_part, is_address
 from ..graph.support.trees import optree
 from ..trace.scope.draws import keyed
 from ..trace.trace import Trace

@@ -18,7 +18,7 @@ import keras
 
 from ..backend.contract import Backend
 from ..errors import MultigradError, RuleError
-from ..graph.support.fixed import read_params as read_given
+from ..graph.support.params import read_params as read_given
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import check_float, find_lacking
 from ..lowering.names import ActivationName

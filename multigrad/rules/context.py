@@ -16,7 +16,7 @@ from typing import Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
 
 from ..backend.tensors.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
-from ..graph.support.fixed import read_params
+from ..graph.support.params import read_params
 from ..graph.support.typed import Axes, Key, Over
 from ..trace.scope.draws import Counter, normalize_key
 from ..trace.scope.ranks import CHECKED, compare, note_failure, note_use

@@ -24,6 +24,15 @@ from multigrad.capture.indexing.arrays import add_at, holds_array, repeats
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
 from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.capture.values.attributes import (
+    COMPLEX,
+    INDICES,
+    MEMORY,
+    PARTS,
+    PRIVATE,
+    VALUES,
+    refusals,
+)
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import FLOATS, SCALAR_SHAPE, T
 from multigrad.trace.trace import NeedsConcrete, Value
@@ -32,7 +41,7 @@ from multigrad.trace.xp import all as xp
 from ..importers import custom_gradients
 from ..importers.jaxprs.jaxpr import import_function
 from ..versions import PRIMALS
-from . import attributes, collectives
+from . import collectives
 from .families import ALIASES, arrays, elementwise, parts, places, slopes
 from .types import TYPES
 
@@ -287,6 +296,21 @@ def itself(x: Tensor) -> Tensor:
     return x
 
 
+# Attributes of `jax.Array` that no symbol answers, and why.
+UNANSWERED = {
+    PRIVATE: "_* __numpy_dtype__ __jax_array__ aval weak_type",
+    VALUES: "argpartition choose compress nonzero",
+    INDICES: "searchsorted",
+    PARTS: "diagonal flat",
+    COMPLEX: "conj conjugate",
+    MEMORY: """
+        addressable_data addressable_shards byteswap committed copy_to_host_async devices
+        global_shards is_deleted is_fully_addressable is_fully_replicated itemsize nbytes
+        on_device_size_in_bytes sharding to_device traceback unsafe_buffer_pointer block_until_ready
+        delete format layout
+    """,
+}
+
 # In float32 the logarithm of what was rounded near 1: off by 4 % at 5.
 LOG_OF_NEARLY_1 = 2.0**-5
 
@@ -317,7 +341,7 @@ register_dialect(
             type(jax.jit(at_once)): "__wrapped__",
             **PRIMALS,
         },
-        refusals=attributes.REFUSALS,
+        refusals=refusals(UNANSWERED),
         own_gradients=dict.fromkeys(PRIMALS, custom_gradients.with_own_gradient),
         interceptions=custom_gradients.INTERCEPTIONS,
         trees=frozenset(TREES),

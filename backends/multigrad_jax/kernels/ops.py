@@ -1,15 +1,26 @@
-"""JAX's rows: op to callable. An op with a symbol that is left out is written infix."""
+"""JAX's rows: op to callable. An op with a symbol that is left out is written infix.
+
+A loop that values end is `lax.while_loop`; see `multigrad/graph/ops/arrays/loops.py`.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
 
 from multigrad.backend import compositions
 from multigrad.graph.ir.op import Op
 
 from ..distributed import collectives
+from ..distributed.manual_axes import vary_alike
 from . import activations, arrays, elementwise, shapes
+
+Tensor: TypeAlias = Any
+Function = Callable[..., Any]
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
@@ -21,3 +32,37 @@ OPS = {**compositions(OWN, elementwise.widened), **OWN}
 NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}
+
+
+# --- loops ---------------------------------------------------------------------------------------
+def while_loop(
+    carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
+) -> tuple[Tensor, ...]:
+    """The constants are carried too, but for lengths: so jax knows its functions again and compiles
+    once.
+    """
+    tensors = vary_alike(tuple(map(jnp.asarray, carry)), constants)
+    lengths = tuple(c if isinstance(c, int) else None for c in constants)
+    others = tuple(None if isinstance(c, int) else c for c in constants)
+    return lax.while_loop(*functions(condition, body, lengths), (tensors, others))[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def functions(
+    condition: Function, body: Function, lengths: tuple[int | None, ...]
+) -> tuple[Function, Function]:
+    """Return the two of a loop as jax takes them."""
+
+    def given(values: Any) -> list[Any]:
+        carry, others = values
+        pairs = zip(lengths, others, strict=True)
+        return [*carry, *(other if length is None else length for length, other in pairs)]
+
+    def goes_on(values: Any) -> Tensor:
+        return condition(*given(values))
+
+    def turn(values: Any) -> Any:
+        after = zip(body(*given(values)), values[0], strict=True)
+        return tuple(jnp.asarray(new, old.dtype) for new, old in after), values[1]
+
+    return goes_on, turn

@@ -19,11 +19,11 @@ from tensorflow.python.util import nest
 from multigrad.capture.code.names import AliasesAndMore, named
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
 
 from ..importers import custom_gradient
 from ..kernels import ops
 from . import (
-    attributes,
     control,
     dispatch,
     replicas,
@@ -149,6 +149,14 @@ REFUSED: dict[Any, str] = {
     tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
 }
 
+# Attributes of `tf.Tensor` that no symbol answers, and why.
+GRAPHS = "which is of TensorFlow's own graphs"
+UNANSWERED = {
+    PRIVATE: "_* OVERLOADABLE_OPERATORS __div__ __rdiv__ __nonzero__ __tf_tracing_type__",
+    GRAPHS: "consumers eval experimental_ref graph name op ref value_index",
+    NUMBERS: "cpu gpu numpy",
+}
+
 PAIRED = type(tf.custom_gradient(identity))
 # Ops whose kernels hold numbers and series in float32, in float64 too.
 SINGLE = 2.0**-23
@@ -188,7 +196,7 @@ DIALECT = Dialect(
     ),
     wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
     paired=(PAIRED,),
-    refusals=attributes.REFUSALS,
+    refusals=refusals(UNANSWERED),
     own_gradients={PAIRED: custom_gradient.with_own_gradient},
     interceptions=custom_gradient.INTERCEPTIONS,
     trees=frozenset(STRUCTURES),

@@ -1,4 +1,5 @@
-"""What torch's code asks a tensor about itself, and how it makes others like it, on symbols.
+"""What torch's code asks a tensor about itself, what it asserts of it, and how it makes others like
+it, on symbols.
 
 What differs from call to call is a fact: where a tensor lies, whether it asks for a gradient, its
 dtype. How it lies in memory shows in no value, so that a capture is made both ways and must agree.
@@ -21,7 +22,7 @@ from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, Symbol
 from multigrad.capture.values import methods
 from multigrad.graph import ops
 from multigrad.graph.passes.facts import needed_shapes
-from multigrad.trace.answers import gradient_of, is_dense, place_of, refuse_other_layouts
+from multigrad.trace.answers import assume, gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
 from multigrad.trace.xp import all as xp
@@ -290,6 +291,23 @@ def is_grad_enabled(trace: Trace) -> bool:
     return torch.is_grad_enabled()
 
 
+# --- what torch's code, its own distributions too, asserts of a tensor ----------------------------
+def _assert(condition: Any, message: Any = "") -> None:
+    """Assert a tensor of one element."""
+    if isinstance(condition, Value):
+        assume(condition)
+
+
+def _assert_async(x: Tensor, assert_msg: str = "") -> None:
+    assume(x)
+
+
+def _check(cond: Any, message: Any = None) -> None:
+    """Check what is known of lengths, which become facts."""
+    is_number = isinstance(cond, Value) and cond.node.type.kind == "scalar"
+    torch._check(bool(cond) if is_number else cond, message)
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     **handlers(
         {
@@ -300,6 +318,18 @@ METHODS: dict[str, Callable[..., Any]] = {
             methods: "dim: ndimension",
         }
     ),
+    "_is_all_true": xp.all,
+    "_is_any_true": xp.any,
     "nelement": methods.METHODS["numel"],
 }
 ALIASES: dict[Any, Callable[..., Any]] = {torch.is_complex: is_complex, torch.squeeze: squeeze}
+HIDDEN: dict[Any, Callable[..., Any]] = {torch._check: _check}
+# Not among the functions that people know, which docs show.
+PRIVATE: dict[Any, Callable[..., Any]] = {
+    torch._assert: _assert,
+    torch._assert_async: _assert_async,
+    torch._is_all_true: xp.all,
+    torch._is_any_true: xp.any,
+    torch.Tensor._is_all_true: xp.all,
+    torch.Tensor._is_any_true: xp.any,
+}

@@ -27,7 +27,6 @@ from ..importers import autograd_function, custom_ops
 from ..kernels import ops
 from . import (
     asked,
-    asserted,
     attributes,
     collectives,
     gradients,
@@ -241,7 +240,6 @@ ALIASES: dict[Any, Any] = {
 
 OWN_METHODS = {
     **asked.METHODS,
-    **asserted.METHODS,
     **gradients.METHODS,
     **extremes.EXTREMES,
     "clip": methods.clamp,
@@ -269,7 +267,7 @@ def eagerly() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")
 
 
-PRIVATE = {**asserted.PRIVATE, **collectives.PRIVATE, **backwards.PRIVATE}
+PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE, **backwards.PRIVATE}
 
 
 def find_other(function: Any) -> Callable[..., Any] | None:
@@ -343,7 +341,7 @@ register_dialect(
         device_of=torch.device,
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
-            **asserted.HIDDEN,
+            **asked.HIDDEN,
             **collectives.HIDDEN,
             **convolutions.HIDDEN,
             **gradients.HIDDEN,

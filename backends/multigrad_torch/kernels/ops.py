@@ -1,18 +1,28 @@
-"""Torch's rows: op to callable. An op with a symbol that is left out is written infix."""
+"""Torch's rows: op to callable. An op with a symbol that is left out is written infix.
+
+A loop that values end runs in Python, see `multigrad/graph/ops/arrays/loops.py`; where
+torch.compile or torch.export traces, it is torch's own higher-order op.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
+
+import torch
 
 from multigrad.backend import compositions
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.arrays.loops import run
 
 from ..distributed import collectives
 from . import activations, arrays, elementwise, shapes
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
-__all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED"]
+__all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "while_loop"]
+
+Tensor: TypeAlias = torch.Tensor
+Function = Callable[..., Any]
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
@@ -24,3 +34,32 @@ OPS = {**compositions(OWN, elementwise.widened), **OWN}
 NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}
+
+
+# --- loops ---------------------------------------------------------------------------------------
+def while_loop(
+    carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
+) -> tuple[Tensor, ...]:
+    """Turn while the condition holds.
+
+    Raises:
+        TypeError: a turn changes a dtype or a shape.
+    """
+    if torch.compiler.is_compiling():
+        return compiled(carry, constants, condition, body)
+    return run(carry, constants, condition, body)
+
+
+def compiled(
+    carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
+) -> tuple[Tensor, ...]:
+    """The same as one op of a traced graph, which takes no tensor of its inputs back."""
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def goes_on(*values: Tensor) -> Tensor:
+        return condition(*values, *constants)
+
+    def turn(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(new.clone() for new in body(*values, *constants))
+
+    return while_loop(goes_on, turn, tuple(x.clone() for x in carry))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import RuleTypeError, suggest
-from ...graph.support.fixed import FixedParams
 from ...graph.support.notebook import InNotebooks
+from ...graph.support.params import FixedParams
 from ...trace.scope.moving import Moving
 from ...trace.scope.present import now
 from .arguments import flatten, owner_of, positional_names, unwrap

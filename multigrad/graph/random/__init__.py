@@ -30,14 +30,18 @@ from .keys import (
     REPLAYED,
     ROTATIONS,
     WORD_MASK,
+    PlacedKey,
+    check_axes,
     draw_key,
     fold_in,
     key_from_int,
     key_pair,
+    place,
+    split_axes,
+    strides,
     threefry_rounds,
 )
 from .normals import erfinv, normal_from_uniform
-from .places import PlacedKey, check_axes, place, split_axes, strides
 
 __all__ = [
     "BLOCK",

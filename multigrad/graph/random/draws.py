@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...errors import RuleTypeError
-from .keys import WORD_MASK, Key, threefry_rounds
+from .keys import WORD_MASK, Key, PlacedKey, split_axes, strides, threefry_rounds
 from .normals import normal_from_uniform
-from .places import PlacedKey, split_axes, strides
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Counted: TypeAlias = Iterator[tuple[int, int, int | Array]]

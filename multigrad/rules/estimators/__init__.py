@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...graph.support.namespace import namespace
 from .binary import (
     approx_sign,
+    learnable_step,
     magnitude_aware_sign,
     ste_heaviside,
     ste_sign,
@@ -28,7 +29,6 @@ from .quantizers import (
 from .rounding import ste_ceil, ste_floor, ste_round, ste_trunc
 from .sampling import bernoulli_st, bernoulli_straight_through, gumbel_softmax
 from .step_sizes import lsq, lsq_plus, n2uq
-from .surrogates import learnable_step
 from .vectors import replace_grad, rotation_trick, straight_through, vq
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use
 from ...errors import RuleError
-from ...graph.support.fixed import FixedParams, read_params
 from ...graph.support.notebook import InNotebooks
+from ...graph.support.params import FixedParams, read_params
 from ...graph.support.typed import Axes, Over
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking

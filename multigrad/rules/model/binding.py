@@ -11,8 +11,7 @@ from typing import Any
 from ...backend.tensors.values import concrete_number
 from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from ...errors import RuleTypeError
-from ...graph.support.addresses import is_address
-from ...graph.support.fixed import read_params
+from ...graph.support.params import is_address, read_params
 from ...trace.scope.identity import function_key, items_key, owners_of
 from ...trace.scope.moving import Moving
 from .codes import code_of

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Self
 
 from ...capture.code.signature import Signature, check_value, read_signature, unknown_param
 from ...errors import RuleTypeError
-from ...graph.support.addresses import is_address
-from ...graph.support.fixed import FixedParams
 from ...graph.support.former import FormerNames
 from ...graph.support.notebook import InNotebooks
+from ...graph.support.params import FixedParams, is_address
 from ...graph.support.ranges import Range, both
 from ...graph.support.shards import Shards
 from . import names

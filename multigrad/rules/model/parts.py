@@ -7,7 +7,7 @@ from typing import Any
 
 from ...capture.code.signature import REQUIRED
 from ...errors import RuleTypeError
-from ...graph.support.addresses import find_part, is_address
+from ...graph.support.params import find_part, is_address
 from .names import as_registered
 
 Rule = Any  # of rule.py, which uses what stands here

@@ -8,7 +8,7 @@ from typing import Any
 from ...capture.copies import capture as capturing
 from ...errors import RuleError, RuleTypeError, TraceError
 from ...functions.documents.rules import SavedRule
-from ...graph.support.addresses import is_address
+from ...graph.support.params import is_address
 from ...trace.replay import replay
 from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.present import now
