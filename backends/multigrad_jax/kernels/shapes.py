@@ -162,7 +162,7 @@ OPS = {
     **rows_of(vars()),
     ops.RESHAPE: jnp.reshape,
     ops.SQUEEZE: jnp.squeeze,
-    ops.PERMUTE_DIMS: jnp.permute_dims,
+    ops.PERMUTE_DIMS: jnp.transpose,
     ops.SWAPAXES: jnp.swapaxes,
     ops.MOVEAXIS: jnp.moveaxis,
     ops.BROADCAST_TO_SHAPE: jnp.broadcast_to,
