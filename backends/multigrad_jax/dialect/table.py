@@ -276,11 +276,11 @@ REFUSED: dict[Any, str] = {
     **collectives.REFUSED,
 }
 
-AS_FUNCTIONS = "cumprod cumsum max mean min prod ptp repeat round squeeze std sum var"
+AS_FUNCTIONS = "astype cumprod cumsum max mean min prod ptp repeat round squeeze std sum var"
 METHODS: dict[str, Handler] = {
     **handlers(
         {
-            arrays: "astype; dot; ravel: ravel flatten; sort",
+            arrays: "dot; ravel: ravel flatten; sort",
             elementwise: "identity: conj; floor_divide: __floordiv__",
             slopes: "absolute: __abs__; clip",
         }

@@ -50,10 +50,6 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
     return x.astype(jax.dtypes.canonicalize_dtype(dtype) if dtype == jnp.int64 else dtype)
 
 
-def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
-    return jnp.full_like(x, value, dtype=dtype)
-
-
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     return zero_at_zero(widened(versions.floor_divide)(a, b), b)
 
@@ -183,6 +179,7 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.FULL_LIKE: jnp.full_like,
     ops.NAN_TO_NUM: jnp.nan_to_num,
     ops.POW: power,
     ops.MAXIMUM: jnp.maximum,

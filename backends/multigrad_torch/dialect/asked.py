@@ -85,22 +85,6 @@ def layout(x: Tensor) -> torch.layout:
     return torch.strided
 
 
-def itemsize(x: Tensor) -> int:
-    return element_size(x)
-
-
-ATTRIBUTES: dict[str, Callable[[Tensor], Any]] = {
-    **{f"is_{place}": lies_on(place) for place in ("cpu", "cuda", "mps", "xpu")},
-    **dict.fromkeys(("is_mkldnn", "is_nested", "is_quantized", "is_sparse"), never),
-    "itemsize": itemsize,
-    "layout": layout,
-    "requires_grad": gradient_of,
-}
-
-
-# --- methods -------------------------------------------------------------------------------------
-
-
 def element_size(x: Tensor) -> int:
     name = dtype_name(x.node.type.dtype)
     if name not in SIZES:
@@ -108,6 +92,18 @@ def element_size(x: Tensor) -> int:
             raise NeedsConcrete("dtype")
         name = x.trace.facts["dtype"]
     return SIZES[name]
+
+
+ATTRIBUTES: dict[str, Callable[[Tensor], Any]] = {
+    **{f"is_{place}": lies_on(place) for place in ("cpu", "cuda", "mps", "xpu")},
+    **dict.fromkeys(("is_mkldnn", "is_nested", "is_quantized", "is_sparse"), never),
+    "itemsize": element_size,
+    "layout": layout,
+    "requires_grad": gradient_of,
+}
+
+
+# --- methods -------------------------------------------------------------------------------------
 
 
 def is_contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> bool:

@@ -96,14 +96,6 @@ def norm(
     return methods.norm(input, p, dim, keepdim)
 
 
-def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
-    return creation.rand(input, dtype)
-
-
-def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
-    return creation.randn(input, dtype)
-
-
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return xp.gelu(input, approximate == "tanh")
 
@@ -201,6 +193,7 @@ ALIASES: dict[Any, Any] = {
     **creation.creators(("torch",)),
     **TORCH.called(
         {
+            creation: "rand: rand_like; randn: randn_like",
             reductions: "sum; prod; mean; any; all; std; var",
             methods: "clamp: clamp clip clamp_min clamp_max",
             xp: """
@@ -230,8 +223,8 @@ ALIASES: dict[Any, Any] = {
                 sub subtract
             """,
             __name__: """
-                F.dropout; F.gelu; F.normalize; F.softplus; heaviside; norm; rand_like; randn_like;
-                sign: sign sgn
+                F.dropout; F.gelu; F.normalize; F.softplus; heaviside; norm; sign: sign
+                sgn
             """,
         }
     ),

@@ -57,10 +57,6 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return same(input) if lacks_axes(input, dim0, dim1) else xp.swapaxes(input, dim0, dim1)
 
 
-def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
-    return transpose(input, axis0, axis1)
-
-
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     is_whole = lacks_axes(input, source, destination)
     return same(input) if is_whole else xp.moveaxis(input, source, destination)
@@ -87,21 +83,26 @@ def same(x: Tensor) -> Tensor:
     return view
 
 
+SWAPPED: dict[Any, str] = {__name__: "transpose: swapaxes(axis0=dim0, axis1=dim1)"}
+OF_TENSORS = TENSOR.called(SWAPPED)
 METHODS: dict[str, Callable[..., Any]] = {
+    "swapaxes": OF_TENSORS[torch.Tensor.swapaxes],
     **handlers(
         {
             __name__: """
-                diagonal; expand; fill_diagonal_; movedim: moveaxis movedim; swapaxes; transpose:
+                diagonal; expand; fill_diagonal_; movedim: moveaxis movedim; transpose:
                 swapdims; transpose_method: transpose; unflatten; view; view_as
             """,
         }
     ),
 }
 ALIASES: dict[Any, Callable[..., Any]] = {
+    **TORCH.called(SWAPPED),
+    **OF_TENSORS,
     **TORCH.taking_the_same(
         {
             __name__: """
-                diagonal; linalg_diagonal: linalg.diagonal; movedim: moveaxis movedim; swapaxes;
+                diagonal; linalg_diagonal: linalg.diagonal; movedim: moveaxis movedim;
                 transpose: swapdims transpose; unflatten
             """,
         }
@@ -109,7 +110,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TENSOR.taking_the_same(
         {
             __name__: """
-                diagonal; movedim: moveaxis movedim; swapaxes; transpose: swapdims transpose;
+                diagonal; movedim: moveaxis movedim; transpose: swapdims transpose;
                 unflatten; view; view_as
             """,
         }

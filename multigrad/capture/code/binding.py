@@ -72,8 +72,9 @@ class Library:
 
         Args:
             rows: by the module that has ours, or its name: "hsplit; unstack: unbind; F.glu;
-                solve: solve(rhs=b)", which is ours, the library's names for it, and in brackets
-                which of ours a parameter is. What the installed version lacks is left out.
+                solve: solve(rhs=b); copy_of: copy(order=)", which is ours, the library's names for
+                it, and in brackets which of ours a parameter is, nothing for one that says nothing
+                here. What the installed version lacks is left out.
         """
         return {
             function: self.bound(function, meaning, words)
@@ -107,8 +108,9 @@ class Library:
         alone, and labels are dropped.
 
         Args:
-            words: which of ours a parameter is, where no rule here finds it; None: ours takes all
-                of the library's but labels, in the same order.
+            words: which of ours a parameter is, where no rule here finds it, "" for one that is
+                dropped as labels are; None: ours takes all of the library's but labels, in the
+                same order.
         """
 
         @functools.cache
@@ -140,7 +142,7 @@ def entries(rows: Mapping[Any, str]) -> Iterator[tuple[Handler, str, dict[str, s
 
 
 NAME = re.compile(r"([\w.]+)(?:\(([^)]*)\))?")
-WORDS = re.compile(r"(\w+)=(\w+)")
+WORDS = re.compile(r"(\w+)=(\w*)")
 
 
 def bind(
@@ -163,6 +165,7 @@ def bind(
     name = name if name.isidentifier() and not iskeyword(name) else "call"
     known: dict[str, Any] = {"_meaning": meaning, "_refuse": refuse, "__name__": __name__}
     own_names = {their: own for own, given in pairs.items() for their in given}
+    dropped = {*LABELLING, *(their for their, own in (words or {}).items() if not own)}
     parameters, lines = [], []
     for word, each in theirs.items():
         default = each.default
@@ -170,7 +173,7 @@ def bind(
             default = ours[own_names[word]].default
         is_needed = default is UNSET and each.kind is not each.VAR_KEYWORD
         known[f"_{word}"] = {} if default is UNSET else default
-        if word not in own_names and word not in LABELLING:
+        if word not in own_names and word not in dropped:
             if is_needed:
                 raise TypeError(f"{name}{signature}: {word!r} is nothing to {meaning}")
             lines.append(f"if {word} is not _{word}: _refuse({name!r}, {word!r}, {word}, _{word})")
@@ -228,7 +231,8 @@ def paired(
     theirs: Parameters, ours: Parameters, words: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
     """Return which parameter of a library's is each of ours."""
-    pairs = {own: their for their, own in words.items()}
+    pairs = {own: their for their, own in words.items() if own}
+    dropped = [their for their, own in words.items() if not own]
 
     def free(parameters: Parameters, taken: Iterable[str]) -> list[str]:
         taken = {*taken, *LABELLING}
@@ -238,16 +242,16 @@ def paired(
             if word not in taken and each.kind is not each.VAR_KEYWORD
         ]
 
-    for word in free(theirs, pairs.values()):
+    for word in free(theirs, words):
         if word in ours and word not in pairs:
             pairs[word] = word
-    for word in free(theirs, pairs.values()):
+    for word in free(theirs, [*pairs.values(), *dropped]):
         same = [own for own in free(ours, pairs) if SYNONYMS.get(own, own) == SYNONYMS.get(word)]
         if same:
             pairs[same[0]] = word
     needed = [
         [word for word in free(each, taken) if each[word].default in (UNSET, NOT_GIVEN)]
-        for each, taken in ((ours, pairs), (theirs, pairs.values()))
+        for each, taken in ((ours, pairs), (theirs, [*pairs.values(), *dropped]))
     ]
     pairs.update(zip(*needed, strict=False))
     return {own: (their,) for own, their in pairs.items()}

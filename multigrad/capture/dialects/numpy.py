@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.ops.numerics import as_numpy_dtype
+from ...trace import trace
 from ...trace.trace import Value, copy_of
 from ...trace.xp import all as xp
 from ..code.binding import Handler
@@ -18,7 +19,7 @@ from ..code.names import AliasesAndMore, named
 from ..code.table import Dialect, Habits, register_dialect
 from ..meanings import arrays, places, reductions
 from ..types.oracle import StandInCall, TypeOracle, run_each
-from ..values import elementwise, methods
+from ..values import elementwise
 from ..values.attributes import NUMPY, refusals
 from . import numpy_linalg, numpy_parts
 
@@ -127,8 +128,11 @@ FUNCTIONS: dict[Any, Handler] = {
     **numpy_parts.NUMPY.called(
         {
             arrays: "cumprod; cumsum; expand: broadcast_to",
-            places: "count_nonzero; take_along_dim: take_along_axis",
+            places: """
+                argsort(kind=, order=, stable=); count_nonzero; take_along_dim: take_along_axis
+            """,
             reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
+            trace: "copy_of: copy(order=)",
             xp: """
                 full_like; median; ones_like; permute_dims: transpose; squeeze; stack; take; tile;
                 zeros_like: zeros_like empty_like
@@ -141,7 +145,6 @@ FUNCTIONS: dict[Any, Handler] = {
     **numpy_linalg.FUNCTIONS,
     **numpy_parts.NUMPY.taking_the_same(
         {
-            methods: "clone: copy",
             __name__: """
                 clip; heaviside; nan_to_num; ndim; round_: round around; select; shape; size
             """,

@@ -32,10 +32,6 @@ def isclose(
     return composites.isclose(a, xp.multiply(b, 1.0), rtol, atol, equal_nan)
 
 
-def broadcast_arrays(*args: Tensor, subok: bool = False) -> tuple[Tensor, ...]:
-    return parts.broadcast_arrays(*args)
-
-
 def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Any:
     if sparse:
         raise TypeError("meshgrid with sparse=True; reshape each")
@@ -142,7 +138,8 @@ FUNCTIONS: dict[Any, Handler] = {
             """,
             neighbors: "diff; trapezoid",
             parts: """
-                append; column_stack; dstack; expand_dims; hstack; rollaxis; rot90; unstack; vstack
+                append; broadcast_arrays(subok=); column_stack; dstack; expand_dims; hstack;
+                rollaxis; rot90; unstack; vstack
             """,
             products: """
                 matrix_power: linalg.matrix_power; multi_dot: linalg.multi_dot; tensordot: tensordot
@@ -165,7 +162,7 @@ FUNCTIONS: dict[Any, Handler] = {
             parts: "fliplr; flipud",
             products: "cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
-                average; broadcast_arrays; cov; cross; cumulative_sum; divmod_: divmod; isclose;
+                average; cov; cross; cumulative_sum; divmod_: divmod; isclose;
                 meshgrid; modf; pad; polyval; ptp; real; vdot
             """,
             xp: """

@@ -277,12 +277,6 @@ def embedding(
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
-def np_argsort(
-    x: Tensor, axis: Any = -1, kind: Any = None, order: None = None, *, stable: Any = None
-) -> Tensor:
-    return argsort(x, axis)
-
-
 def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> None:
     """In place, and nothing is returned."""
     if axis is None:
@@ -321,6 +315,5 @@ METHODS: dict[str, Handler] = handlers(
 FUNCTIONS: dict[Any, Handler] = {
     np.argmax: argmax,
     np.argmin: argmin,
-    np.argsort: np_argsort,
     np.put_along_axis: np_put_along_axis,
 }

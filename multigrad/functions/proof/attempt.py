@@ -16,6 +16,7 @@ from ...capture.code.conventions import told_conventions
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ops.arrays.loops import Endless, turning_at_most
+from ...graph.ops.numerics import as_numpy_dtype
 from ...trace.derived.calls import drop_calls
 from . import samples
 from .bounded import run_bounded
@@ -23,7 +24,6 @@ from .compare import (
     Difference,
     Judge,
     are_equal,
-    as_dtype,
     casts_to_integers,
     count_ops,
     eps_of,
@@ -98,7 +98,7 @@ class Attempt:
     @property
     def dtype(self) -> Any:
         """That of the first float tensor."""
-        return as_dtype(samples.first_float(self.slots))
+        return as_numpy_dtype(samples.first_float(self.slots))
 
     @property
     def seeds(self) -> tuple[str, ...]:

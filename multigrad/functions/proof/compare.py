@@ -14,7 +14,6 @@ from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import WHOLE
 from ...graph.ir.types import is_float as is_float_type
-from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
 from ...lowering.emit import Emission, compile_source, emit_body
 from ...trace.derived.calls import drop_calls
@@ -288,7 +287,3 @@ def is_vacuous(original: Mapping[str, Any]) -> bool:
     arrays = [np.asarray(a) for a in original.values() if a is not None]
     floats = [array.astype(np.float64) for array in arrays if is_float(array) and array.size]
     return bool(floats) and not any(np.isfinite(array).any() for array in floats)
-
-
-def as_dtype(name: str) -> Any:
-    return as_numpy_dtype(name)

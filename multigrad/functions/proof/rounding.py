@@ -17,9 +17,10 @@ from ...errors import MultigradError
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import BOOL, FLOATS, T
+from ...graph.ops.numerics import as_numpy_dtype
 from ...trace.derived.calls import drop_calls
 from .bounded import Bounded, run_rounded
-from .compare import as_dtype, eps_of, run_graphs, run_reference, smallest_of
+from .compare import eps_of, run_graphs, run_reference, smallest_of
 from .run import KEY
 from .samples import Sample, is_float
 
@@ -99,7 +100,7 @@ class Rounding:
         with np.errstate(all="ignore"):
             apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
         off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
-        caps = [eps_of(as_dtype(dtype)) for dtype in reversed(FLOATS)]
+        caps = [eps_of(as_numpy_dtype(dtype)) for dtype in reversed(FLOATS)]
         for cap in (each for each in caps if each >= least):
             if not off.any() or not self.unexplained(name, found, meant, off, cap).any():
                 return cap
@@ -126,7 +127,7 @@ class Rounding:
         known = self._spreads.get((cap, least))
         if known is None:
             own = eps_of(self.dtype)
-            typed = {name: eps_of(as_dtype(name)) for name in FLOATS} | {T: own}
+            typed = {name: eps_of(as_numpy_dtype(name)) for name in FLOATS} | {T: own}
             known = self._spreads[cap, least] = self._measure(
                 {name: max(min(eps, cap), least) for name, eps in typed.items()}
             )
@@ -134,7 +135,7 @@ class Rounding:
 
     def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:
         given: dict[str, Any] = {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
-        smallest = {name: smallest_of(as_dtype(name)) for name in FLOATS}
+        smallest = {name: smallest_of(as_numpy_dtype(name)) for name in FLOATS}
         smallest[T] = smallest_of(self.dtype)
         spreads = {name: np.zeros(np.shape(self.wide[name].value)) for name in self.names}
         for seed in range(RUNS):
@@ -187,4 +188,4 @@ def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
 def coarsest(graphs: Sequence[Graph], eps: float) -> float:
     """Return how coarse the coarsest float dtype is that graphs compute in, or their inputs."""
     types = {node.type.dtype for graph in graphs for node in graph.nodes}
-    return max([eps, *(eps_of(as_dtype(t)) for t in types if t in FLOATS)])
+    return max([eps, *(eps_of(as_numpy_dtype(t)) for t in types if t in FLOATS)])

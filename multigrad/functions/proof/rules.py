@@ -14,13 +14,13 @@ import numpy as np
 from ...backend.contract import Backend
 from ...capture.code.callables import plain_function
 from ...graph.ir.graph import Graph
+from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.random import REPLAYED
 from ...graph.support.written import WrittenRule
 from ...lowering.lower import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt, prove
-from .compare import as_dtype
 from .endless import Stoppable
 from .purity import may_act
 from .run import (
@@ -145,7 +145,7 @@ def _slots(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
     names = ("grad_out", "tin") if given.has_tin else ("grad_out",)
     own = None if x is None else samples.values_of(x, tuple(shape))
     with np.errstate(over="ignore"):  # of float64, perhaps
-        values = {"tin": own if own is None else own.astype(as_dtype(dtype))}
+        values = {"tin": own if own is None else own.astype(as_numpy_dtype(dtype))}
     return tuple(Slot(name, tuple(shape), dtype, values.get(name)) for name in names)
 
 

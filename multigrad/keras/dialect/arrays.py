@@ -133,10 +133,6 @@ def vdot(x1: Tensor, x2: Tensor) -> Tensor:
     return xp.vecdot(xp.reshape(x1, -1), xp.reshape(x2, -1))
 
 
-def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
-    return xp.einsum(subscripts, *operands)
-
-
 OPS: dict[str, Handler] = {
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
     "vdot": vdot,
@@ -144,9 +140,9 @@ OPS: dict[str, Handler] = {
         {
             arrays: "np_ravel: ravel; np_sort: sort",
             parts: "fliplr; flipud",
-            places: "argmax; argmin; count_nonzero; np_argsort: argsort",
+            places: "argmax; argmin; count_nonzero",
             __name__: """
-                einsum; get_item; layer_normalization; moments; normalize; one_hot; pad;
+                get_item; layer_normalization; moments; normalize; one_hot; pad;
                 rms_normalization; scatter_update; segment_sum; slice_: slice
             """,
             xp: "logsumexp; median",
@@ -161,12 +157,15 @@ NAMED = KERAS.called(
             np_quantile: quantile; np_reshape: reshape
         """,
         extremes: "topk: top_k",
-        places: "take_along_dim: take_along_axis",
+        places: "argsort; take_along_dim: take_along_axis",
         reductions: """
             all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
             nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var
         """,
         __name__: "dot; nancumprod; nancumsum",
-        xp: "concatenate; matmul; permute_dims: transpose; squeeze; stack; take; tile",
+        xp: """
+            concatenate; einsum(kwargs=); matmul; permute_dims: transpose; squeeze; stack; take;
+            tile
+        """,
     }
 )

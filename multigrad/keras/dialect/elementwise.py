@@ -22,6 +22,7 @@ from multigrad.capture.meanings import composites
 from multigrad.capture.symbols.dtypes import own_dtype
 from multigrad.capture.values import elementwise, methods
 from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
+from multigrad.trace import trace
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
@@ -61,11 +62,6 @@ def logical_xor(x1: Tensor, x2: Tensor) -> Tensor:
 
 def logical_not(x: Tensor) -> Tensor:
     return xp.logical_not(as_bool(x))
-
-
-def real(x: Tensor) -> Tensor:
-    """The tensors of a rule are real."""
-    return methods.clone(x)
 
 
 def isreal(x: Tensor) -> Tensor:
@@ -196,7 +192,8 @@ UNARY: dict[str, Handler] = {
     **handlers(
         {
             composites: "isneginf; isposinf",
-            __name__: "copy; isreal; logical_not; real: real conj conjugate",
+            __name__: "copy; isreal; logical_not",
+            trace: "copy_of: real conj conjugate",
         }
     ),
     "deg2rad": of_angles(xp.deg2rad),

@@ -13,8 +13,8 @@ from multigrad.capture.code.binding import Library
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.dialects import numpy_parts as np_parts
 from multigrad.capture.meanings import arrays, parts, places, reductions
-from multigrad.capture.values import methods
 from multigrad.capture.values.elementwise import is_whole
+from multigrad.trace import trace
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
@@ -101,14 +101,6 @@ def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: b
     return xp.sort(a, axis, descending)
 
 
-def copy(a: Tensor, order: Any = None) -> Tensor:
-    return methods.clone(a)
-
-
-def astype(x: Tensor, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Tensor:
-    return cast(x, dtype)
-
-
 # --- products -------------------------------------------------------------------------------------
 def matmul(
     a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
@@ -122,12 +114,6 @@ def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: 
 
 def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:
     return xp.vecdot(ravel(a), ravel(b))
-
-
-def einsum(
-    subscripts: str, /, *operands: Tensor, optimize: Any = "auto", precision: Any = None
-) -> Any:
-    return xp.einsum(subscripts, *operands)
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
@@ -153,11 +139,13 @@ ALIASES: dict[Any, Any] = {
                 all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var
             """,
             places: "count_nonzero",
+            trace: "cast: astype(copy=); copy_of: copy(order=)",
             __name__: "softmax: special.softmax",
             xp: """
-                full_like; glu: nn.glu; log_softmax: nn.log_softmax special.log_softmax; median;
-                ones_like; permute_dims: transpose permute_dims; repeat; squeeze; tile; vecdot:
-                vecdot linalg.vecdot; zeros_like: zeros_like empty_like
+                einsum(optimize=); full_like; glu: nn.glu; log_softmax: nn.log_softmax
+                special.log_softmax; median; ones_like; permute_dims: transpose permute_dims;
+                repeat; squeeze; tile; vecdot: vecdot linalg.vecdot; zeros_like: zeros_like
+                empty_like
             """,
         }
     ),
@@ -165,9 +153,9 @@ ALIASES: dict[Any, Any] = {
         {
             np_dialect: "ndim; shape; size",
             __name__: """
-                astype; average; broadcast_arrays; concatenate: concatenate concat; copy; dot;
-                einsum; logsumexp: nn.logsumexp special.logsumexp; matmul: matmul linalg.matmul;
-                outer; ravel; reshape; nn.softmax; sort; stack; nn.standardize; vdot
+                average; broadcast_arrays; concatenate: concatenate concat; dot; logsumexp:
+                nn.logsumexp special.logsumexp; matmul: matmul linalg.matmul; outer; ravel; reshape;
+                nn.softmax; sort; stack; nn.standardize; vdot
             """,
             xp: "matrix_transpose",
         }

@@ -63,40 +63,6 @@ def conv_general_dilated(
     return converted(xp.permute_dims(result, order), preferred_element_type)
 
 
-def conv(
-    lhs: Tensor,
-    rhs: Tensor,
-    window_strides: Sequence[int],
-    padding: str,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Tensor:
-    return conv_general_dilated(
-        lhs, rhs, window_strides, padding, preferred_element_type=preferred_element_type
-    )
-
-
-def conv_with_general_padding(
-    lhs: Tensor,
-    rhs: Tensor,
-    window_strides: Sequence[int],
-    padding: Any,
-    lhs_dilation: Any,
-    rhs_dilation: Any,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Tensor:
-    return conv_general_dilated(
-        lhs,
-        rhs,
-        window_strides,
-        padding,
-        lhs_dilation=lhs_dilation,
-        rhs_dilation=rhs_dilation,
-        preferred_element_type=preferred_element_type,
-    )
-
-
 def conv_transpose(
     lhs: Tensor,
     rhs: Tensor,
@@ -188,11 +154,11 @@ def convolve(
 
 
 ALIASES: dict[Any, Handler] = {
+    **JAX.called({__name__: "conv_general_dilated: lax.conv lax.conv_with_general_padding"}),
     **JAX.taking_the_same(
         {
             __name__: """
-                lax.conv_general_dilated; lax.conv; lax.conv_with_general_padding;
-                lax.conv_transpose; lax.reduce_window; convolve
+                lax.conv_general_dilated; lax.conv_transpose; lax.reduce_window; convolve
             """,
         }
     ),

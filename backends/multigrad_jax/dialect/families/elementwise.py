@@ -91,12 +91,6 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-def nan_to_num(
-    x: Tensor, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
-) -> Tensor:
-    return xp.nan_to_num(x, nan, posinf, neginf)
-
-
 # --- jax.nn ---------------------------------------------------------------------------------------
 def elu(x: Tensor, alpha: Any = 1.0) -> Tensor:
     if isinstance(alpha, Value):
@@ -128,12 +122,15 @@ def polygamma(n: Any, x: Tensor) -> Tensor:
     return composites.polygamma(n, x, math.nan)
 
 
-def log_ndtr(x: Tensor, series_order: int = 3) -> Tensor:
-    return xp.log_ndtr(x)
-
-
 ALIASES: dict[Any, Any] = {
-    **JAX.called({np_dialect: "round_: round around", xp: "gelu: nn.gelu; signbit"}),
+    **JAX.called(
+        {
+            np_dialect: "round_: round around",
+            xp: """
+                gelu: nn.gelu; log_ndtr: special.log_ndtr(series_order=); nan_to_num(copy=); signbit
+            """,
+        }
+    ),
     **JAX.taking_the_same(
         {
             composites: """
@@ -142,8 +139,8 @@ ALIASES: dict[Any, Any] = {
             np_dialect: "heaviside; select",
             __name__: """
                 nn.celu; divmod_: divmod; nn.elu; floor_divide; fmod; identity: positive conj
-                conjugate real nn.identity; nn.log_sigmoid; special.log_ndtr; special.polygamma;
-                nan_to_num; piecewise; nn.squareplus; lax.rem; where
+                conjugate real nn.identity; nn.log_sigmoid; special.polygamma; piecewise;
+                nn.squareplus; lax.rem; where
             """,
         }
     ),

@@ -11,6 +11,7 @@ from multigrad.capture.code.binding import Library
 from multigrad.capture.control import control
 from multigrad.capture.meanings import arrays
 from multigrad.capture.values import elementwise
+from multigrad.trace import trace
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
@@ -36,10 +37,6 @@ def round_(x: Tensor, rounding_method: Any = lax.RoundingMethod.AWAY_FROM_ZERO) 
         return xp.round(x)
     whole = xp.trunc(x)
     return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.sign(x), whole)
-
-
-def convert_element_type(operand: Tensor, new_dtype: Any) -> Tensor:
-    return cast(operand, new_dtype)
 
 
 def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
@@ -133,6 +130,7 @@ def fori_loop(
 
 AXES = ("axes", "dimensions", "permutation")
 ALIASES: dict[Any, Any] = {
+    **JAX.called({trace: "cast: lax.convert_element_type(operand=x)"}),
     **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
         {
             xp: """
@@ -146,7 +144,7 @@ ALIASES: dict[Any, Any] = {
     **JAX.taking_the_same(
         {
             __name__: """
-                lax.convert_element_type; lax.full_like; identity: lax.optimization_barrier; round_:
+                lax.full_like; identity: lax.optimization_barrier; round_:
                 lax.round; lax.select; lax.select_n; lax.div; lax.cumsum; lax.cumprod; lax.cummax;
                 lax.cummin; lax.expand_dims; lax.reshape; lax.slice_in_dim; lax.index_in_dim;
                 lax.dot; lax.fori_loop

@@ -15,6 +15,7 @@ from multigrad.capture.meanings.matrices import factors, linalg, scipy
 from multigrad.capture.values.elementwise import is_whole
 from multigrad.graph.ir.types import INT32
 from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import transposes
 
 Tensor = Any
 # What they return, found without a computation: `jax.distributed.initialize` must come before all.
@@ -149,7 +150,7 @@ def triangular_solve(
 
 def lax_lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     packed, pivots = factors.lu_factor(x)
-    return packed, pivots, xp.cast(factors.permutation(pivots, x), INT32)
+    return packed, pivots, xp.cast(transposes.lu_permutation(pivots, x), INT32)
 
 
 def lax_svd(

@@ -48,10 +48,6 @@ def tensordot(
     return converted(products.tensordot(a, b, axes), preferred_element_type)
 
 
-def pad(array: Tensor, pad_width: Any, mode: str = "constant", **options: Any) -> Tensor:
-    return numpy_parts.pad(array, pad_width, mode, **options)
-
-
 # --- jax.lax --------------------------------------------------------------------------------------
 def lax_slice(
     operand: Tensor,
@@ -71,7 +67,9 @@ ALIASES: dict[Any, Any] = {
             parts: "unstack",
         }
     ),
-    **JAX.taking_the_same({__name__: "array_split; hsplit; pad; split; tensordot; vsplit"}),
+    **JAX.taking_the_same(
+        {numpy_parts: "pad", __name__: "array_split; hsplit; split; tensordot; vsplit"}
+    ),
     jax.lax.slice: lax_slice,
 }
 METHODS: dict[str, Any] = {"diagonal": ALIASES[jnp.diagonal]}

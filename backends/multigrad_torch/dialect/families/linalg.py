@@ -18,6 +18,7 @@ from multigrad.graph.ir.types import T
 from multigrad.trace.answers import note_assertion
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import transposes
 
 from ..schemas import TENSOR, TORCH
 
@@ -66,14 +67,10 @@ def lu(A: Tensor, *, pivot: bool = True) -> Any:
 def linalg_lu_solve(
     LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
-    places = factors.permutation(pivots - 1, LU)
+    places = transposes.lu_permutation(pivots - 1, LU)
     if left:
         return factors.lu_solve(LU, places, B, adjoint)
     return linalg.turned(factors.lu_solve(LU, places, linalg.turned(B), not adjoint))
-
-
-def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
-    return linalg_lu_solve(LU_data, LU_pivots, input)
 
 
 def lu_unpack(
@@ -81,7 +78,7 @@ def lu_unpack(
 ) -> Any:
     if not (unpack_data and unpack_pivots):
         raise TypeError("lu_unpack of a part")
-    places = factors.permutation(LU_pivots - 1, LU_data)
+    places = transposes.lu_permutation(LU_pivots - 1, LU_data)
     matrix = xp.cast(factors.permutation_matrix(places), T)
     return TYPES.lu_unpack((matrix, *factors.unpacked(LU_data)))
 
@@ -204,9 +201,10 @@ def _converted(x: Tensor, dtype: Any) -> Tensor:
 NAMED: dict[Any, str] = {
     linalg: "cholesky; cholesky_inverse; cholesky_solve; logdet",
     xp: "det; inv: inverse",
+    __name__: "linalg_lu_solve: lu_solve(input=B, LU_data=LU, LU_pivots=pivots)",
 }
 SHARED: dict[str, Callable[..., Any]] = {
-    **handlers({__name__: "lu_solve; pinverse; qr; slogdet; svd; triangular_solve"}),
+    **handlers({__name__: "pinverse; qr; slogdet; svd; triangular_solve"}),
 }
 LINALG: dict[str, Callable[..., Any]] = {
     **handlers(

@@ -48,12 +48,6 @@ def refuse_ties(x: Tensor, name: str) -> None:
         raise TypeError(f"{name} in a function whose gradient it derives")
 
 
-def bucketize(
-    input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
-) -> Tensor:
-    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
-
-
 def searchsorted(
     sorted_sequence: Tensor,
     input: Tensor,
@@ -151,22 +145,22 @@ def equal(input: Tensor, other: Tensor) -> Any:
     return shape_of(a) == shape_of(b) and xp.all(xp.equal(a, b))
 
 
-def allclose(
-    input: Tensor, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Tensor:
-    return composites.allclose(input, other, rtol, atol, equal_nan)
-
-
 cummax, cummin = running("cummax", xp.cummax), running("cummin", xp.cummin)
-OF_TENSORS = "allclose; cummax; cummin; equal; median; scatter_reduce"
+OF_TENSORS = "cummax; cummin; equal; median; scatter_reduce"
 MASKED: dict[Any, str] = {__name__: "masked_scatter", indexing: "selected: masked_select"}
+OF_COMPOSITES = TENSOR.called({composites: "allclose"})
 METHODS: dict[str, Callable[..., Any]] = {
+    "allclose": OF_COMPOSITES[torch.Tensor.allclose],
     **handlers({__name__: OF_TENSORS}),
     **handlers(MASKED),
 }
 ALIASES: dict[Any, Callable[..., Any]] = {
     **TENSOR.taking_the_same({__name__: OF_TENSORS}),
-    **TORCH.taking_the_same({__name__: f"{OF_TENSORS}; bucketize; searchsorted"}),
+    **TORCH.taking_the_same({__name__: f"{OF_TENSORS}; searchsorted"}),
+    **TORCH.called(
+        {composites: "allclose", __name__: "searchsorted: bucketize(boundaries=sorted_sequence)"}
+    ),
+    **OF_COMPOSITES,
     **TORCH.taking_the_same(MASKED),
     torch.tril_indices: partial(with_numbers, torch.tril_indices),
     torch.triu_indices: partial(with_numbers, torch.triu_indices),

@@ -26,15 +26,10 @@ def lu_factor(x: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
     return packed, xp.cast(pivots + first if first else pivots, INT32)
 
 
-def permutation(pivots: Tensor, like: Tensor) -> Tensor:
-    """Of pivots that count from 0, where each row of l u stands in the matrix."""
-    return transposes.lu_permutation(pivots, like)
-
-
 def lu_permuted(x: Tensor) -> tuple[Tensor, Tensor]:
     """The packed factors and the permutation, in int32."""
     packed, pivots = xp.lu(x)
-    return packed, xp.cast(permutation(pivots, x), INT32)
+    return packed, xp.cast(transposes.lu_permutation(pivots, x), INT32)
 
 
 def unpacked(packed: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,7 +49,7 @@ def permutation_matrix(places: Tensor) -> Tensor:
 def lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """p, l and u, of which the product is x."""
     packed, pivots = xp.lu(x)
-    matrix = permutation_matrix(permutation(pivots, x))
+    matrix = permutation_matrix(transposes.lu_permutation(pivots, x))
     return (xp.cast(matrix, T), *unpacked(packed))
 
 
@@ -80,7 +75,7 @@ def lu_solve(packed: Tensor, places: Tensor, b: Tensor, transposed: bool = False
 def lu_solve_of(packed: Tensor, pivots: Tensor, b: Tensor, transposed: bool = False) -> Tensor:
     """The same by pivots from 0, of vectors too."""
     columns = xp.expand_dims(b, -1) if rank(b) == 1 else b
-    result = lu_solve(packed, permutation(pivots, packed), columns, transposed)
+    result = lu_solve(packed, transposes.lu_permutation(pivots, packed), columns, transposed)
     return xp.squeeze(result, -1) if rank(b) == 1 else result
 
 
