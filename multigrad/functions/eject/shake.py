@@ -236,8 +236,13 @@ class Shaker:
             module = module.removeprefix("_")  # operator's functions say _operator
             self.imports.add(f"import {module}")
             return f"{module}.{name}"
-        self.imports.add(f"from {module} import {name.partition('.')[0]}")
-        return name
+        root, dot, rest = name.partition(".")
+        known = self.known.get(("import", module, root))
+        if known is None:  # what calls it may have its name
+            known = self.known["import", module, root] = self.fresh(root)
+            alias = "" if known == root else f" as {known}"
+            self.imports.add(f"from {module} import {root}{alias}")
+        return known + dot + rest
 
     # --- what is ours -----------------------------------------------------------------------------
     def find_place(self, value: Any) -> tuple[str, str] | None:
