@@ -21,7 +21,7 @@ from ..graph.support.typed import Axes, Key, Over
 from ..trace.scope.draws import Counter, normalize_key
 from ..trace.scope.ranks import CHECKED, compare, note_failure, note_use
 from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
-from .model.acting import apply_now, tokens_of
+from .model.acting import act_alone, apply_now, tokens_of
 from .model.misplaced import refuse_misplaced
 from .model.rule import Rule, rule_over
 
@@ -128,11 +128,10 @@ class use:
         return f"use({', '.join(given)})"
 
     def __enter__(self) -> Self:
-        in_force = apply_now(self.rule, self.params, self.key)
+        active = act_alone(self.rule, self.params, self.key)
         before = CURRENT.get()
-        active = in_force.alone if self._given_scope is ALL and not before.hooks_params else None
-        if active is None:
-            active = self._put_over(before, in_force)
+        if self._given_scope is not ALL or before.hooks_params:
+            active = self._put_over(before, active.activations)
         leaves = enter_rules(active.token)
         if "params" in self.scope:
             leaves.append(hook_params())
@@ -145,7 +144,7 @@ class use:
             note_use(active)
         return self
 
-    def _put_over(self, before: ActiveRules, in_force: RuleInForce) -> ActiveRules:
+    def _put_over(self, before: ActiveRules, in_force: RuleInForce | None) -> ActiveRules:
         """Return the active rules within, where `before` are those around."""
         both = "all" in self.scope
         acts = in_force if both or "activations" in self.scope else before.activations

@@ -1,4 +1,5 @@
-"""A first call captures, cuts, emits and compiles; what that takes in Python is bounded.
+"""A first call captures, cuts, emits and compiles; what that takes in Python is bounded, and what a
+later one takes under another number, which captures nothing.
 
 Counted are the calls of our own functions, as `sys.setprofile` tells them, without comprehensions,
 lambdas and generator expressions, which versions of Python count differently.
@@ -94,6 +95,32 @@ for forward, rule in ("ReLU", "rectangular"), ("Heaviside", "triangular"):
     model.compile("sgd", "mse")
     print(count(model.train_on_batch, x, y))
 """
+NEW_NUMBER = """
+FRAMEWORKS = ("multigrad_torch",)
+{count}
+import torch, multigrad as xg
+
+def step(width):
+    with xg.use("triangular", {{"width": width}}):
+        act(x)
+
+act, x = xg.Activation("Heaviside"), torch.linspace(-1, 1, 8, requires_grad=True)
+for width in 0.5, 0.625, 0.75, 0.875:
+    print(count(step, width))
+"""
+SCHEDULED = """
+FRAMEWORKS = ("multigrad_torch",)
+{count}
+import torch, multigrad as xg
+
+width = xg.schedule.linear(1.0, 0.5, 100)
+act = xg.Activation("Heaviside", "triangular", {{"width": width}})
+x = torch.linspace(-1, 1, 8, requires_grad=True)
+for _ in range(3):
+    act(x)
+    width.step()
+print(count(act, x))
+"""
 
 
 def last_count(program: str, **environment: str) -> int:
@@ -132,3 +159,13 @@ def test_a_class_in_a_second_dtype_takes_few_calls_of_python(dtype: str) -> None
     again = CLASS.replace("DTYPE", dtype)
     assert last_count(again) <= 350  # the graphs are those of float32
     assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 1100
+
+
+@pytest.mark.needs("torch")
+def test_use_with_a_new_number_takes_few_calls_of_python() -> None:
+    assert 10 < last_count(NEW_NUMBER) <= 30
+
+
+@pytest.mark.needs("torch")
+def test_a_scheduled_layer_takes_few_calls_of_python_after_a_step() -> None:
+    assert 3 < last_count(SCHEDULED) <= 10

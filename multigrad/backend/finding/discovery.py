@@ -45,6 +45,9 @@ READERS: dict[type, tuple[ReaderRow, ...]] = {}  # for exactly these types of te
 FUNCTION_READERS: list[Reader] = []
 # Likewise, of all loaded compilers: who is asked, and told, at each `use` and step of a number.
 IS_TRACING: list[Callable[[], bool]] = []
+# The frameworks that may be imported yet, in the one place; at first, nobody has looked.
+AWAITED: list[frozenset[str]] = [frozenset({"sys"})]
+ON_ENTER: list[Callable[[str], Callable[[], None]]] = []
 ON_DEPEND: list[Callable[[Any], None]] = []
 ON_MOVE: list[Callable[[Any], None]] = []
 
@@ -187,6 +190,7 @@ def index_readers() -> None:
     functions.sort(key=lambda reader: not reader.reads_code)
     compilers = [backend.compiler for backend in loaded()]
     IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
+    ON_ENTER[:] = [each.on_enter for each in compilers if each.on_enter is not None]
     ON_DEPEND[:] = [each.on_depend for each in compilers if each.on_depend is not None]
     ON_MOVE[:] = [each.on_move for each in compilers if each.on_move is not None]
     EVERY_READER[:] = [_row(*row) for row in rows]
@@ -325,6 +329,12 @@ def in_use() -> list[Backend]:
         if backend is not None:
             found.append(backend)
     return found
+
+
+def load_imported() -> None:
+    """Load the backends whose framework has been imported meanwhile."""
+    in_use()
+    AWAITED[0] = frozenset(entry_points()) - _loaded.keys() - _refused.keys()
 
 
 def loaded() -> list[Backend]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from ..finding.discovery import IS_TRACING, ON_DEPEND, ON_MOVE, in_use, loaded
+from ..finding.discovery import (
+    AWAITED,
+    IS_TRACING,
+    ON_DEPEND,
+    ON_ENTER,
+    ON_MOVE,
+    in_use,
+    load_imported,
+    loaded,
+)
 
 Leave = Callable[[], None]
 
@@ -15,10 +25,10 @@ def enter_rules(token: str) -> list[Leave]:
     """Show the active rules' token to all compilers in use; return what to call where they end."""
     leaves: list[Leave] = []
     try:
-        for backend in in_use():
-            on_enter = backend.compiler.on_enter
-            if on_enter is not None:
-                leaves.append(on_enter(token))
+        if not sys.modules.keys().isdisjoint(AWAITED[0]):
+            load_imported()
+        for on_enter in ON_ENTER:
+            leaves.append(on_enter(token))  # one by one: those that were told, if one raises
     except BaseException:
         leave_rules(leaves)
         raise

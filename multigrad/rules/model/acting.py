@@ -6,19 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...backend.finding.discovery import ON_DEPEND
 from ...errors import RuleError, RuleValueError
 from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.moving import Moving
 from ...trace.scope.present import check_ranges
-from ...trace.scope.reads import Lookup, names_in, note_lookup, reading
+from ...trace.scope.reads import READING, Lookup, names_in, note_lookup, reading
+from ...trace.scope.regions import THEN
 from ...trace.scope.rules import ActiveRules, RuleInForce
 from .binding import token_of
-from .names import IN_FORCE, epoch_here
+from .names import IN_FORCE, Epoch, epoch_here
 from .rule import resolve
 
 MOST_IN_FORCE = 256
 MOST_NUMBERS = 256  # of one rule with params of the same names
 PLAIN = (int, bool, str)
+FLOATS = {float}
 
 
 def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
@@ -30,23 +33,43 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
         >>> apply_now("triangular", {"width": 2.0}).bound_rule.values
         (2.0,)
     """
+    in_force = act_alone(rule, params, key).activations
+    assert in_force is not None
+    return in_force
+
+
+def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> ActiveRules:
+    """Return the active rules where the same is in force for all; each `use` asks, with another
+    number each time: what a rule's name with floats means is found without a look at them.
+    """
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
+    words: Any = None
     numbers: dict[str, Any] = {}
-    words = _words_of(rule, params, numbers) if key is None else None
-    now = epoch_here()  # first: a name that changes meanwhile is looked up again
-    form: _Form | None = None if words is None else IN_FORCE.get(words)
+    given: tuple[Any, ...] = ()
+    form: _Form | None = None
+    # First: a name that changes meanwhile is looked up again.
+    now = Epoch.number if THEN.get() is None else epoch_here()
+    if key is None and type(rule) is str and (params is None or isinstance(params, dict)):
+        given = tuple(params.values()) if params else ()
+        words = (rule, *(params or ()), *map(type, given))
+        form = IN_FORCE.get(words)
+        if params and (form is None or form.epoch != now):  # else all are floats
+            words, numbers = _words_of(rule, params)
+            given = tuple(numbers.values())
+            form = IN_FORCE.get(words)
     if form is not None and form.epoch == now:
-        given = tuple(numbers.values())
-        known = None if 0.0 in given else form.known.get(given)  # 0.0 equals -0.0
-        known = known or form.with_numbers(given)
-        if known is not None:
-            for lookup in form.lookups:
-                note_lookup(lookup)
-            return known
+        active = None if 0.0 in given else form.known.get(given)  # 0.0 equals -0.0
+        active = active or form.with_numbers(given)
+        if active is not None:
+            if ON_DEPEND or READING.get() is not None:  # else nobody is to be told
+                for lookup in form.lookups:
+                    note_lookup(lookup)
+            return active
     with reading() as found:
         bound_rule = resolve(rule).bound_rule(params)
     in_force = RuleInForce(bound_rule, FREE if key is None else keyed(key))
+    active = ActiveRules(in_force, in_force, tokens_of(in_force, in_force))
     lookups = names_in(found)
     if words is not None:
         if len(IN_FORCE) >= MOST_IN_FORCE:
@@ -55,34 +78,32 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
         found_all = all(name in runtime for name in numbers)
         places = tuple(map(runtime.index, numbers)) if found_all else None
         form = IN_FORCE[words] = _Form(now, lookups, in_force, places)
-        form.keep(tuple(numbers.values()), in_force)
+        if not in_force.has_tensors:
+            form.keep(given, active)
     for lookup in lookups:
         note_lookup(lookup)
-    return in_force
+    return active
 
 
-def _words_of(rule: Any, params: Mapping[str, Any] | None, numbers: dict[str, Any]) -> Any:
-    """Return a name with plain params as a key, without its numbers, which are added to a dict;
-    None: it is looked up each time.
+def _words_of(rule: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a name with plain params as a key, and its numbers, which are not part of it; None: it
+    is looked up each time. Where all are floats, the key is their names and as often `float`.
     """
-    if type(rule) is not str or not (params is None or isinstance(params, dict)):
-        return None
-    if not params:
-        return rule
-    words: list[Any] = [rule]
+    kinds: list[Any] = []
+    plain: list[Any] = []
+    numbers: dict[str, Any] = {}
     for name, value in params.items():
         kind = type(value)
-        if kind is float or isinstance(value, Moving):
-            if "." not in name:  # else it is bound to a part
-                words += name, float
-                numbers[name] = value
-                continue
-            if not value or kind is not float:  # 0.0 equals -0.0
-                return None
-        elif kind not in PLAIN:  # it may change, or have no hash
-            return None
-        words += name, kind, value
-    return tuple(words)
+        if (kind is float or isinstance(value, Moving)) and "." not in name:  # else a part's
+            kinds.append(float)
+            numbers[name] = value
+            continue
+        # It may change, or have no hash; and 0.0 equals -0.0.
+        if kind not in PLAIN and not (kind is float and value):
+            return None, {}
+        kinds.append(kind)
+        plain.append(value)
+    return (rule, *params, *kinds, *plain), numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -94,46 +115,52 @@ class _Form:
         lookups: the names that were.
         in_force: the rule with the first numbers.
         places: where the numbers stand among its values; None: others are looked up anew.
-        known: the rule with numbers that were met, by these.
+        known: the rule with numbers that were met, in force for all, by these.
+        in_order: the places where the numbers are the values, as they come.
     """
 
     epoch: int
     lookups: tuple[Lookup, ...]
     in_force: RuleInForce
     places: tuple[int, ...] | None
-    known: dict[tuple[Any, ...], RuleInForce] = field(default_factory=dict)
+    known: dict[tuple[float, ...], ActiveRules] = field(default_factory=dict)
+    in_order: tuple[int, ...] = ()
 
-    def with_numbers(self, numbers: tuple[Any, ...]) -> RuleInForce | None:
+    def __post_init__(self) -> None:
+        self.in_order = tuple(range(len(self.in_force.values)))
+
+    def with_numbers(self, numbers: tuple[Any, ...]) -> ActiveRules | None:
         """Return the rule with these numbers; None: it says itself what is wrong with them."""
         if self.places is None:
             return None
-        specialization = self.in_force.specialization
-        values = list(self.in_force.values)
-        for place, number in zip(self.places, numbers, strict=True):
-            values[place] = number
-            if type(number) is not float:
-                number.take(f"param {specialization.runtime[place]!r} of {specialization.subject}")
-        ordered = tuple(values)
+        first, ordered = self.in_force, numbers
+        specialization, moves = first.specialization, not FLOATS.issuperset(map(type, numbers))
+        if self.places != self.in_order or moves:
+            values = list(first.values)
+            for place, number in zip(self.places, numbers, strict=True):
+                values[place] = number
+                if type(number) is not float:
+                    name = specialization.runtime[place]
+                    number.take(f"param {name!r} of {specialization.subject}")
+            ordered = tuple(values)
         try:
-            if self.in_force.moves:
-                check_ranges(self.in_force, ordered)
+            if moves:
+                check_ranges(first, ordered)
             else:
                 specialization.check_numbers(ordered)
         except RuleValueError:
             return None
-        in_force = self.in_force.with_values(ordered, token_of(specialization, ordered))
-        self.keep(numbers, in_force)
-        return in_force
+        in_force = first.with_values(ordered, token_of(specialization, ordered))
+        active = ActiveRules(in_force, in_force, tokens_of(in_force, in_force))
+        if not moves:
+            self.keep(numbers, active)
+        return active
 
-    def keep(self, numbers: tuple[Any, ...], in_force: RuleInForce) -> None:
+    def keep(self, numbers: tuple[float, ...], active: ActiveRules) -> None:
         """Remember the rule with numbers, which do not move."""
-        if in_force.has_tensors:
-            return
         if len(self.known) >= MOST_NUMBERS:
             self.known.clear()
-        # A cycle: for a name alone, as what users give is let go of at once.
-        in_force.alone = ActiveRules(in_force, in_force, tokens_of(in_force, in_force))
-        self.known[numbers] = in_force
+        self.known[numbers] = active
 
 
 def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:

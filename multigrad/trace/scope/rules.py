@@ -34,12 +34,11 @@ class RuleInForce:
         has_tensors: whether a param is a tensor, which may change in place, or a number that moves.
         moves: whether one is a number that moves: `present.at_present` says what stands for it now.
         present: the rule with what stood for them last.
-        alone: the active rules where it is in force for all, made once for a name.
     """
 
     __slots__ = (
-        "__weakref__", "alone", "bound_rule", "draws", "has_tensors", "moves", "present",
-        "specialization", "token", "values",
+        "__weakref__", "bound_rule", "draws", "has_tensors", "moves", "present", "specialization",
+        "token", "values",
     )  # fmt: skip
 
     def __init__(self, bound_rule: BoundRule, draws: Draws) -> None:
@@ -50,7 +49,6 @@ class RuleInForce:
         self.token: str = own if draws.key is None else own + key_token(draws)
         self.has_tensors = self.moves = False
         self.present: RuleInForce | None = None
-        self.alone: ActiveRules | None = None
         for value in self.values:  # a loop: each new number makes a rule in force
             if type(value) is not float:
                 self.has_tensors = True

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.trace.scope.regions import Noted
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -328,6 +329,39 @@ def test_a_new_number_at_each_use_is_checked_and_acts() -> None:
         assert pull(np.ones(1))[0] == [1.0 - 0.25 / width]
         with pytest.raises(xg.errors.RuleValueError, match=r"is >= 0, got -1\.0"):
             xg.use("triangular", {"width": -1.0}).__enter__()
+
+
+def test_numbers_reach_their_params_in_any_order_also_where_names_have_changed() -> None:
+    for turn in range(2):
+
+        @xg.register("of two numbers", override=True)
+        def of_two(ctx: object, grad_out: Any, tin: Any, a: float = 1.0, b: float = 2.0) -> Any:
+            return grad_out * a / b
+
+        try:
+            for a, b in ((0.25, 0.5), (0.75, 0.125), (0.25, 0.5)):
+                for params, values in (
+                    ({"b": b, "a": a}, (a, b)),
+                    ({"a": a, "b": b}, (a, b)),
+                    ({"b": b}, (1.0, b)),
+                    ({"b": b, "a": 2}, (2.0, b)),
+                ):
+                    with xg.use("of two numbers", params):
+                        in_force = xg.context.current().activations
+                    assert in_force is not None
+                    assert in_force.values == values, turn
+        finally:
+            xg.unregister("of two numbers")
+
+
+def test_numbers_act_in_a_region_that_runs_again_and_after_it() -> None:
+    region = Noted()
+    region.names["a name that changed"] = None, None
+    with region.again():
+        for width in (0.5, 0.625):
+            assert xg.context.apply_now("triangular", {"width": width}).values == (width,)
+    for width in (0.5, 0.75):
+        assert xg.context.apply_now("triangular", {"width": width}).values == (width,)
 
 
 def test_zeros_of_both_signs_are_two_numbers() -> None:
