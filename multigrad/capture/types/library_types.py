@@ -173,8 +173,8 @@ class LibraryTypes:
                 listed = tuple(map(self._as_stacked, args))
                 given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
-            is_plain = isinstance(result, Value) or answer is None
-            if not is_plain and isinstance(result, Extremes | Values):
+            several = not isinstance(result, Value) and isinstance(result, Extremes | Values)
+            if answer is not None and several:
                 if isinstance(result, Extremes) and len(answer) > 1:
                     result = self._with_places(result, answer[1][0])
                 answer = answer[:1]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ Pull = Callable[[Sequence[Any]], Mapping[str, Any]]
 Outputs = tuple[list[Any], Pull | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FunctionUnderProof:
     """A captured form of a Function, and the arguments that it was captured for.
 
@@ -51,15 +51,32 @@ class FunctionUnderProof:
     acts: bool = False
     rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
-    @property
+    # Each side of each sample asks.
+    @cached_property
     def graphs(self) -> FunctionGraph:
         """The graphs."""
         return self.variant.graphs
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """That of the arguments."""
         return self.variant.layout
+
+    @cached_property
+    def tensors(self) -> tuple[int, ...]:
+        """The positions of the tensors."""
+        return self.layout.indices("tensor")
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The positions of the run-time numbers."""
+        return self.layout.indices("number")
+
+    @cached_property
+    def differentiated(self) -> tuple[int, ...]:
+        """The positions of the tensors that may ask for a gradient."""
+        leaves = self.layout.leaves
+        return tuple(i for i in self.tensors if self.needs_gradient(leaves[i].name))
 
     @property
     def is_derived(self) -> bool:
@@ -72,7 +89,7 @@ class FunctionUnderProof:
         # Torch's modes, by which draws are replayed, do not reach into its own backward.
         return None if self.graphs.is_random else getattr(self.recipe, "apply", None)
 
-    @property
+    @cached_property
     def asked(self) -> tuple[str, ...]:
         """The inputs whose gradients are asked for: those that the capture knows to need none get
         none.
@@ -286,8 +303,8 @@ def _positions(given: FunctionUnderProof, names: Sequence[str]) -> list[int]:
 
 
 def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
-    graphs, layout, lowered = given.graphs, given.layout, _attached(given, backend)
-    tensors, numbers = layout.indices("tensor"), [leaves[i] for i in layout.indices("number")]
+    graphs, lowered = given.graphs, _attached(given, backend)
+    tensors, numbers = given.tensors, [leaves[i] for i in given.numbers]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
     single = len(graphs.outputs) == 1
     if backend.autodiff.vjp is None:
@@ -316,8 +333,7 @@ def _by_autodiff(
     """Return what `run` gives for leaves, and the framework's own pullback to tensors that may ask
     for a gradient.
     """
-    layout = given.layout
-    indices = [i for i in layout.indices("tensor") if given.needs_gradient(layout.leaves[i].name)]
+    layout, indices = given.layout, given.differentiated
     if backend.autodiff.vjp is None or not indices:
         return run(leaves), None
 
