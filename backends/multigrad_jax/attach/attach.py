@@ -18,6 +18,7 @@ import jax
 
 from ..distributed import manual_axes
 from ..kernels import random
+from ..kernels.elementwise import is_staged_out
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Emitted
@@ -172,10 +173,6 @@ def staged(run: Callable[..., Any]) -> Callable[..., Any]:
         return (called if REHEARSED.get() else inline)(*given)
 
     return stage
-
-
-def is_staged_out(leaf: Any) -> bool:
-    return type(leaf).__name__ == "DynamicJaxprTracer"
 
 
 def is_tensor(leaf: Any) -> bool:

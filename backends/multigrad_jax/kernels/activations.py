@@ -12,12 +12,15 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 
-from .elementwise import accumulated, widened
+from .elementwise import accumulated, is_staged_out, widened
 
 Tensor = Any
+WIDE_FLOATS = (jnp.dtype("float32"), jnp.dtype("float64"))
 
 
 def sigmoid(x: Tensor) -> Tensor:
+    if is_staged_out(x) and x.aval.dtype in WIDE_FLOATS:
+        return jax.lax.logistic(x)  # as jax.nn has it
     # XLA's 1 / (1 + exp(-x)) overflows in float16, and is 0, from -11 down.
     if x.dtype == jnp.float16:
         return jax.nn.sigmoid(x.astype(jnp.float32)).astype(x.dtype)

@@ -14,7 +14,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 
 from . import convolutions, indices, linalg, ordering, random, shapes
-from .elementwise import accumulated, log1p
+from .elementwise import accumulated, is_staged_out, log1p
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
@@ -101,10 +101,13 @@ def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
-    lead = x.ndim - like.ndim
-    ones = [lead + i for i, n in enumerate(like.shape) if n == 1 != x.shape[lead + i]]
+    given, shape = x.shape, like.shape
+    if given == shape:
+        return x
+    lead = len(given) - len(shape)
+    ones = [lead + i for i, n in enumerate(shape) if n == 1 != given[lead + i]]
     axes = (*range(lead), *ones)
-    return jnp.sum(x, axis=axes, keepdims=True).reshape(like.shape) if axes else x
+    return jnp.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 
 
 def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
@@ -147,7 +150,29 @@ def wide_dtype(x: Tensor) -> Any:
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
+    if are_staged_matrices(a, b):
+        return contracted(a, 1, b, 0)
     return narrowed(jnp.matmul(a, b, preferred_element_type=wide_dtype(a)), a.dtype)
+
+
+def are_staged_matrices(a: Tensor, b: Tensor) -> bool:
+    """Return whether jax stages out a product that needs no more than one equation; jax.numpy takes
+    many more steps of Python to find that out.
+    """
+    if not (is_staged_out(a) and is_staged_out(b)):
+        return False
+    left, right = a.aval, b.aval
+    is_plain = left.dtype == right.dtype and left.dtype.itemsize > 2
+    return (
+        is_plain
+        and len(left.shape) == len(right.shape) == 2
+        and not (left.weak_type or right.weak_type)
+    )
+
+
+def contracted(a: Tensor, i: int, b: Tensor, j: int) -> Tensor:
+    """The sums of products along an axis of each."""
+    return jax.lax.dot_general(a, b, (((i,), (j,)), ((), ())), preferred_element_type=a.dtype)
 
 
 def narrowed(x: Tensor, dtype: Any) -> Tensor:
@@ -156,6 +181,8 @@ def narrowed(x: Tensor, dtype: Any) -> Tensor:
 
 
 def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    if like.ndim == 2 and are_staged_matrices(cotangent, b):
+        return contracted(cotangent, 1, b, 1)
     product = as_matrix(cotangent, like, b)
     columns = jnp.swapaxes(b if b.ndim > 1 else b[:, None], -1, -2)
     result = jnp.matmul(product, columns, preferred_element_type=wide_dtype(b))
@@ -164,6 +191,8 @@ def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
 
 
 def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
+    if like.ndim == 2 and are_staged_matrices(a, cotangent):
+        return contracted(a, 0, cotangent, 0)
     product = as_matrix(cotangent, a, like)
     rows = jnp.swapaxes(a if a.ndim > 1 else a[None], -1, -2)
     result = jnp.matmul(rows, product, preferred_element_type=wide_dtype(a))

@@ -20,6 +20,11 @@ from .. import versions
 Tensor = Any
 
 
+def is_staged_out(x: Any) -> bool:
+    """Return whether jax writes down what becomes of a value, and nothing is mapped or derived."""
+    return type(x).__name__ == "DynamicJaxprTracer"
+
+
 def accumulated(x: Tensor) -> Tensor:
     """16-bit floats in float32, so that a reduction rounds once."""
     return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x

@@ -39,23 +39,35 @@ def triu(x: Tensor, *, offset: int) -> Tensor:
 
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
-    item = as_index(index)
+    item, shape = as_index(index), x.shape
     # NumPy's error for an index out of range, where jax clamps it.
-    np.broadcast_to(False, x.shape)[item]
-    if None in item or not all(isinstance(n, int) for n in x.shape):
+    blank(shape)[item]
+    if None in item or not are_known(shape):
         return x[item]
-    taken = places(item, x.shape)
-    if not all(each and each.step > 0 for each in taken):
-        return x[item]
+    taken = places(item, shape)
     # What jax.numpy makes of it too, after many steps of Python.
-    steps = [each.step for each in taken]
-    ends = [each[-1] + 1 for each in taken]
+    starts, ends, steps = [], [], []
+    for each in taken:
+        if not each or each.step < 0:
+            return x[item]
+        starts.append(each.start)
+        ends.append(each[-1] + 1)
+        steps.append(each.step)
     part = x
-    if x.shape != tuple(map(len, taken)):
-        wide = steps if max(steps) > 1 else None
-        part = jax.lax.slice(x, [each.start for each in taken], ends, wide)
-    single = [i for i, each in enumerate(by_axis(item, x.ndim)) if not isinstance(each, slice)]
+    if shape != tuple(map(len, taken)):
+        part = jax.lax.slice(x, starts, ends, steps if max(steps) > 1 else None)
+    single = [i for i, each in enumerate(by_axis(item, len(shape))) if not isinstance(each, slice)]
     return jax.lax.squeeze(part, single) if single else part
+
+
+def are_known(shape: tuple[Any, ...]) -> bool:
+    """Return whether no length is a symbol."""
+    return {*map(type, shape)} <= {int}
+
+
+def blank(shape: tuple[int, ...]) -> Any:
+    """Return an array of one byte in memory, to ask NumPy what an index takes."""
+    return np.ndarray(shape, bool, b"\0", strides=(0,) * len(shape))
 
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
@@ -64,13 +76,13 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 def placed(x: Tensor, item: tuple[Any, ...], shape: tuple[Any, ...]) -> Tensor:
     """Return zeros with x where an index without arrays says."""
-    if not all(isinstance(n, int) for n in shape):
+    if not are_known(shape):
         return jnp.zeros(shape, x.dtype).at[item].set(x)
     # Zeros around it cost XLA less than a scatter, and less to trace.
     taken = places(item, shape)
-    x = jnp.broadcast_to(x, np.broadcast_to(False, shape)[item].shape)
-    lengths = tuple(map(len, taken))
-    x = x if x.shape == lengths else x.reshape(lengths)
+    whole, lengths = blank(shape)[item].shape, tuple(map(len, taken))
+    x = x if x.shape == whole else jnp.broadcast_to(x, whole)
+    x = x if whole == lengths else x.reshape(lengths)
     turned = [i for i, each in enumerate(taken) if each.step < 0]
     x = jnp.flip(x, turned) if turned else x
     return jax.lax.pad(x, x.dtype.type(0), [*map(margins, taken, shape)])
