@@ -121,7 +121,7 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     done: dict[Node, Node] = {}
     locations = dict(graph.locations)
     for node in graph.nodes:
-        is_same = all(done[operand] is operand for operand in node.operands)
+        is_same = tuple(map(done.__getitem__, node.operands)) == node.operands
         own = node if is_same else _with_operands(node, done)
         done[node] = change(own) if node.operands else node
         if node in graph.locations:
@@ -144,7 +144,7 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     locations = dict(graph.locations)
     for node in graph.nodes:
         if node not in done:
-            is_same = all(done[operand] is operand for operand in node.operands)
+            is_same = tuple(map(done.__getitem__, node.operands)) == node.operands
             done[node] = node if is_same else _with_operands(node, done)
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
