@@ -121,6 +121,44 @@ for _ in range(3):
     width.step()
 print(count(act, x))
 """
+JAX = """
+import sys, jax, jax.numpy as jnp, multigrad as xg
+
+def make(steps):
+    def lstm(x, h, c, w, u, b):
+        for t in range(steps):
+            i, f, g, o = jnp.split(x[t] @ w + h @ u + b, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return h
+
+    shapes = (steps, 4, 3), (4, 8), (4, 8), (3, 32), (8, 32), (32,)
+    return lstm, [jnp.full(shape, 0.1) for shape in shapes]
+
+def entered(function, given):
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    loss = lambda *arguments: function(*arguments).sum()
+    sys.setprofile(note)
+    try:
+        jax.make_jaxpr(jax.grad(loss, tuple(range(6))))(*given)
+    finally:
+        sys.setprofile(None)
+    return count
+
+def both(steps):
+    lstm, given = make(steps)
+    own = entered(lstm, given)
+    return own, entered(xg.function(lstm, native=False), given)
+
+both(2), both(2)
+own, ours = both(16)
+print(100 * ours // own)
+"""
 
 
 def last_count(program: str, **environment: str) -> int:
@@ -169,3 +207,9 @@ def test_use_with_a_new_number_takes_few_calls_of_python() -> None:
 @pytest.mark.needs("torch")
 def test_a_scheduled_layer_takes_few_calls_of_python_after_a_step() -> None:
     assert 3 < last_count(SCHEDULED) <= 10
+
+
+@pytest.mark.needs("jax")
+def test_the_first_call_of_jaxs_code_takes_few_times_what_jaxs_own_gradient_takes() -> None:
+    """The gradient is traced twice, of the original and of ours; capture and proof are the rest."""
+    assert 150 < last_count(JAX, MULTIGRAD_PROVE="1") <= 300

@@ -144,13 +144,13 @@ class Refused(Exception):
     """These operands are jax's to compute."""
 
 
-def cond(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
+def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     branches = params["branches"]
     index = min(max(int(operands[0]), 0), len(branches) - 1)
     return prepared(*opened(branches[index]))(operands[1:])
 
 
-def scan(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
+def scan(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     held, carried = params["num_consts"], params["num_carry"]
     constants, carry = operands[:held], operands[held : held + carried]
     rows = operands[held + carried :]
@@ -171,7 +171,7 @@ def scan(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
     return [*carry, *stacked]
 
 
-def while_(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
+def while_(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     count, held = params["cond_nconsts"], params["body_nconsts"]
     tested, used = operands[:count], operands[count : count + held]
     carry = operands[count + held :]
@@ -179,7 +179,7 @@ def while_(operands: list[Array], params: Mapping[str, Any]) -> list[Array]:
     body = limited(body)
     while goes_on([*tested, *carry])[0]:
         carry = body([*used, *carry])
-    return carry
+    return list(carry)
 
 
 CONTROL = {"cond": cond, "scan": scan, "while": while_}
