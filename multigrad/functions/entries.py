@@ -164,8 +164,9 @@ class Entries(Captured):
 
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry for unwrapped leaves: captured, or as it is."""
-        runs_here = not is_imported(self.recipe) or is_original_on(self.recipe, backend)
-        if self.native is True and runs_here:
+        if self.native is True and (
+            not is_imported(self.recipe) or is_original_on(self.recipe, backend)
+        ):
             return self._native_entry(layout.without_objects(), backend, None)
         return self._captured_or_native(
             layout, backend, lambda: self._captured_entry(layout, backend, leaves)

@@ -1,17 +1,17 @@
 """What operands become before an op takes them: bools are cast, numbers stay weak, one dtype
-remains.
+remains; and what ops of floats are on integers, and arithmetic on bools.
 
 Every coercion is a node of its own, so that no framework's promotion rules leak in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..graph import ops
 from ..graph.ir.graph import Node, make_node
-from ..graph.ir.op import Op
+from ..graph.ir.op import Op, Refused
 from ..graph.ir.questions import note
 from ..graph.ir.types import (
     BOOL,
@@ -244,3 +244,56 @@ def cast_node(node: Node, dtype: str) -> Node:
     if node.op is ops.ARRAY and dtype != BOOL:
         return array_node(node.operands[0], node.attr("value"), dtype)
     return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))
+
+
+# --- on integers and bools ------------------------------------------------------------------------
+
+Tensor = Any
+Apply = Callable[..., Any]  # of trace.py
+
+
+def itself(apply: Apply, x: Tensor) -> Tensor:
+    return x
+
+
+def larger(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return apply(ops.MAXIMUM, a, b)
+
+
+def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return apply(ops.MINIMUM, a, b)
+
+
+def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    """The remainder with the sign of the dividend."""
+    size = apply(ops.ABS, b) if hasattr(b, "node") else abs(b)
+    if not hasattr(a, "node"):  # a number, whose sign and size stay Python's
+        rest = apply(ops.REMAINDER, abs(a), size)
+        return apply(ops.NEG, rest) if a < 0 else rest
+    return apply(ops.MUL, apply(ops.REMAINDER, apply(ops.ABS, a), size), apply(ops.SIGN, a))
+
+
+ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
+    **dict.fromkeys((ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC), itself),
+    ops.FMAX: larger,
+    ops.FMIN: smaller,
+    ops.FMOD: remainder_of_first,
+}
+
+
+def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
+    """Return the op to record for these operands, and whether its result is to be made bools.
+
+    Where all are bools, arithmetic stays among them, or is an error. With a number beside them, and
+    in sums, bools are 0 and 1.
+
+    Raises:
+        TypeError: libraries refuse it on bools.
+    """
+    if {node.type.dtype for node in operands} != {BOOL}:
+        return op, False
+    if all(node.type.kind == "scalar" for node in operands):
+        return op, False
+    if isinstance(op.on_bools, Refused):
+        raise TypeError(f"its operands are bools. {op.on_bools.advice}")
+    return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"

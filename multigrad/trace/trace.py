@@ -29,9 +29,8 @@ from ..graph.passes.facts import Shapes
 from ..graph.passes.scalars import constant, on_numbers
 from .answers import Answers
 from .assertions import Assumption
-from .coercion import NeedsConcrete, cast_node, coerce, small_dtype
+from .coercion import ON_INTEGERS, NeedsConcrete, cast_node, coerce, on_bools, small_dtype
 from .constants import lift_array
-from .integers import ON_INTEGERS, on_bools
 from .promotion import Promotion, is_exact, promotion_of
 
 

@@ -33,8 +33,14 @@ from .compare import (
     takes_infinity,
 )
 from .endless import MOST_TURNS
-from .judged import as_floats, differ_from_lowered, differ_from_meaning, is_meant
-from .rounding import Rounding, run_in_own_dtype
+from .rounding import (
+    Rounding,
+    as_floats,
+    differ_from_lowered,
+    differ_from_meaning,
+    is_meant,
+    run_in_own_dtype,
+)
 from .run import KEY, Outcome, keeping_generators
 from .samples import Sample, Slot
 from .trail import find_parting

@@ -153,10 +153,11 @@ def _numbers(given: RuleUnderProof) -> dict[str, float]:
     """Return the run-time params: of the capture, of the call, or their defaults."""
     call = samples.CALL.get()
     own = {} if call is None else call[1]
-    defaults = given.rule.params
+    params = given.rule.signature.params
     found = {}
     for name in given.runtime:
-        known = (given.facts.get(f"param:{name}"), own.get(name), defaults.get(name))
+        default = params[name].default if name in params else None
+        known = (given.facts.get(f"param:{name}"), own.get(name), default)
         found[name] = next((float(v) for v in known if isinstance(v, int | float)), 0.75)
     return found
 
