@@ -19,7 +19,7 @@ from multigrad.graph.ir.types import INT64, T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
-from .asked import limits_infinity, truncates_indices
+from .asked import limits_infinity, limits_moments, truncates_indices
 from .elementwise import KERAS, of_floats
 
 Tensor = Any
@@ -33,7 +33,7 @@ def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = F
     if synchronized:
         raise TypeError("moments with synchronized=True")
     found = xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
-    if x.trace.is_in("float16"):
+    if x.trace.is_in("float16") or (x.trace.is_in("bfloat16") and limits_moments()):
         found = tuple(xp.clip(each, -LARGEST, LARGEST) for each in found)
     return found
 
@@ -52,8 +52,13 @@ def limited(x: Tensor) -> Tensor:
 
 # --- normalization --------------------------------------------------------------------------------
 def normalize(x: Tensor, axis: Any = -1, order: int = 2, epsilon: float | None = None) -> Tensor:
-    """x over its norm, or over epsilon where that is larger."""
+    """x over its norm, or over epsilon where that is larger; of order 2 times what Keras takes for
+    one over it, which is 0 where the sum of the squares overflows.
+    """
     least = keras.config.epsilon() if epsilon is None else epsilon
+    if order == 2:
+        inverse = xp.rsqrt(xp.sum(xp.square(x), axis, keepdims=True))
+        return xp.multiply(x, xp.minimum(inverse, 1.0 / least))
     return xp.divide(x, xp.maximum(xp.norm(x, axis, True, order), least))
 
 

@@ -52,6 +52,21 @@ def limits_infinity() -> bool:
 
 
 @functools.cache
+def limits_moments() -> bool:
+    """Whether `moments` of bfloat16 end where float16 does: on JAX and TensorFlow."""
+    with compute_at_once():
+        mean, _ = keras.ops.moments(keras.ops.full((1,), 1e6, "bfloat16"), (0,))
+        return number(keras.ops.cast(mean, "float32")) < 1e5
+
+
+@functools.cache
+def log_of_2() -> float:
+    """The number that `log_cosh` takes off, which Keras rounds to its default dtype."""
+    with compute_at_once():
+        return number(keras.ops.log(2.0))
+
+
+@functools.cache
 def subtracts_ends() -> bool:
     """Whether `trapezoid` sums all and takes the ends off, so that inf gives NaN: on torch."""
     with compute_at_once():

@@ -126,12 +126,20 @@ def isclose(
     x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Integers are equal or not."""
+    if isinstance(rtol, Value) or isinstance(atol, Value):
+        raise TypeError("a tolerance that is a tensor, which Keras rounds to another dtype")
     kinds = {own_dtype(x1), own_dtype(x2)}
     if INT64 in kinds and len(kinds & {BOOL, *WHOLE}) > 1:
         raise TypeError("int64 beside another dtype, to which Keras casts it: cast it first")
     if kinds <= {BOOL, *WHOLE}:
         return xp.equal(x1, x2)
     return composites.isclose(x1, x2, rtol, atol, equal_nan)
+
+
+def allclose(
+    x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    return xp.all(isclose(x1, x2, rtol, atol, equal_nan))
 
 
 def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
@@ -141,6 +149,12 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
 
 
 # --- activations ----------------------------------------------------------------------------------
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    if alpha == 0:
+        raise TypeError("celu with alpha=0, which each backend of Keras divides by in its own way")
+    return xp.celu(x, alpha)
+
+
 def squareplus(x: Tensor, b: Any = 4) -> Tensor:
     """Integers are squared as such, and wrap around."""
     if own_dtype(x) in WHOLE:
@@ -201,12 +215,12 @@ UNARY: dict[str, Handler] = {
 }
 # In keras.ops and in keras.activations.
 SHARED_ACTIVATIONS: dict[str, Handler] = spelled("""
-    sigmoid; log_sigmoid; silu: silu swish; softplus; relu6; elu; celu; selu;
+    sigmoid; log_sigmoid; silu: silu swish; softplus; relu6; elu; selu;
     soft_sign: softsign; tanh_shrink; hard_sigmoid; hard_silu: hard_silu hard_swish;
     softmax; log_softmax; glu
 """)
 SHARED: dict[Any, str] = {
-    __name__: "sparse_plus; sparse_sigmoid; squareplus",
+    __name__: "celu; sparse_plus; sparse_sigmoid; squareplus",
     elementwise: "hard_shrink(threshold=lambd)",
     xp: """
         gelu; hard_tanh; leaky_relu(negative_slope=slope); soft_shrink(threshold=lambd); threshold
@@ -215,7 +229,7 @@ SHARED: dict[Any, str] = {
 OPS: dict[str, Handler] = {
     **UNARY,
     **SHARED_ACTIVATIONS,
-    **{f.__name__: f for f in (composites.allclose, isclose, xp.relu, where)},
+    **{f.__name__: f for f in (allclose, isclose, xp.relu, where)},
 }
 ACTIVATIONS: dict[str, Handler] = {
     **spelled("exp: exponential; tanh; mish"),

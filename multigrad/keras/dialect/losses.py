@@ -23,7 +23,8 @@ from multigrad.graph.ir.types import FLOATS, T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
-from .asked import limits_logarithms, remembers_logits
+from .arrays import normalize
+from .asked import limits_logarithms, log_of_2, remembers_logits
 from .elementwise import expected
 
 Tensor = Any
@@ -138,7 +139,9 @@ def logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
 
 
 def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
-    return losses.log_cosh(y_pred, y_true)
+    """log(cosh(y_pred - y_true)), without overflow."""
+    error = xp.subtract(y_pred, y_true)
+    return error + xp.softplus(error * -2.0) - log_of_2()
 
 
 def poisson(y_true: Any, y_pred: Any) -> Tensor:
@@ -176,13 +179,10 @@ def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
 
 
 def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
-    units = (normalized(y, axis) for y in paired(y_true, y_pred))
+    if isinstance(y_true, Value):
+        y_true = cast(y_true, own_dtype(y_pred) or T)
+    units = (normalize(y, axis) for y in paired(y_true, y_pred))
     return xp.negative(xp.sum(xp.multiply(*units), axis))
-
-
-def normalized(x: Tensor, axis: Any = -1, order: int = 2) -> Tensor:
-    """x over its norm, or over Keras's epsilon where that is larger."""
-    return xp.divide(x, xp.maximum(xp.norm(x, axis, True, order), keras.config.epsilon()))
 
 
 def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:

@@ -182,7 +182,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         **TENSORS,
     },
     "losses": losses.LOSSES,
-    "utils": {"normalize": losses.normalized},
+    "utils": {"normalize": arrays.normalize},
     "activations": elementwise.ACTIVATIONS,
     "quantizers": {
         name: by_its_code(getattr(keras.quantizers, name))

@@ -211,6 +211,10 @@ WHERE_BACKENDS_PART: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "cross of large halves": (lambda ops, x, y: ops.cross(x, y), (LARGE, LARGE[::-1])),
     "trapezoid of inf": (lambda ops, x: ops.trapezoid(x), (np.float32([np.inf, 1, 2]),)),
     "nanvar of inf": (lambda ops, x: ops.nanvar(x), (np.float32([np.inf, 1, np.nan]),)),
+    "unit vectors of large halves": (
+        lambda ops, x: ops.normalize(x, axis=0),
+        (np.float16([300, 2000]),),
+    ),
     "where of a small number": (
         lambda ops, x, y: ops.where(x, y, -y),
         (np.float32([1e-8, 0, 1, 2]), np.float16([1, 2, 3, 4])),

@@ -71,12 +71,6 @@ def smooth_l1(x: Tensor, target: Any, beta: Any = 1.0) -> Tensor:
     return huber(x, target, beta) / beta
 
 
-def log_cosh(x: Tensor, target: Any) -> Tensor:
-    """log(cosh(x - target)), without overflow."""
-    error = xp.subtract(x, target)
-    return error + xp.softplus(error * -2.0) - math.log(2.0)
-
-
 # --- of probabilities -----------------------------------------------------------------------------
 def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
     """-t log p - (1 - t) log(1 - p), the logarithms from -100 on.
