@@ -57,28 +57,6 @@ def while_loop(
     return result[0] if was_packed else result
 
 
-def old_while_loop(
-    cond: Handler,
-    body: Handler,
-    loop_vars: Any,
-    shape_invariants: Any,
-    parallel_iterations: Any,
-    back_prop: bool,
-    swap_memory: bool,
-    maximum_iterations: Any,
-    same_structure: bool,
-) -> Any:
-    """That of `tf.compat.v1`, which gives a single variable back as it is."""
-    return while_loop(
-        cond,
-        body,
-        loop_vars,
-        back_prop=back_prop,
-        maximum_iterations=maximum_iterations,
-        same_structure=same_structure,
-    )
-
-
 def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
     """Both ways and a choice, where no fact decides."""
     if not is_tensor(pred):
@@ -125,12 +103,14 @@ def check_without_axes(value: Value) -> None:
         raise TypeError("a branch by a tensor with axes; use tf.where(condition, x, y)")
 
 
+# That of `tf.compat.v1` gives a single variable back as it is.
+OLD_LOOP = "while_loop: compat.v1.while_loop(return_same_structure=same_structure)"
+NAMED = TENSORFLOW.called({__name__: OLD_LOOP})
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
             __name__: """
-                while_loop; cond; switch_case; old_while_loop: compat.v1.while_loop; old_cond:
-                compat.v1.cond
+                while_loop; cond; switch_case; old_cond: compat.v1.cond
             """,
         }
     ),

@@ -114,10 +114,9 @@ ALIASES: dict[Any, Handler] = {
     },
     **{
         function: accept(function, handler, False)
-        for family in (arrays, elementwise, linalg, parts, shapes)
+        for family in (arrays, control, elementwise, linalg, parts, shapes)
         for function, handler in family.NAMED.items()
     },
-    tf.einsum: arrays.einsum,
     **parts.SPREAD,
 }
 

@@ -19,6 +19,7 @@ from multigrad.capture.symbols.classes import is_instance
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.values import elementwise, methods
 from multigrad.graph.passes.facts import needed_shapes
+from multigrad.trace import trace
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Value, mark_view
 from multigrad.trace.xp import all as xp
@@ -217,9 +218,10 @@ ALIASES: dict[Any, Any] = {
         {
             composites: "addcmul; addcdiv; bernoulli",
             extremes: "max; min",
+            trace: "copy_of: clone",
             xp: "stop_gradient: detach",
             methods: """
-                add; clone; div: div divide true_divide; identity: positive; is_floating_point; sub:
+                add; div: div divide true_divide; identity: positive; is_floating_point; sub:
                 sub subtract
             """,
             __name__: """

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...graph import ops
 from ...graph.ir.types import BOOL, is_float
+from ...trace import trace
 from ...trace.promotion import is_exact
 from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
@@ -207,16 +208,6 @@ def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x
 
 
-def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
-    """A copy; how it lies in memory does not show in its values."""
-    return copy_of(x)
-
-
-def copy(x: Tensor, order: str = "C") -> Tensor:
-    """NumPy's; the order of its memory does not show in its values."""
-    return copy_of(x)
-
-
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself, or a copy, which depends on the strides; a rule's lie in order."""
     is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
@@ -318,6 +309,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     **written(
         {
             __name__: "clamp_max(x, max): clamp; clamp_min(x, min): clamp",
+            # How a copy lies in memory does not show in its values.
+            trace: "clone(x, *, memory_format=None): copy_of; copy(x, order='C'): copy_of(order=)",
             xp: """
                 detach(x): stop_gradient; masked_fill(x, mask, value): where(mask=condition,
                 value=a, x=b); numel(x): size; unsqueeze(x, dim): expand_dims; where(x, condition,
@@ -333,7 +326,7 @@ METHODS: dict[str, Callable[..., Any]] = {
             composites: "addcdiv; addcmul; bernoulli",
             items: "item; to_list: tolist",
             __name__: """
-                add; astype; clamp; clip; clone; contiguous; copy; dim; div: div divide true_divide;
+                add; astype; clamp; clip; contiguous; dim; div: div divide true_divide;
                 expand_as; fill; identity: positive; is_floating_point; new_full; new_ones;
                 new_tensor; new_zeros: new_zeros new_empty; norm; sub: sub subtract; to; type_:
                 type; type_as

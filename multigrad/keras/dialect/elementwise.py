@@ -20,7 +20,7 @@ from multigrad.capture.code.names import handlers, spelled
 from multigrad.capture.dialects import numpy as numpy_dialect
 from multigrad.capture.meanings import composites
 from multigrad.capture.symbols.dtypes import own_dtype
-from multigrad.capture.values import elementwise, methods
+from multigrad.capture.values import elementwise
 from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
 from multigrad.trace import trace
 from multigrad.trace.trace import Value, cast
@@ -69,7 +69,7 @@ def isreal(x: Tensor) -> Tensor:
 
 
 def copy(x: Any) -> Tensor:
-    return xp.stack(x, 0) if isinstance(x, list | tuple) else methods.clone(x)
+    return xp.stack(x, 0) if isinstance(x, list | tuple) else trace.copy_of(x)
 
 
 def of_angles(function: Handler) -> Handler:

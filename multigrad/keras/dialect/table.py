@@ -53,10 +53,6 @@ def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any
     return tensor if dtype is None else cast(tensor, dtype)
 
 
-def array(x: Any, dtype: Any = None) -> Tensor:
-    return convert_to_tensor(x, dtype)
-
-
 def is_tensor(x: Tensor) -> bool:
     return True
 
@@ -159,7 +155,8 @@ def by_its_code(function: Handler) -> Handler:
 
 
 TENSORS: dict[str, Handler] = {
-    **{f.__name__: f for f in (array, convert_to_tensor, is_tensor, ndim, shape)},
+    "array": convert_to_tensor,
+    **{f.__name__: f for f in (convert_to_tensor, is_tensor, ndim, shape)},
     **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
     "dtype": dtype_of,
     "empty_like": xp.zeros_like,

@@ -186,10 +186,6 @@ def matvec(a: Any, b: Any, transpose_a: bool, adjoint_a: bool, *ignored: Any) ->
     return xp.squeeze(xp.matmul(a, xp.expand_dims(b, -1)), -1)
 
 
-def einsum(equation: str, *inputs: Any, optimize: Any = None, name: Any = None) -> Tensor:
-    return xp.einsum(equation, *inputs)
-
-
 # These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
 TAKES_SHAPES = (reduce_prod,)
 NAMED = TENSORFLOW.called(
@@ -197,7 +193,7 @@ NAMED = TENSORFLOW.called(
         xp: """
             all: reduce_all; any: reduce_any; logsumexp: reduce_logsumexp; max: reduce_max; mean:
             reduce_mean; min: reduce_min; sum: reduce_sum; norm: math.reduce_euclidean_norm; std:
-            math.reduce_std; var: math.reduce_variance
+            math.reduce_std; var: math.reduce_variance; einsum(kwargs=)
         """
     }
 )

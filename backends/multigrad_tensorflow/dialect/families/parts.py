@@ -100,7 +100,7 @@ def log_poisson_loss(targets: Any, log_input: Tensor, compute_full_loss: bool) -
     return loss + xp.where(small, 0.0, losses.stirling(targets))
 
 
-# einsum and meshgrid take any number of operands: they are called as they are.
+# Which takes any number of operands: it is called as it is.
 SPREAD: dict[Any, Handler] = {tf.meshgrid: meshgrid}
 WEIGHTED = "nn.weighted_cross_entropy_with_logits(labels=target)"
 NAMED = TENSORFLOW.called(

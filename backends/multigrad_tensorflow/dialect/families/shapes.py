@@ -40,10 +40,6 @@ class Shape(SymbolicShape):
         return tf.constant(self._known(), dtype or tf.int32)
 
 
-def shape(input: Any, out_type: Any) -> Any:
-    return Shape(input)
-
-
 def size(input: Any, out_type: Any) -> Any:
     return len(input) if isinstance(input, SymbolicShape) else xp.size(input)
 
@@ -225,17 +221,18 @@ def drawn_like(shape: Any, seed: Any) -> Tensor:
 TAKES_SHAPES = (broadcast_to, fill, normal, ones, reshape, size, uniform, zeros)
 NAMED = TENSORFLOW.called(
     {
+        __name__: "Shape: shape(out_type=)",
         xp: """
             matrix_transpose: linalg.matrix_transpose linalg.adjoint; flip: reverse; roll; tile;
             repeat; concatenate: concat; expand_dims
-        """
+        """,
     }
 )
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
             __name__: """
-                shape; size; rank; reshape; broadcast_to; squeeze; transpose; stack; unstack; split;
+                size; rank; reshape; broadcast_to; squeeze; transpose; stack; unstack; split;
                 slice_of: slice; linalg.band_part; linalg.trace; nn.crelu; nn.bias_add; zeros; ones;
                 fill; range_of: range; eye; linspace; random.normal; random.uniform
             """,

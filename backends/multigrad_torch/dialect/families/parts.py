@@ -13,6 +13,7 @@ from multigrad.capture.meanings.casts import cast
 from multigrad.capture.values import methods
 from multigrad.capture.values.elementwise import is_whole
 from multigrad.graph.ir.types import is_float
+from multigrad.trace.trace import copy_of
 from multigrad.trace.xp import all as xp
 
 from ..schemas import TENSOR, TORCH
@@ -79,7 +80,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     if len(pad) % 2:
         raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
     if not pad:
-        return methods.clone(input)
+        return copy_of(input)
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     fill = 0.0 if value is None else value
     return neighbors.padded(input, tuple(reversed(pairs)), MODES[mode], fill)

@@ -20,10 +20,6 @@ def draw(name: str, operands: str, numpy: Any, doc: str, **more: Any) -> Op:
     return op(name, operands, coerce="raw", numpy=numpy, vjp=zero, result=drawn, doc=doc, **more)
 
 
-def fold_in(key: Any, *, n: int) -> Any:
-    return random.fold_in(key, n)
-
-
 def uniform_like(key: Any, x: Array) -> Array:
     return random.uniform_like(key, np.asarray(x))
 
@@ -61,7 +57,7 @@ FOLD_IN = op(
     "key",
     n=count(1, 2),
     coerce="raw",
-    numpy=fold_in,
+    numpy=random.fold_in,
     vjp=zero,
     result=key,
     doc="The n-th key derived from a key.",

@@ -71,16 +71,6 @@ def turned(x: Shape, **attrs: Any) -> Shape:
 # --- factors -------------------------------------------------------------------------------------
 
 
-@widened
-def cholesky(x: Array) -> Array:
-    """The lower triangle is read.
-
-    Raises:
-        LinAlgError: a matrix is not positive definite.
-    """
-    return np.linalg.cholesky(x)
-
-
 def cholesky_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     """Of a symmetric x, and itself symmetric: Murray, Differentiation of the Cholesky
     decomposition, 2016, equation 10; Smith 1995.
@@ -96,7 +86,8 @@ def cholesky_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 CHOLESKY = of_matrices(
     "cholesky",
     "x",
-    cholesky,
+    # Of the lower triangle; LinAlgError where a matrix is not positive definite.
+    widened(np.linalg.cholesky),
     cholesky_vjp,
     "The lower triangular factor of symmetric positive definite matrices; it reads that half.",
     result=of_matrix,
