@@ -74,6 +74,13 @@ def subtracts_ends() -> bool:
 
 
 @functools.cache
+def takes_lower_limit() -> bool:
+    """Whether `clip` between limits that cross gives the lower one: on TensorFlow."""
+    with compute_at_once():
+        return number(keras.ops.clip(keras.ops.zeros(1), 2.0, 1.0)) == 2
+
+
+@functools.cache
 def truncates_indices() -> bool:
     """Whether `one_hot` of 0.5 is that of 0: on torch and TensorFlow. Others find no class."""
     with compute_at_once():

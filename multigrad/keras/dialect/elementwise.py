@@ -22,9 +22,10 @@ from multigrad.capture.meanings import composites
 from multigrad.capture.symbols.dtypes import own_dtype
 from multigrad.capture.values import elementwise
 from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
-from multigrad.trace import trace
-from multigrad.trace.trace import Value, cast
+from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
+
+from .asked import takes_lower_limit
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -149,6 +150,18 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
 
 
 # --- activations ----------------------------------------------------------------------------------
+def real(x: Any) -> Tensor:
+    """The real part, and the conjugate; a list is what it stacks to."""
+    return copy_of(xp.stack(x) if isinstance(x, list | tuple) else x)
+
+
+def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
+    """Of limits that cross the upper one is taken, on TensorFlow the lower one."""
+    if takes_lower_limit() and (isinstance(x_min, Value) or isinstance(x_max, Value)):
+        return xp.maximum(xp.minimum(x, x_max), x_min)
+    return xp.clip(x, x_min, x_max)
+
+
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if alpha == 0:
         raise TypeError("celu with alpha=0, which each backend of Keras divides by in its own way")
@@ -206,8 +219,7 @@ UNARY: dict[str, Handler] = {
     **handlers(
         {
             composites: "isneginf; isposinf",
-            __name__: "copy; isreal; logical_not",
-            trace: "copy_of: real conj conjugate",
+            __name__: "copy; isreal; logical_not; real: real conj conjugate",
         }
     ),
     "deg2rad": of_angles(xp.deg2rad),
@@ -246,14 +258,13 @@ NAMED: dict[Any, Handler] = {
             numpy_dialect: "heaviside; round_: round; select",
             __name__: """
                 divide_no_nan; floor_divide; fmax; fmin; logical_and; logical_or; logical_xor;
-                maximum; minimum
+                clip; maximum; minimum
             """,
             xp: """
                 add; subtract; multiply; divide: divide true_divide; pow: power; remainder: mod;
                 fmod; hypot; atan2: arctan2; logaddexp; less; less_equal; greater; greater_equal;
                 equal; not_equal; bitwise_and; bitwise_or; bitwise_xor; bitwise_left_shift:
                 bitwise_left_shift left_shift; bitwise_right_shift: bitwise_right_shift right_shift;
-                clip(x_min=min, x_max=max)
             """,
         }
     ),
