@@ -35,6 +35,13 @@ def remembers_logits() -> bool:
 
 
 @functools.cache
+def floors_quotients() -> bool:
+    """Whether `floor_divide` of inf is inf, the floor of a quotient: on TensorFlow."""
+    with compute_at_once():
+        return math.isinf(number(keras.ops.floor_divide(keras.ops.full((1,), math.inf), 2.0)))
+
+
+@functools.cache
 def limits_logarithms() -> bool:
     """Whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - epsilon is 1: on torch.
     Others multiply 0 by log(0).

@@ -25,7 +25,7 @@ from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from .asked import takes_lower_limit
+from .asked import floors_quotients, takes_lower_limit
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -70,7 +70,7 @@ def isreal(x: Tensor) -> Tensor:
 
 
 def copy(x: Any) -> Tensor:
-    return xp.stack(x, 0) if isinstance(x, list | tuple) else trace.copy_of(x)
+    return xp.stack(x, 0) if isinstance(x, list | tuple) else copy_of(x)
 
 
 def of_angles(function: Handler) -> Handler:
@@ -118,8 +118,11 @@ def expected(*operands: Any) -> str:
 
 def floor_divide(x1: Any, x2: Any) -> Tensor:
     """Of floats Keras casts the quotient, not the operands."""
-    quotient = xp.floor_divide(x1, x2)
     dtype = expected(x1, x2)
+    if dtype in (T, *FLOATS) and floors_quotients():
+        quotient = xp.floor(xp.divide(x1, x2))
+    else:
+        quotient = xp.floor_divide(x1, x2)
     return cast(quotient, dtype) if dtype in (T, *FLOATS) else quotient
 
 

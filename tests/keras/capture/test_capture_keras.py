@@ -219,6 +219,10 @@ WHERE_BACKENDS_PART: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda ops, x, low: ops.clip(x, low, low - 1),
         (np.float32([0, 1.5, 5]), np.float32([1, 2, 3])),
     ),
+    "floor of infinite quotients": (
+        lambda ops, x, y: ops.floor_divide(x, y),
+        (np.float32([np.inf, 1, 7]), np.float32([2, 0.1, -2])),
+    ),
     "where of a small number": (
         lambda ops, x, y: ops.where(x, y, -y),
         (np.float32([1e-8, 0, 1, 2]), np.float16([1, 2, 3, 4])),
