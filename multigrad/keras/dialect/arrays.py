@@ -19,7 +19,7 @@ from multigrad.graph.ir.types import INT64, T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
-from .asked import limits_infinity, limits_moments, truncates_indices
+from .asked import limits_infinity, limits_moments, multiplies_in_floats, truncates_indices
 from .elementwise import KERAS, of_floats
 
 Tensor = Any
@@ -155,6 +155,13 @@ OPS: dict[str, Handler] = {
     ),
 }
 dot = of_floats(arrays.np_dot)
+
+
+def matmul(x1: Tensor, x2: Tensor) -> Tensor:
+    multiply = of_floats(xp.matmul) if multiplies_in_floats() else xp.matmul
+    return multiply(x1, x2)
+
+
 NAMED = KERAS.called(
     {
         arrays: """
@@ -167,9 +174,9 @@ NAMED = KERAS.called(
             all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
             nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var
         """,
-        __name__: "dot; nancumprod; nancumsum",
+        __name__: "dot; matmul; nancumprod; nancumsum",
         xp: """
-            concatenate; einsum(kwargs=); matmul; permute_dims: transpose; squeeze; stack; take;
+            concatenate; einsum(kwargs=); permute_dims: transpose; squeeze; stack; take;
             tile
         """,
     }

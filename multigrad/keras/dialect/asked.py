@@ -74,6 +74,22 @@ def log_of_2() -> float:
 
 
 @functools.cache
+def multiplies_in_floats() -> bool:
+    """Whether `matmul` rounds integers to floats: on TensorFlow."""
+    with compute_at_once():
+        large = keras.ops.full((1,), 2**24 + 1, "int32")
+        return number(keras.ops.matmul(large, keras.ops.ones((1,), "int32"))) != 2**24 + 1
+
+
+@functools.cache
+def stacks_vectors() -> bool:
+    """Whether `vstack` takes vectors for rows; on TensorFlow it puts one after the other."""
+    with compute_at_once():
+        vectors = [keras.ops.ones((2,)), keras.ops.ones((2,))]
+        return len(keras.ops.vstack(vectors).shape) == 2
+
+
+@functools.cache
 def subtracts_ends() -> bool:
     """Whether `trapezoid` sums all and takes the ends off, so that inf gives NaN: on torch."""
     with compute_at_once():

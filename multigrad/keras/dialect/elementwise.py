@@ -91,7 +91,7 @@ def of_floats(product: Handler) -> Handler:
     @functools.wraps(product)
     def record(x1: Any, x2: Any, *args: Any) -> Tensor:
         if {own_dtype(x1), own_dtype(x2)} & {*WHOLE}:
-            raise TypeError("integers, which Keras multiplies in floats: use matmul, or cast first")
+            raise TypeError("integers, which Keras multiplies in floats: cast them first")
         return product(x1, x2, *args)
 
     return record

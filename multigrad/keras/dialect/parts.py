@@ -20,7 +20,7 @@ from multigrad.graph.ir.types import BOOL, WHOLE
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
-from .asked import subtracts_ends
+from .asked import stacks_vectors, subtracts_ends
 from .elementwise import KERAS, of_floats
 
 Tensor = Any
@@ -55,7 +55,22 @@ def trapezoid(y: Tensor, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor
     return neighbors.trapezoid(y, x, dx, axis)
 
 
-WRITTEN = (split, array_split, unstack, meshgrid, trapezoid)
+def hstack(xs: Any) -> Tensor:
+    return parts.hstack(listed(xs))
+
+
+def vstack(xs: Any) -> Tensor:
+    return parts.vstack(listed(xs)) if stacks_vectors() else xp.concatenate(listed(xs), 0)
+
+
+def listed(xs: Any) -> Any:
+    """Refuse a tensor whose first axis would stand for a list: Keras's backends part."""
+    if not isinstance(xs, list | tuple):
+        raise TypeError("a tensor in the place of a list of tensors")
+    return xs
+
+
+WRITTEN = (split, array_split, unstack, meshgrid, trapezoid, hstack, vstack)
 OPS: dict[str, Handler] = {f.__name__: f for f in WRITTEN}
 inner, tensordot = of_floats(products.inner), of_floats(products.tensordot)
 NAMED = KERAS.called(
@@ -64,7 +79,7 @@ NAMED = KERAS.called(
         layers: "batch_norm: batch_normalization(offset=shift)",
         neighbors: "diff",
         numpy_parts: "average; cross; ptp",
-        parts: "append; dstack; expand_dims; hstack; rot90; vstack",
+        parts: "append; dstack; expand_dims; rot90",
         sys.modules[__name__]: "inner; tensordot",
     }
 )

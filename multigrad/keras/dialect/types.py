@@ -9,7 +9,7 @@ import keras
 
 from ...capture.code.table import find_dialect
 from ...capture.types.oracle import StandInCall, TypeOracle
-from .asked import crosses_in_float32
+from .asked import crosses_in_float32, subtracts_ends
 
 backend: Any = vars(keras)["backend"]
 
@@ -55,15 +55,16 @@ WIDE = frozenset(
 
 
 # Those that compute in an operand's own dtype before they take a root, a product or a choice.
-AT_ONCE = frozenset({"floor_divide", "squareplus", "trapezoid", "where"})
+AT_ONCE = frozenset({"floor_divide", "squareplus", "where"})
 
 
 def casts_first(function: Any) -> bool:
     """Return whether a function promotes its operands before it computes; a loss casts its
     targets by itself.
     """
+    name = getattr(function, "__name__", "")
     is_loss = "losses" in str(getattr(function, "__module__", ""))
-    return not is_loss and getattr(function, "__name__", "") not in AT_ONCE
+    return not is_loss and name not in AT_ONCE and not (name == "trapezoid" and subtracts_ends())
 
 
 def is_wide(function: Any) -> bool:
