@@ -59,7 +59,7 @@ def assert_gradient(
         >>> assert_gradient(halved, np.array([1.0, 0.3]), laws=["derivative"])
         Traceback (most recent call last):
             ...
-        AssertionError: <lambda> on numpy: 0 laws kept, 1 broken
+        AssertionError: <lambda> on numpy with float64[2]: 0 laws kept, 1 broken
           derivative: broken: argument 0[0] = 1: -0.359668456, expected -0.719336911 by differences
             The gradient is the derivative of the forward. Else training follows another function.
           derivative is broken by inputs as small as these: array([1.])

@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "zero over zero": (keeps, overflows, {"zeros", "far numbers"}),
     "random": (
         keeps, lambda ctx, g: 2 * saved(ctx) * g * (1 + 1e-3 * g.new_empty(1).normal_()),
-        {"repeatable", "backward twice"},
+        {"repeatable"},
     ),
 }  # fmt: skip
 
@@ -186,6 +186,45 @@ def test_a_surrogate_is_no_fault() -> None:
     assert "surrogate" in report.laws[0].reason
     spike = xg.function(lambda x: xg.xp.heaviside(x), lambda g, x: g / (1 + x * x))
     assert xg.audit(spike, X).ok  # its forward is flat
+
+
+@pytest.mark.needs("torch")
+def test_a_class_that_computes_in_float32_is_linear_to_its_digits() -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.float() * 3
+
+    report = xg.audit(torch_class(forward, lambda ctx, grad_out: grad_out * 3), X, laws=QUICK)
+    assert broken(report) == set()
+
+
+@pytest.mark.needs("torch")
+def test_what_draws_at_random_is_told_once() -> None:
+    torch: Any = import_module("torch")
+
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * torch.rand_like(x)
+
+    report = xg.audit(torch_class(forward, lambda ctx, grad_out: grad_out), X, laws=QUICK)
+    assert broken(report) == {"repeatable"}
+    reasons = {each.reason for each in report.laws if each.law == "linear"}
+    assert reasons == {"it is not repeatable: what is drawn differs each time"}
+
+
+@pytest.mark.needs("torch")
+def test_a_neuron_whose_one_output_is_flat_has_a_surrogate() -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype), x * x
+
+    def backward(ctx: Any, of_spikes: Any, of_squares: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return of_spikes / (1 + x.abs()) ** 2 + 2 * x * of_squares
+
+    report = xg.audit(torch_class(forward, backward), X, laws=QUICK)
+    assert broken(report) == set()
+    (derivative,) = (each for each in report.laws if each.law == "derivative")
+    assert derivative.reason == "its forward is flat: it is a surrogate, which is meant to differ"
 
 
 def test_what_is_meant_to_differ_may_be_declared() -> None:

@@ -96,8 +96,11 @@ def run(*targets: str, asked: Asked | None = None, **options: Any) -> tuple[int,
 def test_functions_of_a_file_are_audited_and_the_broken_law_is_told(ours: Path) -> None:
     code, said = run(f"{ours}:square", f"{ours}:halved")
     assert code == 1
-    assert f"{ours}:square on numpy: 3 laws kept, 0 broken" in said
-    assert f"{ours}:halved on numpy: 2 laws kept, 1 broken\n  derivative: broken: " in said
+    assert f"{ours}:square on numpy with float32[4, 6]: 3 laws kept, 0 broken" in said
+    assert (
+        f"{ours}:halved on numpy with float32[4, 6]: 2 laws kept, 1 broken\n  derivative: broken: "
+        in said
+    )
     assert "2 audited: 1 keep every law, 0 do not run\n  derivative: 1 broken" in said
 
 
@@ -145,8 +148,10 @@ def test_what_crashes_or_does_not_end_is_reported_and_the_rest_goes_on(tmp_path:
     assert code == 1
     assert f"{file}:Aborts does not run: it ends its process: SIGABRT" in said
     assert f"{file}:Hangs does not run: it does not end within 20 s" in said
-    assert f"{file}:Right on torch: 3 laws kept, 0 broken" in said
-    assert f"{file}:Halved on torch: 2 laws kept, 1 broken" in said  # its number was guessed
+    assert f"{file}:Right on torch with float32[4, 6]: 3 laws kept, 0 broken" in said
+    assert (
+        f"{file}:Halved on torch with float32[4, 6], 2: 2 laws kept, 1 broken" in said
+    )  # its number was guessed
     assert "printed by the kernel" not in said
     assert "4 audited: 1 keep every law, 2 do not run" in said
 
@@ -165,7 +170,7 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
         time.sleep(1.0)
         os.kill(process.pid, signal.SIGINT)
         rest = process.stdout.read()
-    assert "square on numpy: 1 laws kept" in first
+    assert "square on numpy with float32[4, 6]: 1 laws kept" in first
     assert "1 audited: 1 keep every law" in rest
     assert process.returncode == 130
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from ...capture.code.signature import name_of
 from ...errors import RuleTypeError
 from ...graph.support.notebook import InNotebooks
@@ -17,6 +19,7 @@ from .judging import NotApplicable
 from .laws import LAWS
 from .trial import Trial, trial_of
 
+REPEATABLE = "repeatable"
 KEPT, BROKEN, REFUSED, NOT_APPLICABLE = "kept", "broken", "refused", "does not apply"
 
 
@@ -59,12 +62,14 @@ class AuditReport(InNotebooks):
         home: the framework that it ran on.
         laws: what came of each law.
         problem: why it does not run at all; then no law was asked.
+        inputs: what it was called with, tensors by dtype and shape.
     """
 
     name: str
     home: str
     laws: tuple[Finding, ...]
     problem: str = ""
+    inputs: str = ""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -86,7 +91,10 @@ class AuditReport(InNotebooks):
         if self.problem:
             return f"{self.name} does not run: {self.problem}"
         kept = sum(finding.state == KEPT for finding in self.laws)
-        lines = [f"{self.name} on {self.home}: {kept} laws kept, {len(self.findings)} broken"]
+        given = f" with {self.inputs}" if self.inputs else ""
+        lines = [
+            f"{self.name} on {self.home}{given}: {kept} laws kept, {len(self.findings)} broken"
+        ]
         for state in (BROKEN, REFUSED, NOT_APPLICABLE):
             for finding in self.laws:
                 if finding.state == state:
@@ -99,7 +107,8 @@ class AuditReport(InNotebooks):
         """Return the report as one line of JSON."""
         return json.dumps(
             {
-                "name": self.name, "home": self.home, "ok": self.ok, "problem": self.problem,
+                "name": self.name, "home": self.home, "inputs": self.inputs, "ok": self.ok,
+                "problem": self.problem,
                 "laws": [asdict(finding) for finding in self.laws],
             }
         )  # fmt: skip
@@ -153,7 +162,14 @@ def audit(
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
     with warnings.catch_warnings(action="ignore"):
         found = tuple(_hold(trial, law) for law in chosen)
-    return AuditReport(trial.name, trial.backend.name, found)
+    shown = ", ".join(map(_shown, trial.leaves))
+    return AuditReport(trial.name, trial.backend.name, found, inputs=shown)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return repr(value)[:40]
+    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
 def _choose(names: Iterable[str] | None) -> Sequence[Law[Trial, str]]:
@@ -170,6 +186,8 @@ def _choose(names: Iterable[str] | None) -> Sequence[Law[Trial, str]]:
 def _hold(trial: Trial, law: Law[Trial, str]) -> Finding:
     try:
         with trial.quiet():
+            if law.name != REPEATABLE and not trial.is_repeatable:
+                raise NotApplicable(f"it is not {REPEATABLE}: what is drawn differs each time")
             said = law.judge(trial)
         state = BROKEN if said else KEPT
     except NotApplicable as reason:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...capture.dialects import xp as _xp
-from .judging import LOOSE, NotApplicable, exactly, scaled, start, worst
+from .judging import NotApplicable, exactly, scaled, start, worst
 from .trial import Arrays, Run, Trial
 
 xp: Any = _xp
@@ -29,7 +29,7 @@ def judge_linear(trial: Trial) -> str:
         None if a is None or b is None else 1.75 * a - 0.625 * b
         for a, b in zip(one, other, strict=True)
     ]
-    return worst(both, wanted, LOOSE[trial.wide])
+    return worst(both, wanted, trial.loose)
 
 
 def judge_scale(trial: Trial) -> str:
@@ -67,7 +67,7 @@ def judge_each_output(trial: Trial) -> str:
     sums = [
         None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
     ]
-    return worst(sums, whole, LOOSE[trial.wide])
+    return worst(sums, whole, trial.loose)
 
 
 # --- how cotangents and inputs lie in memory ------------------------------------------------------
@@ -91,7 +91,7 @@ def judge_strided_cotangent(trial: Trial) -> str:
     wanted = run.gradients(u)
     other = trial.run(trial.cast(trial.wide))
     made = [_strided(trial, trial.backend.tensors.from_numpy(a.copy())) for a in u]
-    return worst([run.read(g) for g in other.pull(made)], wanted, LOOSE[trial.wide])
+    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose)
 
 
 def judge_broadcast_cotangent(trial: Trial) -> str:
@@ -104,7 +104,7 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
     other = trial.run(trial.cast(trial.wide))
     one = [trial.backend.tensors.from_numpy(np.full((1,) * a.ndim, 0.75, a.dtype)) for a in u]
     made = [xp.broadcast_to(x, a.shape) for x, a in zip(one, u, strict=True)]
-    return worst([run.read(g) for g in other.pull(made)], wanted, LOOSE[trial.wide])
+    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose)
 
 
 def judge_strided_input(trial: Trial) -> str:
@@ -113,10 +113,10 @@ def judge_strided_input(trial: Trial) -> str:
     floats = set(trial.floats)
     made = [_strided(trial, x) if n in floats else x for n, x in enumerate(tensors)]
     other = trial.run_on(made)
-    said = worst(other.arrays(), run.arrays(), LOOSE[trial.wide])
+    said = worst(other.arrays(), run.arrays(), trial.loose)
     if said:
         return f"the output differs: {said.replace('argument', 'output')}"
-    return worst(other.gradients(u), run.gradients(u), LOOSE[trial.wide])
+    return worst(other.gradients(u), run.gradients(u), trial.loose)
 
 
 # --- twice, and by whom ---------------------------------------------------------------------------

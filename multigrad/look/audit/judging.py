@@ -10,8 +10,6 @@ import numpy as np
 
 from .trial import Arrays, Run, Trial
 
-LOOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
-
 
 class NotApplicable(Exception):
     """A law says nothing about a case, for the reason that is its message."""

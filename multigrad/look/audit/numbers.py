@@ -10,10 +10,11 @@ import numpy as np
 from ...graph.ops.numerics import as_numpy_dtype
 from ..check import differentiate
 from ..subject import as_float
-from .judging import LOOSE, NotApplicable, start, worst
-from .trial import Arrays, Trial
+from .judging import NotApplicable, start, worst
+from .trial import LOOSE, Arrays, Trial
 
 MOST_PLACES = 64  # whose differences are taken
+MOST_STEPS = 24  # that tell whether an output is flat
 # float32's exp ends between 88 and 89, its cubes at 7e12.
 FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
 
@@ -50,7 +51,11 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
                 [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
             )
         exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(narrow)]
-        wanted = trial.run(exact).gradients([as_float(a, trial.wide) for a in u])
+        wide_run = trial.run(exact)
+        pairs = zip(run.arrays(), wide_run.arrays(), strict=True)
+        if any(_crosses(np.asarray(y, np.float64), wide) for y, wide in pairs):
+            raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
+        wanted = wide_run.gradients([as_float(a, trial.wide) for a in u])
         largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
         fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
         kept = [
@@ -60,6 +65,11 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
         return worst(kept, fits, LOOSE[dtype])
 
     return judge
+
+
+def _crosses(narrow: Any, wide: Any) -> bool:
+    """Return whether an output of whole numbers is another one."""
+    return bool(np.all(wide == np.rint(wide)) and not np.array_equal(narrow, wide))
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -82,11 +92,15 @@ def _numeric(
     return differentiate(moved, float(arrays[n][place]))
 
 
+def _need_float64(trial: Trial) -> None:
+    if trial.loose != LOOSE["float64"]:
+        raise NotApplicable("it does not compute in float64, in which differences are taken")
+
+
 def judge_derivative(trial: Trial) -> str:
     if trial.is_surrogate:
         raise NotApplicable("it is a surrogate, which is meant to differ")
-    if trial.wide != "float64":
-        raise NotApplicable("it does not run in float64, in which differences are taken")
+    _need_float64(trial)
     run, u = start(trial)
     arrays, found = trial.cast("float64"), run.gradients(u)
 
@@ -111,15 +125,28 @@ def judge_derivative(trial: Trial) -> str:
                 )
     if not compared:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
-    if wrong and flat:
+    if wrong and (flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
     return wrong[0] if wrong else ""
 
 
+def _has_flat_output(trial: Trial) -> bool:
+    """Return whether small steps of the inputs change nothing in one of the outputs."""
+    arrays = trial.cast("float64")
+    outputs = trial.run(arrays).arrays()
+    moves = [False] * len(outputs)
+    for n in trial.floats:
+        for place in _places(arrays[n].shape)[:MOST_STEPS]:
+            other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
+            other[n][place] += 1e-7
+            for k, (y, before) in enumerate(zip(trial.run(other).arrays(), outputs, strict=True)):
+                moves[k] = moves[k] or not np.array_equal(y, before, equal_nan=True)
+    return not all(moves)
+
+
 def judge_second(trial: Trial) -> str:
     """Compare the gradient's own gradient with differences of the gradient."""
-    if trial.wide != "float64":
-        raise NotApplicable("it does not run in float64, in which differences are taken")
+    _need_float64(trial)
     backend = trial.backend
     if backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no autodiff of its own")
@@ -143,7 +170,7 @@ def judge_second(trial: Trial) -> str:
         return float(sum(np.sum(weights[n] * found[n]) for n in trial.floats))
 
     for n in trial.floats:
-        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)[:24]}
+        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)[:MOST_STEPS]}
         settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
         largest = max((abs(slope) for slope in settled.values()), default=0.0)
         got = np.zeros_like(arrays[n]) if second[n] is None else second[n]
@@ -151,6 +178,8 @@ def judge_second(trial: Trial) -> str:
             if not abs(got[place] - slope) <= 1e-4 * max(largest, 1e-3) + 1e-6:
                 where = "".join(f"[{i}]" for i in place)
                 kind = "is missing" if not got.any() else "is wrong"
+                if got.any() and (trial.is_surrogate or _has_flat_output(trial)):
+                    raise NotApplicable("it is a surrogate, whose gradient may have one, too")
                 return (
                     f"the second derivative {kind}: argument {n}{where}: {got[place]:.9g}, "
                     f"expected {slope:.9g} by differences of the gradient"
@@ -196,7 +225,7 @@ def judge_zeros(trial: Trial) -> str:
         found.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
     if not all(np.isfinite(g).all() for each in found for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
-    said = worst(found[1], found[0], LOOSE[trial.wide])
+    said = worst(found[1], found[0], trial.loose)
     return f"at -0 and 0: {said}" if said else ""
 
 

@@ -31,6 +31,8 @@ Array = Any
 Tensor = Any
 Arrays = list[Any]  # None where there is none
 SEED = 20
+# What may be between two numbers of a dtype that are computed in two ways.
+LOOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,31 @@ class Trial:
         except Exception:
             return self.dtype
         return "float64"
+
+    @functools.cached_property
+    def loose(self) -> float:
+        """What may be between two of its gradients in the widest dtype: its own code may compute in
+        another one, as the dtypes of its outputs tell.
+        """
+        run = self.run(self.cast(self.wide))
+        return max((LOOSE[dtype_name(y.dtype)] for y in run.outputs), default=LOOSE[self.wide])
+
+    @functools.cached_property
+    def is_repeatable(self) -> bool:
+        """Whether two calls give the same, as far as they run."""
+        with self.quiet():
+            try:
+                first, second = (self._both() for _ in range(2))
+            except Exception:
+                return True  # as a law tells
+        return all(
+            a is b is None or np.array_equal(a, b, equal_nan=True)
+            for a, b in zip(first, second, strict=True)
+        )
+
+    def _both(self) -> Arrays:
+        run = self.run(self.cast(self.wide))
+        return [*run.arrays(), *run.gradients(self.cotangents(run))]
 
     def cast(self, dtype: str) -> Arrays:
         """Return the tensors with their floats in a dtype."""
