@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -297,6 +298,8 @@ def audit(
     """Hold custom gradients, converted or not, against laws that every one must keep."""
     from multigrad.look.command.audit import Asked, audit_targets, choose_laws
 
+    # A shell that starts it in the background lets no program hear Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with report_errors():
         prepare_environment()
         asked = Asked(tuple(inputs or ()), choose_laws(laws or (), without or ()), surrogate, limit)
