@@ -29,7 +29,7 @@ def judge_linear(trial: Trial) -> str:
         None if a is None or b is None else 1.75 * a - 0.625 * b
         for a, b in zip(one, other, strict=True)
     ]
-    return worst(both, wanted, trial.loose)
+    return worst(both, wanted, trial.loose, trial.noise)
 
 
 def judge_scale(trial: Trial) -> str:
@@ -50,9 +50,15 @@ def _follows(trial: Trial, run: Run, cotangents: Arrays, factor: float) -> str:
 
 
 def judge_zero(trial: Trial) -> str:
+    """Where there is a derivative: beyond a domain, or at a pole, 0 times it is no number."""
     run, u = start(trial)
-    found = run.gradients([np.zeros_like(a) for a in u])
-    return exactly(found, [None if g is None else np.zeros_like(g) for g in found])
+    usual = run.gradients(u)
+    found = trial.run(trial.cast(trial.wide)).gradients([np.zeros_like(a) for a in u])
+    wanted = [
+        None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
+        for g, each in zip(found, usual, strict=True)
+    ]
+    return exactly(found, wanted)
 
 
 def judge_each_output(trial: Trial) -> str:
@@ -67,7 +73,7 @@ def judge_each_output(trial: Trial) -> str:
     sums = [
         None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
     ]
-    return worst(sums, whole, trial.loose)
+    return worst(sums, whole, trial.loose, trial.noise)
 
 
 # --- how cotangents and inputs lie in memory ------------------------------------------------------
@@ -91,7 +97,7 @@ def judge_strided_cotangent(trial: Trial) -> str:
     wanted = run.gradients(u)
     other = trial.run(trial.cast(trial.wide))
     made = [_strided(trial, trial.backend.tensors.from_numpy(a.copy())) for a in u]
-    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose)
+    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose, trial.noise)
 
 
 def judge_broadcast_cotangent(trial: Trial) -> str:
@@ -104,7 +110,7 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
     other = trial.run(trial.cast(trial.wide))
     one = [trial.backend.tensors.from_numpy(np.full((1,) * a.ndim, 0.75, a.dtype)) for a in u]
     made = [xp.broadcast_to(x, a.shape) for x, a in zip(one, u, strict=True)]
-    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose)
+    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose, trial.noise)
 
 
 def judge_strided_input(trial: Trial) -> str:
@@ -113,10 +119,10 @@ def judge_strided_input(trial: Trial) -> str:
     floats = set(trial.floats)
     made = [_strided(trial, x) if n in floats else x for n, x in enumerate(tensors)]
     other = trial.run_on(made)
-    said = worst(other.arrays(), run.arrays(), trial.loose)
+    said = worst(other.arrays(), run.arrays(), trial.loose, trial.noise)
     if said:
         return f"the output differs: {said.replace('argument', 'output')}"
-    return worst(other.gradients(u), run.gradients(u), trial.loose)
+    return worst(other.gradients(u), run.gradients(u), trial.loose, trial.noise)
 
 
 # --- twice, and by whom ---------------------------------------------------------------------------

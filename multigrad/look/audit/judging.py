@@ -15,11 +15,12 @@ class NotApplicable(Exception):
     """A law says nothing about a case, for the reason that is its message."""
 
 
-def worst(found: Arrays, wanted: Arrays, loose: float) -> str:
+def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> str:
     """Return where two lists of gradients are furthest apart, "" where they agree.
 
     Args:
         loose: what may be between them, relative to the largest of a gradient.
+        noise: what may be between them besides, where large terms cancel.
     """
     for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
         if got is None or want is None:
@@ -32,7 +33,7 @@ def worst(found: Arrays, wanted: Arrays, loose: float) -> str:
             continue
         a, b = got.astype(np.float64), want.astype(np.float64)
         finite = np.abs(b[np.isfinite(b)])
-        allowed = loose * (finite.max(initial=0.0) + np.finfo(np.float64).tiny)
+        allowed = loose * (finite.max(initial=0.0) + np.finfo(np.float64).tiny) + noise
         same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
         if not same.all():
             error = np.where(same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))

@@ -43,7 +43,7 @@ def judge_batched(trial: Trial) -> str:
     wanted = [
         None if alone[0][n] is None else np.stack([each[n] for each in alone]) for n in trial.floats
     ]
-    return worst([singles[0].read(g) for g in found], wanted, trial.loose)
+    return worst([singles[0].read(g) for g in found], wanted, trial.loose, trial.noise)
 
 
 def _replaced(arrays: Arrays, places: Sequence[int], others: Arrays) -> Arrays:
@@ -68,4 +68,4 @@ def judge_compiled(trial: Trial) -> str:
         *(backend.tensors.from_numpy(np.array(a)) for a in trial.cast(trial.wide))
     )
     found = [run.read(each) for each in compiled]
-    return worst(found, [g for g in wanted if g is not None], trial.loose)
+    return worst(found, [g for g in wanted if g is not None], trial.loose, trial.noise)

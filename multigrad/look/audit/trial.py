@@ -18,7 +18,9 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import load_backend
 from ...functions.calls.arguments import flatten, owner_of
 from ...functions.function import Function
+from ...functions.proof.compare import eps_of
 from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
 from ...rules.in_force.activation import Activation
 from ...rules.in_force.vjp import vjp_leaves
@@ -119,6 +121,20 @@ class Trial:
         return max((LOOSE[dtype_name(y.dtype)] for y in run.outputs), default=LOOSE[self.wide])
 
     @functools.cached_property
+    def noise(self) -> float:
+        """What rounding leaves of a gradient whose terms cancel, in the widest dtype."""
+        names = {name for name, loose in LOOSE.items() if loose == self.loose}
+        return self.noise_in(names.pop())
+
+    def noise_in(self, dtype: str) -> float:
+        """What rounding leaves of a gradient whose terms cancel: some eps of an output over an
+        input.
+        """
+        results = largest_of(self.run(self.cast(self.wide)).arrays())
+        given = largest_of([self.given[n].astype(np.float64) for n in self.floats])
+        return 8 * eps_of(as_numpy_dtype(dtype)) * results / given if given else 0.0
+
+    @functools.cached_property
     def is_repeatable(self) -> bool:
         """Whether two calls give the same, as far as they run."""
         with self.quiet():
@@ -185,6 +201,12 @@ class Trial:
             drawn = np.random.default_rng((SEED, seed, n)).standard_normal(shape)
             made.append(as_float(np.asarray(drawn), dtype_name(y.dtype)))
         return made
+
+
+def largest_of(arrays: Arrays) -> float:
+    """Return the largest finite size in arrays."""
+    finite = (np.abs(a[np.isfinite(a)]) for a in arrays)
+    return max((float(np.max(a, initial=0.0)) for a in finite), default=0.0)
 
 
 def _is_float(y: Any) -> bool:

@@ -1,0 +1,21 @@
+"""No function of a framework itself is said to break a law; a sample of what
+`python -m tests.look.audit.audited` runs whole.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .audited import accused
+
+SHARES = {"torch": 0.1, "jax": 0.03, "tensorflow": 0.15}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "library", [pytest.param(name, marks=pytest.mark.needs(name)) for name in SHARES]
+)
+def test_no_function_of_a_framework_is_accused(library: str) -> None:
+    found = dict(accused(library, share=SHARES[library]))
+    assert len(found) >= 8
+    assert {name: findings for name, findings in found.items() if findings} == {}
