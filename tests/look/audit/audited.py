@@ -1,7 +1,7 @@
 """The frameworks' own functions, held against the laws of an audit: none may be accused.
 
-The names and how each is called come from the tables of the dialects. `python -m tests.look.audit.audited
-torch` audits all of them; the tests take a few.
+The names and how each is called come from the tables of the dialects.
+`python -m tests.look.audit.audited torch` audits all of them; the tests take a few.
 """
 
 from __future__ import annotations
