@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 
 from multigrad.capture.code.table import find_dialect
 
@@ -25,7 +26,7 @@ def compute_at_once() -> AbstractContextManager[Any]:
 
 
 def number(x: Any) -> float:
-    return float(keras.ops.convert_to_numpy(x).reshape(-1)[0])
+    return float(np.ravel(keras.ops.convert_to_numpy(x))[0])
 
 
 @functools.cache
@@ -86,7 +87,7 @@ def stacks_vectors() -> bool:
     """Whether `vstack` takes vectors for rows; on TensorFlow it puts one after the other."""
     with compute_at_once():
         vectors = [keras.ops.ones((2,)), keras.ops.ones((2,))]
-        return len(keras.ops.vstack(vectors).shape) == 2
+        return np.ndim(keras.ops.convert_to_numpy(keras.ops.vstack(vectors))) == 2
 
 
 @functools.cache
