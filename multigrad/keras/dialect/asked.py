@@ -25,8 +25,12 @@ def compute_at_once() -> AbstractContextManager[Any]:
     return nullcontext() if own is None or own.at_once is None else own.at_once()
 
 
+def array(x: Any) -> Any:
+    return keras.ops.convert_to_numpy(x)
+
+
 def number(x: Any) -> float:
-    return float(np.ravel(keras.ops.convert_to_numpy(x))[0])
+    return float(np.ravel(array(x))[0])
 
 
 @functools.cache
@@ -87,7 +91,7 @@ def stacks_vectors() -> bool:
     """Whether `vstack` takes vectors for rows; on TensorFlow it puts one after the other."""
     with compute_at_once():
         vectors = [keras.ops.ones((2,)), keras.ops.ones((2,))]
-        return np.ndim(keras.ops.convert_to_numpy(keras.ops.vstack(vectors))) == 2
+        return np.ndim(array(keras.ops.vstack(vectors))) == 2
 
 
 @functools.cache
