@@ -157,7 +157,7 @@ xg.attribution.epsilom  # wrong
 xg.optax.apply_rle  # wrong
 xg.hook.attach_hooks  # wrong
 xg.functional.vpj  # wrong
-xg.testing.assert_gradient  # wrong
+xg.testing.assert_gradint  # wrong
 xg.transforms.triangluar  # wrong
 xg.wrappers.Activatoin  # wrong
 xg.keras.Aneal  # wrong
