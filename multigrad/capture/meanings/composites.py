@@ -79,9 +79,8 @@ def allclose(
     return xp.all(isclose(x1, x2, rtol, atol, equal_nan))
 
 
-def logaddexp2(x1: Tensor, x2: Tensor) -> Tensor:
-    """log2(2^x1 + 2^x2)."""
-    scale = math.log(2)
+def logaddexp2(x1: Tensor, x2: Tensor, scale: float = math.log(2)) -> Tensor:
+    """log2(2^x1 + 2^x2), by the logarithm of 2 that a library takes."""
     sum_ = xp.logaddexp(xp.multiply(x1, scale), xp.multiply(x2, scale))
     return xp.divide(sum_, scale)
 

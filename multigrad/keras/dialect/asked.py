@@ -79,6 +79,14 @@ def log_of_2() -> float:
 
 
 @functools.cache
+def log_of_2_in_sums() -> float:
+    """The number that `logaddexp2` divides by: on TensorFlow one of float32, in float64 too."""
+    with compute_at_once():
+        nothing = keras.ops.zeros((1,), "float64")
+        return math.log(2) / number(keras.ops.logaddexp2(nothing, nothing))
+
+
+@functools.cache
 def multiplies_in_floats() -> bool:
     """Whether `matmul` rounds integers to floats: on TensorFlow."""
     with compute_at_once():

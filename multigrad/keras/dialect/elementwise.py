@@ -25,7 +25,7 @@ from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from .asked import floors_quotients, takes_lower_limit
+from .asked import floors_quotients, log_of_2_in_sums, takes_lower_limit
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -165,6 +165,10 @@ def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
     return xp.clip(x, x_min, x_max)
 
 
+def logaddexp2(x1: Any, x2: Any) -> Tensor:
+    return composites.logaddexp2(x1, x2, log_of_2_in_sums())
+
+
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if alpha == 0:
         raise TypeError("celu with alpha=0, which each backend of Keras divides by in its own way")
@@ -257,11 +261,10 @@ NAMED: dict[Any, Handler] = {
     **Library(keras.activations).called(SHARED),
     **KERAS.called(
         {
-            composites: "logaddexp2",
             numpy_dialect: "heaviside; round_: round; select",
             __name__: """
-                divide_no_nan; floor_divide; fmax; fmin; logical_and; logical_or; logical_xor;
-                clip; maximum; minimum
+                divide_no_nan; floor_divide; fmax; fmin; logaddexp2; logical_and; logical_or;
+                logical_xor; clip; maximum; minimum
             """,
             xp: """
                 add; subtract; multiply; divide: divide true_divide; pow: power; remainder: mod;
