@@ -14,6 +14,7 @@ from multigrad.errors import MultigradError
 from multigrad.look.convert import brief
 
 CALM = 5.0  # seconds in which a process that was told to end does
+START = 600.0  # seconds for what each process does first, such as to import a framework
 
 
 class Lost(MultigradError):
@@ -29,6 +30,7 @@ class Apart:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
+        self.first: tuple[Any, ...] | None = None  # a function and its arguments, of each process
         self._process: Any = None
         self._ours: Any = None
 
@@ -47,11 +49,16 @@ class Apart:
         """
         if self._process is None:
             self._start()
+            if self.first is not None:
+                self._ask(*self.first, limit=START)
+        return self._ask(function, *args, limit=self.limit)
+
+    def _ask(self, function: Callable[..., Any], *args: Any, limit: float) -> Any:
         try:
             self._ours.send((function, args))
-            if not self._ours.poll(self.limit):
+            if not self._ours.poll(limit):
                 self._end()
-                raise Lost(f"it does not end within {self.limit:g} s")
+                raise Lost(f"it does not end within {limit:g} s")
             is_returned, answer = self._ours.recv()
         except (EOFError, ConnectionError):
             raise Lost(f"it ends its process: {self._end()}") from None

@@ -111,7 +111,8 @@ def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | No
 
 def _names(process: Apart, targets: Sequence[str], say: Print) -> Iterator[str]:
     for target in targets:
-        names, unimported = process.call(find_targets, target)
+        process.first = (find_targets, target)  # to import it takes none of an audit's time
+        names, unimported = process.call(*process.first)
         if not names:
             say(f"{target} defines no custom gradients")
         for name, reason in unimported.items():
