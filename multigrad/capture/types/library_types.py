@@ -150,9 +150,9 @@ class LibraryTypes:
                 return result
         if calls_back(args, kwargs):
             return record(*args, **kwargs)
-        dialect = find_dialect(self.trace.dialect) if self.trace.types_of == CODE else None
-        if function is operator.floordiv and dialect is not None:
-            record = dialect.methods.get("__floordiv__", record)  # of integers by zero
+        if function is operator.floordiv and self.trace.types_of == CODE:  # of integers by zero
+            dialect = find_dialect(self.trace.dialect)
+            record = record if dialect is None else dialect.methods.get("__floordiv__", record)
         name = getattr(function, "__name__", "") or ""
         if NOT_ASKED.search(name):
             with self._within(None):

@@ -70,6 +70,7 @@ def isreal(x: Tensor) -> Tensor:
 
 
 def copy(x: Any) -> Tensor:
+    """The real part and the conjugate, too; a list is what it stacks to."""
     return xp.stack(x, 0) if isinstance(x, list | tuple) else copy_of(x)
 
 
@@ -152,12 +153,6 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
     return xp.full_like(x, fill_value, dtype)
 
 
-# --- activations ----------------------------------------------------------------------------------
-def real(x: Any) -> Tensor:
-    """The real part, and the conjugate; a list is what it stacks to."""
-    return copy_of(xp.stack(x) if isinstance(x, list | tuple) else x)
-
-
 def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
     """Of limits that cross the upper one is taken, on TensorFlow the lower one."""
     if takes_lower_limit() and (isinstance(x_min, Value) or isinstance(x_max, Value)):
@@ -169,6 +164,7 @@ def logaddexp2(x1: Any, x2: Any) -> Tensor:
     return composites.logaddexp2(x1, x2, log_of_2_in_sums())
 
 
+# --- activations ----------------------------------------------------------------------------------
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if alpha == 0:
         raise TypeError("celu with alpha=0, which each backend of Keras divides by in its own way")
@@ -226,7 +222,7 @@ UNARY: dict[str, Handler] = {
     **handlers(
         {
             composites: "isneginf; isposinf",
-            __name__: "copy; isreal; logical_not; real: real conj conjugate",
+            __name__: "copy: copy real conj conjugate; isreal; logical_not",
         }
     ),
     "deg2rad": of_angles(xp.deg2rad),

@@ -36,7 +36,7 @@ from . import (
     losses,
     parts,
 )
-from .asked import compute_at_once
+from .asked import at_once, compute_at_once
 from .types import TYPES
 
 Tensor = Any
@@ -90,18 +90,6 @@ def is_int_dtype(dtype: Any) -> bool:
 def as_keras_dtype(name: str) -> str:
     """Return Keras's own name of a dtype."""
     return name
-
-
-# --- arrays from a shape --------------------------------------------------------------------------
-def at_once(function: Handler) -> Handler:
-    """Return a function that computes at once."""
-
-    @functools.wraps(function)
-    def computed(*args: Any, **kwargs: Any) -> Any:
-        with compute_at_once():
-            return function(*args, **kwargs)
-
-    return computed
 
 
 # --- random numbers, from the key of the rule's application ---------------------------------------

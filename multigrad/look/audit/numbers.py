@@ -16,8 +16,8 @@ from .trial import LOOSE, Arrays, Trial, largest_of
 
 MOST_PLACES = 64  # whose differences are taken
 MOST_STEPS = 24  # that tell whether an output is flat
+TINY = 1e-6  # from here down a pole is near
 # float32's exp ends between 88 and 89, its cubes at 7e12.
-TINY = 1e-6
 FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
 
 
@@ -110,7 +110,7 @@ def _numeric(
 
 
 def _need_float64(trial: Trial) -> None:
-    if trial.loose != LOOSE["float64"]:
+    if trial.digits != "float64":
         raise NotApplicable("it does not compute in float64, in which differences are taken")
 
 
@@ -252,7 +252,7 @@ def judge_zeros(trial: Trial) -> str:
 
 def _has_kink(trial: Trial, arrays: Arrays) -> bool:
     """Return whether differences to both sides are not one slope, as far as they can be taken."""
-    if trial.loose != LOOSE["float64"]:
+    if trial.digits != "float64":
         return False
 
     def weigh(moved: Arrays) -> float:

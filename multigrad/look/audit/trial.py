@@ -113,18 +113,22 @@ class Trial:
         return "float64"
 
     @functools.cached_property
-    def loose(self) -> float:
-        """What may be between two of its gradients in the widest dtype: its own code may compute in
+    def digits(self) -> str:
+        """The dtype whose digits its results have in the widest dtype: its own code may compute in
         another one, as the dtypes of its outputs tell.
         """
-        run = self.run(self.cast(self.wide))
-        return max((LOOSE[dtype_name(y.dtype)] for y in run.outputs), default=LOOSE[self.wide])
+        names = [dtype_name(y.dtype) for y in self.run(self.cast(self.wide)).outputs]
+        return max(names, key=LOOSE.__getitem__, default=self.wide)
+
+    @property
+    def loose(self) -> float:
+        """What may be between two of its gradients in the widest dtype."""
+        return LOOSE[self.digits]
 
     @functools.cached_property
     def noise(self) -> float:
         """What rounding leaves of a gradient whose terms cancel, in the widest dtype."""
-        names = {name for name, loose in LOOSE.items() if loose == self.loose}
-        return self.noise_in(names.pop())
+        return self.noise_in(self.digits)
 
     def noise_in(self, dtype: str) -> float:
         """What rounding leaves of a gradient whose terms cancel: some eps of an output over an

@@ -28,6 +28,7 @@ from multigrad.rules.model.rule import Rule
 
 from .apart import Apart
 from .audit_pages import to_html, to_junit
+from .convert import SHAPE, guess_inputs
 from .inputs import SEED, draw, read_inputs
 from .named import find_in, import_named
 from .packages import find_custom_gradients
@@ -78,8 +79,7 @@ def audit_targets(
     is_stopped = False
     with Apart(asked.limit) as process:
         try:
-            names = _names(process, targets, echo if not as_json else _ignore)
-            for name in names:
+            for name in _names(process, targets, None if as_json else echo):
                 report = _audit(process, name, asked)
                 found.append((name, report))
                 echo(_as_line(name, report) if as_json else _as_text(name, report))
@@ -91,7 +91,9 @@ def audit_targets(
         junit.write_text(to_junit(found), encoding="utf-8")
     if html is not None:
         html.write_text(to_html(found), encoding="utf-8")
-    return STOPPED if is_stopped else int(not all(report.ok for _, report in found)) * FAILURE
+    if is_stopped:
+        return STOPPED
+    return 0 if all(report.ok for _, report in found) else FAILURE
 
 
 def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
@@ -109,14 +111,15 @@ def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | No
     return tuple(name for name in known if (not only or name in only) and name not in but)
 
 
-def _names(process: Apart, targets: Sequence[str], say: Print) -> Iterator[str]:
+def _names(process: Apart, targets: Sequence[str], say: Print | None) -> Iterator[str]:
     for target in targets:
         process.first = (find_targets, target)  # to import it takes none of an audit's time
         names, unimported = process.call(*process.first)
-        if not names:
-            say(f"{target} defines no custom gradients")
-        for name, reason in unimported.items():
-            say(f"{name} cannot be imported: {reason}")
+        if say is not None:
+            if not names:
+                say(f"{target} defines no custom gradients")
+            for name, reason in unimported.items():
+                say(f"{name} cannot be imported: {reason}")
         yield from names
 
 
@@ -193,8 +196,8 @@ def _import(name: str) -> types.ModuleType:
 NUMBERS = {"bool": True, "int": 2, "float": 0.5, "str": "mean"}
 INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "idx")
 LINES = ("bias", "gamma", "beta", "running_mean", "running_var")
-EACH = 6
-SHAPES = ((4, EACH), (EACH, EACH), (EACH,), (2, 4, EACH), (2, 3, 4, EACH))
+EACH = SHAPE[-1]
+SHAPES = (SHAPE, (EACH, EACH), (EACH,), (2, 4, EACH), (2, 3, 4, EACH))
 MOST_GUESSES = 40
 
 
@@ -208,26 +211,25 @@ def _inputs(fn: Any, words: Sequence[str], stated: Any) -> Iterable[Any]:
 
 
 def _guesses(fn: Any) -> Iterator[list[Any]]:
-    original = find_original(fn)
-    parameters = arguments_of(original)
-    if parameters is None:
-        parameters = [None]
+    parameters = arguments_of(find_original(fn)) or [None]
     for shape in SHAPES:
-        likely = [_likely(parameter, shape) for parameter in parameters]
+        generator = np.random.default_rng(SEED)
+        likely = [_likely(parameter, shape, generator) for parameter in parameters]
         yield likely
-        yield [_tensor(shape) for _ in parameters]
+        if shape == SHAPE:
+            yield guess_inputs(fn)
+        yield [draw(shape, "float32", generator) for _ in parameters]
         for number in (2, 0.5, None):  # what follows the first is often no tensor
             yield [likely[0], *(number for _ in likely[1:])]
 
 
-def _likely(parameter: Any, shape: tuple[int, ...]) -> Any:
+def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
     """Return a value by an argument's annotation, else by its name."""
     annotation = str(getattr(parameter, "annotation", ""))
     for word, number in NUMBERS.items():
         if f"'{word}'" in annotation or annotation == word:
             return number
     name = str(getattr(parameter, "name", ""))
-    generator = np.random.default_rng(SEED)
     if name in INTEGERS:
         return draw(shape[:1], "int64", generator)
     if name == "mask" or name.endswith("_mask"):
@@ -240,11 +242,7 @@ def _likely(parameter: Any, shape: tuple[int, ...]) -> Any:
         return draw(shape[-1:], "float32", generator)
     if name == "weight" and len(shape) > 1:
         return draw((EACH, EACH), "float32", generator)
-    return _tensor(shape)
-
-
-def _tensor(shape: tuple[int, ...]) -> Any:
-    return draw(shape, "float32", np.random.default_rng(SEED))
+    return draw(shape, "float32", generator)
 
 
 # --- printing -------------------------------------------------------------------------------------
@@ -265,7 +263,3 @@ def summarize(reports: Iterable[AuditReport]) -> str:
     lines = [f"{len(every)} audited: {kept} keep every law, {unrun} do not run"]
     lines += [f"  {law}: {count} {BROKEN}" for law, count in broken.most_common()]
     return "\n".join(lines)
-
-
-def _ignore(text: str) -> None:
-    pass
