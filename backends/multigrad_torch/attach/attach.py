@@ -224,22 +224,23 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
     """
     if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
         return as_number
-    dtype, kept = x.dtype, {}
+    dtype, kept, scalar_tensor = x.dtype, {}, torch.scalar_tensor
 
     def as_tensor(value: Any) -> Any:
         """Return a prepared number as a tensor without dimensions."""
+        if type(value) is float and -BIG < value < BIG and value not in literals:
+            # A third of the time that torch.tensor takes; it refuses what is beyond the dtype.
+            constant = scalar_tensor(value, dtype=dtype, device=CPU)
+            # A mode may have made something else of it.
+            return constant if type(constant) is Tensor else value
         if isinstance(value, Tensor):
             return value
         key = value or repr(value)  # -0.0 equals 0.0
         constant = kept.get(key)
         if constant is not None:
             return constant
-        if type(value) is float and -BIG < value < BIG:
-            # A third of the time that torch.tensor takes; it refuses what is beyond the dtype.
-            constant = torch.scalar_tensor(value, dtype=dtype, device=CPU)
-        else:
-            constant = torch.tensor(value, dtype=dtype, device=CPU)
-        if type(constant) is not Tensor:  # a mode made something else of it
+        constant = torch.tensor(value, dtype=dtype, device=CPU)
+        if type(constant) is not Tensor:
             return value
         if value in literals:
             kept[key] = constant

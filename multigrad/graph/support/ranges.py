@@ -90,6 +90,14 @@ class Range:
         """The names of the params that a value is compared with."""
         return frozenset(bound for _, bound in self.conditions if isinstance(bound, str))
 
+    @property
+    def inner(self) -> tuple[float, float]:
+        """Two numbers: what lies between is in the range, without a look at its conditions; NaN
+        where these say more than that.
+        """
+        says_more = self.others or any(compare is operator.ne for compare, _ in self.conditions)
+        return (math.nan, math.nan) if says_more else (self.low, self.high)
+
     def holds(self, value: Any, others: Mapping[str, Any] = NOTHING) -> bool:
         """Return whether a number is in the range; what is no number, or is not known, is."""
         if type(value) is not float:

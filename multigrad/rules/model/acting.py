@@ -115,7 +115,7 @@ class _Form:
         lookups: the names that were.
         in_force: the rule with the first numbers.
         places: where the numbers stand among its values; None: others are looked up anew.
-        known: the rule with numbers that were met, in force for all, by these.
+        known: the rule with numbers that were met twice, in force for all, by these.
         in_order: the places where the numbers are the values, as they come.
     """
 
@@ -123,7 +123,7 @@ class _Form:
     lookups: tuple[Lookup, ...]
     in_force: RuleInForce
     places: tuple[int, ...] | None
-    known: dict[tuple[float, ...], ActiveRules] = field(default_factory=dict)
+    known: dict[tuple[float, ...], ActiveRules | None] = field(default_factory=dict)
     in_order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -153,11 +153,11 @@ class _Form:
         in_force = first.with_values(ordered, token_of(specialization, ordered))
         active = ActiveRules(in_force, in_force, tokens_of(in_force, in_force))
         if not moves:
-            self.keep(numbers, active)
+            self.keep(numbers, active if numbers in self.known else None)
         return active
 
-    def keep(self, numbers: tuple[float, ...], active: ActiveRules) -> None:
-        """Remember the rule with numbers, which do not move."""
+    def keep(self, numbers: tuple[float, ...], active: ActiveRules | None) -> None:
+        """Remember the rule with numbers, which do not move; None: that they were met once."""
         if len(self.known) >= MOST_NUMBERS:
             self.known.clear()
         self.known[numbers] = active

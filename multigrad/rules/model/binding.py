@@ -53,6 +53,8 @@ def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> Boun
 
 def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
     """Return text that is equal for rules that do the same with equal values."""
+    if len(values) == 1 and type(values[0]) is float:  # each new number comes here
+        return f"{specialization.id}({values[0]!r})"
     words = [repr(v) if type(v) is float else value_token(v) for v in values]
     return f"{specialization.id}({','.join(words)})"
 

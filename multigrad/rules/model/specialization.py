@@ -75,12 +75,13 @@ class Specialization:
         self.id = code.id
         self._code = code
         self.in_range: tuple[Any, ...] = ()
-        # Those of the run-time params by position, where each number is in or out by itself.
-        self._ranges: list[tuple[int, Range]] | None = None
+        # Those of the run-time params by position, where each number is in or out by itself; between
+        # the two numbers it surely is in.
+        self._ranges: list[tuple[int, float, float, Range]] | None = None
         if not rule.parts and not any(allowed.others for allowed in rule.own_ranges.values()):
             places = enumerate(runtime)
             own = rule.own_ranges
-            self._ranges = [(i, own[name]) for i, name in places if name in own]
+            self._ranges = [(i, *own[name].inner, own[name]) for i, name in places if name in own]
 
     @property
     def entries(self) -> dict[Any, Any]:
@@ -198,8 +199,10 @@ class Specialization:
         if values == self.in_range:
             return
         fits = self._ranges is not None
-        for i, allowed in self._ranges or ():  # a loop: each new number comes here
-            fits = fits and allowed.holds(values[i])
+        for i, low, high, allowed in self._ranges or ():  # a loop: each new number comes here
+            value = values[i]
+            is_within = type(value) is float and low < value < high
+            fits = fits and (is_within or allowed.holds(value))
         if not fits:
             rule, given = self.open(self._given(values))
             # The parts of a series have defaults of their own; else all values are given.
