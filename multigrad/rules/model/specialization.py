@@ -75,8 +75,8 @@ class Specialization:
         self.id = code.id
         self._code = code
         self.in_range: tuple[Any, ...] = ()
-        # Those of the run-time params by position, where each number is in or out by itself; between
-        # the two numbers it surely is in.
+        # Those of the run-time params by position, where each number is in or out by itself;
+        # what is between the two numbers surely is in.
         self._ranges: list[tuple[int, float, float, Range]] | None = None
         if not rule.parts and not any(allowed.others for allowed in rule.own_ranges.values()):
             places = enumerate(runtime)
