@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anywhere
 
 COMMANDS = [
     "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
-    "plot",
+    "plot", "lock", "verify",
 ]  # fmt: skip
 needs_cli = pytest.mark.needs("typer", "rich")
 

@@ -30,6 +30,7 @@ MOST_DIGITS = 60
 MOST_CHARACTERS = 1 << 20  # of one string
 WIDTH = 100
 ROWS = ("nodes", "inputs", "params")  # their items stand on a line each
+ON_A_LINE = ({"dtype", "shape", "values"}, {"of", "value", "derivative"})  # of evidence
 TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]},]', re.DOTALL)
 
 
@@ -208,6 +209,8 @@ def _format(data: Data, indent: str, is_row: bool) -> str:
     line = json.dumps(data, ensure_ascii=False, allow_nan=False)
     is_container = isinstance(data, dict | list)
     if not is_container or not data or is_row or len(indent) + len(line) <= WIDTH:
+        return line
+    if isinstance(data, dict) and data.keys() in ON_A_LINE:
         return line
     inner = f"{indent}  "
     if isinstance(data, dict):

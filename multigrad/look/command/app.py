@@ -309,6 +309,56 @@ def audit(
     raise typer.Exit(code)
 
 
+@app.command(epilog="Example: multigrad lock triangular.json torch:clamp")
+def lock(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WHAT]...",
+            help="Saved files, module:name of rules or Functions, or functions of frameworks, as "
+            "torch:clamp or jax:numpy.clip; without one of these every function that has a probe.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file.")] = Path("gradients.lock"),
+    frameworks: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
+    ] = "",
+    python: Annotated[
+        str | None,
+        typer.Option(help="Ask the frameworks of this Python, which need not have multigrad."),
+    ] = None,
+) -> None:
+    """Write down what rules, Functions and the frameworks give, at kinks too: gradients.lock."""
+    from multigrad.look.command.lock import write_lock
+
+    with report_errors():
+        prepare_environment()
+        typer.echo(write_lock(what or (), out, split(frameworks), python))
+
+
+@app.command(epilog="Example: multigrad verify gradients.lock")
+def verify(
+    file: Annotated[
+        Path, typer.Argument(metavar="[FILE]", help="What multigrad lock wrote.")
+    ] = Path("gradients.lock"),
+    frameworks: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all that were locked if not given.")
+    ] = "",
+    python: Annotated[
+        str | None,
+        typer.Option(help="Ask the frameworks of this Python, which need not have multigrad."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
+    """Ask again what a lock holds, and name what changed."""
+    from multigrad.look.command.lock import verify_lock
+
+    with report_errors():
+        prepare_environment()
+        ok = verify_lock(file, split(frameworks), python, as_json=as_json, echo=typer.echo)
+    raise typer.Exit(0 if ok else FAILED)
+
+
 @app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")
 def demo(
     frameworks: Annotated[

@@ -22,6 +22,7 @@ from ...functions.function import Function, restore
 from ...functions.recipes.document import decode_function
 from ..model.rule import Rule
 from ..registry import resolve
+from .evidence import check_evidence, make_evidence
 
 __all__ = ["from_dict", "load", "save"]
 
@@ -31,6 +32,9 @@ Path = str | os.PathLike[str]
 
 def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) -> None:
     """Write a rule or a Function to a JSON file: all of it, or nothing.
+
+    The file carries evidence: the hash of its content, what its ops give at kinks, and inputs with
+    the results that NumPy's reference gives for them.
 
     Examples:
         >>> xg.save(xg.get("triangular").with_params(width=2.0), "triangular.json")
@@ -48,7 +52,9 @@ def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) 
         OSError: the file cannot be written.
     """
     obj = getattr(obj, "captured_form", obj)  # of what `override` returned
-    write_file(path, (obj if isinstance(obj, Function) else resolve(obj)).to_dict())
+    document = (obj if isinstance(obj, Function) else resolve(obj)).to_dict()
+    # Of what is loaded: the source may do more than its graph.
+    write_file(path, {**document, "evidence": make_evidence(from_dict(document), document)})
 
 
 def load(path: Path) -> Rule | Function[..., Any]:
@@ -83,7 +89,11 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
         FormatError: they are no document of this version, or damaged.
     """
     kind, fields = unseal(data, ("rule", "function"))
-    return decode_rule(Rule, fields) if kind == "rule" else restore(decode_function(fields))
+    evidence = fields.pop("evidence", None)
+    found = decode_rule(Rule, fields) if kind == "rule" else restore(decode_function(fields))
+    if evidence is not None:
+        check_evidence(evidence, data)
+    return found
 
 
 def function_of(data: Data) -> SavedRule:

@@ -1,0 +1,123 @@
+"""`multigrad lock` and `multigrad verify`: what is named by words is found, asked and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from multigrad.errors import MultigradError, suggest
+from multigrad.look.command.named import find
+from multigrad.look.lock.asking import FRAMEWORKS, ask
+from multigrad.look.lock.lockfile import Lock, format_lock, read_lock
+from multigrad.look.lock.objects import check_entries, make_entry, verify_objects
+from multigrad.look.lock.probes import Probe, find_probes, probes_of
+from multigrad.look.lock.runner import Refused, read_call
+from multigrad.look.lock.verify import Verification, verify_frameworks
+
+# By the word before the colon: how the paths of a framework's functions begin.
+BEGINS = {
+    "torch": "torch", "jax": "jax", "tensorflow": "tf", "tf": "tf", "keras": "keras",
+    "multigrad": "multigrad.xp", "numpy": "multigrad.xp",
+}  # fmt: skip
+
+
+def write_lock(
+    named: Sequence[str], out: Path, frameworks: Sequence[str], python: str | None
+) -> str:
+    """Write a lock, and return what is in it in a sentence.
+
+    Raises:
+        MultigradError: a word names nothing that can be locked.
+        OSError: a file cannot be read or written.
+    """
+    check_frameworks(frameworks)
+    lock = Lock()
+    asked: dict[str, Probe] = {}
+    for word in named:
+        if probes := function_probes(word):
+            asked |= probes
+        else:
+            lock.objects[word] = make_entry(word, None if word.endswith(".json") else find(word))
+    lock.probes = asked or find_probes(frameworks or FRAMEWORKS)
+    names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
+    lock.answers = ask(lock.probes, names, python)
+    if asked:
+        _refuse_unknown(lock)
+    out.write_text(format_lock(lock), encoding="utf-8")
+    there = {name: answer for name, answer in lock.answers.items() if not answer.absent}
+    count = sum(len(answer.outcomes) for answer in there.values())
+    held = [f"{name} {answer.version}" for name, answer in there.items()]
+    words = "rule or Function" if len(lock.objects) == 1 else "rules and Functions"
+    objects = f"{len(lock.objects)} {words}, " if lock.objects else ""
+    return f"{out}: {objects}{count} probes of {', '.join(held) or 'no framework'}"
+
+
+def check_frameworks(names: Sequence[str]) -> None:
+    """Check that names are those of frameworks.
+
+    Raises:
+        MultigradError: one is not.
+    """
+    for name in names:
+        if name not in FRAMEWORKS:
+            known = ", ".join(FRAMEWORKS)
+            raise MultigradError(f"no framework {name!r}{suggest(name, FRAMEWORKS)} ({known})")
+
+
+def function_probes(word: str) -> dict[str, Probe]:
+    """Return the probes of a framework's function, as torch:clamp; none where it is no such word.
+
+    Raises:
+        MultigradError: no probe may call it.
+    """
+    framework, colon, name = word.partition(":")
+    if not colon or framework not in BEGINS:
+        return {}
+    probes = probes_of(f"{BEGINS[framework]}.{name}")
+    try:
+        for probe in probes.values():
+            read_call(probe.call)
+    except Refused as error:
+        raise MultigradError(f"{word}: {error}") from error
+    return probes
+
+
+def _refuse_unknown(lock: Lock) -> None:
+    """Check that the functions that were asked for are there.
+
+    Raises:
+        MultigradError: one is not, or its framework is not.
+    """
+    for name, answer in lock.answers.items():
+        if answer.absent:
+            raise MultigradError(f"{name} cannot be asked: {answer.absent}")
+        for own, outcome in answer.outcomes.items():
+            if "missing" in outcome:
+                raise MultigradError(f"{name} has no {lock.probes[own].path}")
+
+
+def verify_lock(
+    path: Path,
+    frameworks: Sequence[str],
+    python: str | None,
+    *,
+    as_json: bool,
+    echo: Callable[[str], object],
+) -> bool:
+    """Print what differs from a lock, and return whether nothing does.
+
+    Raises:
+        MultigradError: the file is no lock.
+        OSError: it cannot be read.
+    """
+    check_frameworks(frameworks)
+    lock = read_lock(path)
+    check_entries(lock)
+    result: Verification = verify_frameworks(lock, python, frameworks)
+    if python is None:
+        verify_objects(lock, find, result)
+    elif lock.objects:
+        result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")
+    echo(json.dumps(result.to_dict(), indent=1) if as_json else str(result))
+    return result.ok

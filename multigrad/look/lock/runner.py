@@ -1,0 +1,320 @@
+"""Runs probes of a framework's conventions: this file alone, the framework, and nothing else.
+
+`python runner.py` reads `{"framework": name, "probes": {...}}` from its input and prints what
+each gives, so that a lock is verified under any Python, of 3.8 on, where multigrad is not
+installed. A probe is data: a call of public functions with tensors and literals, which is read, and
+not evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+Tensor = Any
+Probe = Any  # {"call": text, "inputs": {letter: hex floats}}
+Outcome = Any  # {"value", "derivative"}, or {"missing"}, or {"raises"}
+# The namespaces whose functions may be called, by the word with which a call begins.
+NAMESPACES = {
+    "torch": ("torch", "torch.linalg", "torch.special", "torch.nn.functional"),
+    "jax": (
+        "jax.numpy", "jax.numpy.linalg", "jax.nn", "jax.lax", "jax.scipy.special",
+    ),
+    "tensorflow": ("tf", "tf.math", "tf.nn", "tf.linalg"),
+    "keras": ("keras.ops", "keras.activations", "keras.losses"),
+    "multigrad": ("multigrad.xp",),
+}  # fmt: skip
+# What reads or writes files, or changes the library.
+REFUSED = re.compile(r"_.*|(load|save|set|from|import|compile|fork|seed|manual|py_|numpy_).*")
+WORD = re.compile(r"[A-Za-z_0-9]{1,20}")
+MOST_CALL = 300
+DTYPE = "float32"
+
+
+class Refused(Exception):
+    """A text is no call that a probe may make."""
+
+
+class Missing(Exception):
+    """The framework has no function of that name."""
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+def framework_of(call: str) -> str:
+    """Return the framework whose function a call names."""
+    first = call.partition(".")[0]
+    known = {spaces[0].partition(".")[0]: name for name, spaces in NAMESPACES.items()}
+    if first not in known:
+        raise Refused(f"{call[:60]!r} begins with none of {', '.join(known)}")
+    return known[first]
+
+
+def read_call(text: str) -> Any:
+    """Return a call as its tree, in which everything is legal; an index of its result too."""
+    if type(text) is not str or len(text) > MOST_CALL:
+        raise Refused(f"a call is a text of at most {MOST_CALL} characters")
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise Refused(f"{text[:60]!r} is no call") from None
+    _check(tree, framework_of(text))
+    inner = tree.value if isinstance(tree, ast.Subscript) else tree
+    if not isinstance(inner, ast.Call) or not any(map(_has_name, inner.args)):
+        raise Refused(f"{text[:60]!r} is no call with a tensor")
+    return tree
+
+
+def path_of(tree: Any) -> str:
+    """Return the dotted name that is called."""
+    parts: list[str] = []
+    while isinstance(tree, ast.Attribute):
+        parts.append(tree.attr)
+        tree = tree.value
+    if not isinstance(tree, ast.Name):
+        raise Refused("what is called is no dotted name")
+    return ".".join([tree.id, *reversed(parts)])
+
+
+def _has_name(tree: Any) -> bool:
+    return any(isinstance(node, ast.Name) and len(node.id) == 1 for node in ast.walk(tree))
+
+
+def _check(tree: Any, framework: str) -> None:
+    if isinstance(tree, ast.Subscript):
+        _check(tree.value, framework)
+        if type(_number(tree.slice)) is not int:
+            raise Refused("an index is an integer")
+    elif isinstance(tree, ast.Call):
+        space, _, name = path_of(tree.func).rpartition(".")
+        if space not in NAMESPACES[framework] or REFUSED.match(name):
+            raise Refused(f"{space}.{name} is none of the functions that a probe may call")
+        for each in tree.args:
+            _check(each, framework)
+        for keyword in tree.keywords:
+            if keyword.arg is None:
+                raise Refused("a call has no **")
+            _check(keyword.value, framework)
+    elif isinstance(tree, (ast.List, ast.Tuple)):
+        for each in tree.elts:
+            _check(each, framework)
+    elif isinstance(tree, ast.Name):
+        if len(tree.id) != 1:
+            raise Refused(f"{tree.id[:60]!r} is no input: they have one letter")
+    else:
+        value = _number(tree)
+        if isinstance(value, str) and not WORD.fullmatch(value):
+            raise Refused(f"{value[:60]!r} is no word that a function takes")
+
+
+def _number(tree: Any) -> Any:
+    try:
+        value = ast.literal_eval(getattr(tree, "value", tree) if _is_index(tree) else tree)
+    except (ValueError, TypeError):
+        raise Refused("an argument is an input, a literal or a call") from None
+    if not isinstance(value, (int, float, str, type(None))):
+        raise Refused("a literal is a number, a word, a bool or None")
+    return value
+
+
+def _is_index(tree: Any) -> bool:
+    return type(tree).__name__ == "Index"  # of Python 3.8
+
+
+def _make(tree: Any, module: Any, inputs: Mapping[str, Tensor]) -> Any:
+    """Return what a checked tree gives for these inputs."""
+    if isinstance(tree, ast.Subscript):
+        return _make(tree.value, module, inputs)[_number(tree.slice)]
+    if isinstance(tree, ast.Call):
+        args = [_make(each, module, inputs) for each in tree.args]
+        named = {str(k.arg): _make(k.value, module, inputs) for k in tree.keywords}
+        return _find(path_of(tree.func), module)(*args, **named)
+    if isinstance(tree, (ast.List, ast.Tuple)):
+        return [_make(each, module, inputs) for each in tree.elts]
+    return inputs[tree.id] if isinstance(tree, ast.Name) else _number(tree)
+
+
+def _find(path: str, module: Any) -> Callable[..., Any]:
+    found = module
+    for part in path.split(".")[1:]:
+        if not hasattr(found, part):
+            raise Missing(path)
+        found = getattr(found, part)
+    if isinstance(found, type) or not callable(found):
+        raise Refused(f"{path} is no function")
+    return found
+
+
+# --- frameworks ----------------------------------------------------------------------------------
+# How a function is differentiated in each: `(framework, function, inputs, pull)` gives its value,
+# and the derivatives by the cotangent that `pull` makes of its shape; None where there is none.
+
+
+def differentiate_torch(torch: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
+    given = [torch.tensor(each, dtype=torch.float32, requires_grad=True) for each in inputs]
+    value = f(*given)
+    if not value.requires_grad:
+        return value.detach().tolist(), None
+    cotangent = torch.tensor(pull(value.shape), dtype=value.dtype)
+    found = torch.autograd.grad(value, given, cotangent, allow_unused=True)
+    return value.tolist(), [None if each is None else each.tolist() for each in found]
+
+
+def differentiate_jax(jax: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
+    with jax.default_device(jax.devices("cpu")[0]):
+        given = [jax.numpy.asarray(each, dtype=DTYPE) for each in inputs]
+        value, back = jax.vjp(f, *given)
+        if not jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
+            return value.tolist(), None
+        found = back(jax.numpy.asarray(pull(value.shape), dtype=value.dtype))
+        return value.tolist(), [each.tolist() for each in found]
+
+
+def differentiate_tensorflow(tf: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
+    with tf.device("CPU"):
+        given = [tf.constant(each, dtype=DTYPE) for each in inputs]
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            value = f(*given)
+        if not value.dtype.is_floating:
+            return value.numpy().tolist(), None
+        cotangent = tf.constant(pull(tuple(value.shape)), dtype=value.dtype)
+        found = tape.gradient(value, given, output_gradients=cotangent)
+        found = [each if each is None else tf.convert_to_tensor(each) for each in found]
+        numbers = [each if each is None else each.numpy().tolist() for each in found]
+        return value.numpy().tolist(), numbers
+
+
+def differentiate_keras(keras: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
+    name = keras.backend.backend()
+    return DIFFERENTIATE[name](load(name), f, inputs, pull)
+
+
+def differentiate_multigrad(multigrad: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
+    np = importlib.import_module("numpy")
+    given = [np.asarray(each, DTYPE) for each in inputs]
+    with np.errstate(all="ignore"):
+        value, back = multigrad.vjp(f, *given)
+        if value.dtype.kind != "f":
+            return value.tolist(), None
+        found = back(np.asarray(pull(value.shape), value.dtype))
+    return value.tolist(), [each.tolist() for each in found]
+
+
+DIFFERENTIATE = {
+    "torch": differentiate_torch,
+    "jax": differentiate_jax,
+    "tensorflow": differentiate_tensorflow,
+    "keras": differentiate_keras,
+    "multigrad": differentiate_multigrad,
+}
+# What has to be imported; a call begins with the first of them.
+MODULES = {
+    "torch": ("torch",),
+    "jax": ("jax", "jax.numpy", "jax.scipy.special"),
+    "tensorflow": ("tensorflow",),
+    "keras": ("keras",),
+    "multigrad": ("multigrad",),
+}
+
+
+def load(framework: str) -> Any:
+    """Return a framework as a module."""
+    first, *_ = [importlib.import_module(name) for name in MODULES[framework]]
+    return first
+
+
+def version_of(framework: str, module: Any) -> str:
+    """Return a framework's version; Keras's with what it runs on."""
+    version = str(module.__version__).partition("+")[0]
+    return f"{version} on {module.backend.backend()}" if framework == "keras" else version
+
+
+# --- probes --------------------------------------------------------------------------------------
+
+
+def answer(framework: str, probes: Mapping[str, Probe]) -> Iterator[Mapping[str, Any]]:
+    """Yield the version of a framework, or why it is absent; then what each probe gives."""
+    try:
+        module = load(framework)
+    except Exception as error:
+        yield {"absent": f"{type(error).__name__}: {str(error)[:200]}"}
+        return
+    yield {"version": version_of(framework, module)}
+    for name in sorted(probes):
+        yield {"probe": name, "outcome": run_probe(framework, module, probes[name])}
+
+
+def run_probe(framework: str, module: Any, probe: Probe) -> Outcome:
+    """Return a call's value and the derivatives for its inputs, or why there are none."""
+    tree = read_call(probe["call"])
+    names = sorted(probe["inputs"])
+    inputs = [_nest(probe["inputs"][name]) for name in names]
+
+    def call(*given: Tensor) -> Tensor:
+        return _make(tree, module, dict(zip(names, given)))
+
+    try:
+        value, gradients = DIFFERENTIATE[framework](module, call, inputs, cotangent)
+    except Refused:
+        raise
+    except Missing:
+        return {"missing": True}
+    except Exception as error:
+        return {"raises": type(error).__name__}
+    pairs = zip(names, gradients or [None] * len(names))
+    return {
+        "value": as_hex(value),
+        "derivative": {name: None if each is None else as_hex(each) for name, each in pairs},
+    }
+
+
+def cotangent(shape: Sequence[int]) -> Any:
+    """Return 1, 2, 3 and so on in a shape, as nested lists."""
+    count = 1
+    for length in shape:
+        count *= length
+    numbers: Any = [float(i + 1) for i in range(count)]
+    for length in list(shape)[:0:-1]:
+        numbers = [numbers[i : i + length] for i in range(0, len(numbers), length)]
+    return numbers if shape else numbers[0]
+
+
+def _nest(data: Any) -> Any:
+    return [_nest(each) for each in data] if isinstance(data, list) else float.fromhex(data)
+
+
+def as_hex(value: Any) -> list[str]:
+    """Return all numbers of nested lists as hex floats, in one list."""
+    if isinstance(value, list):
+        return [each for item in value for each in as_hex(item)]
+    return [hex_of(float(value))]
+
+
+def hex_of(number: float) -> str:
+    """Return a float as C prints it by %a: 0x1.8p+0; nan, inf or -inf."""
+    return re.sub(r"\.?0*p", "p", number.hex())
+
+
+def main() -> None:
+    """Answer the question on the input, a line for each probe.
+
+    What frameworks print goes to the other stream.
+    """
+    out, sys.stdout = sys.stdout, sys.stderr
+    warnings.simplefilter("ignore")
+    asked = json.load(sys.stdin)
+    for line in answer(asked["framework"], asked["probes"]):
+        print(json.dumps(line, sort_keys=True), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder, whose files are no modules of their own
+    main()
