@@ -23,7 +23,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.look import exchanges
 from multigrad.look.described import Param, describe_all
 
-from . import attribution_docs, estimator_docs, same_curves, same_names
+from . import attribution_docs, conventions, estimator_docs, same_curves, same_names
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 from .rule_examples import at_points
@@ -405,7 +405,34 @@ def render_command() -> str:
     return page("The command", *command_docs.parts())
 
 
+def render_conventions() -> str:
+    """Return the page about what frameworks give at kinks."""
+    data = conventions.read()
+    releases = []
+    for name, each in data["frameworks"].items():
+        if len(each["versions"]) > 1:
+            header = ("call", "where", "what", *each["versions"])
+            releases.append(f"### {conventions.NAMES[name]}\n\n{each['probes']} probes.")
+            releases.append(table(header, conventions.differences(each)))
+    return page(
+        "What frameworks give at kinks",
+        "Where a function has no derivative, or more than one, each framework chooses, and some "
+        "releases choose anew. [`multigrad lock`](how_to/lock.md) writes down what yours choose.",
+        "## Side by side",
+        "The derivatives, for a cotangent of 1 (of several numbers: 1, 2, 3); for each argument "
+        "where there are two. *None*: the framework gives none.",
+        table(*conventions.beside(data)),
+        "## Release by release",
+        "All that differs between these releases among the probes of "
+        "`multigrad/look/lock/probes.txt`, in float32 on a CPU, in November 2026; *-*: there is no "
+        "such function. What differs of each function was seen again in code that was written by "
+        "hand, with the framework alone.",
+        *releases,
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "conventions.md": render_conventions,
     "ops.md": render_ops,
     "rules.md": render_rules,
     "estimators.md": render_estimators,

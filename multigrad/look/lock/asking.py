@@ -24,7 +24,7 @@ RUNNER = Path(__file__).with_name("runner.py")
 ENDS = "the end of its process"
 SECONDS = 600.0  # of all probes of a framework
 AT_ONCE = 2  # processes; each needs a core
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "JAX_PLATFORMS": "cpu"}
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
 
 @dataclass(slots=True)

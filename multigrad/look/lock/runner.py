@@ -164,7 +164,8 @@ def differentiate_torch(torch: Any, f: Any, inputs: Sequence[Any], pull: Any) ->
         return value.detach().tolist(), None
     cotangent = torch.tensor(pull(value.shape), dtype=value.dtype)
     found = torch.autograd.grad(value, given, cotangent, allow_unused=True)
-    return value.tolist(), [None if each is None else each.tolist() for each in found]
+    # A zero without memory, as that of sgn, has no list of its own.
+    return value.tolist(), [None if each is None else each.clone().tolist() for each in found]
 
 
 def differentiate_jax(jax: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
@@ -179,7 +180,8 @@ def differentiate_jax(jax: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any
 
 def differentiate_tensorflow(tf: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
     with tf.device("CPU"):
-        given = [tf.constant(each, dtype=DTYPE) for each in inputs]
+        # TensorFlow keeps constants of one number, and takes 0.0 and -0.0 for the same.
+        given = [tf.squeeze(tf.constant([each], dtype=DTYPE), 0) for each in inputs]
         with tf.GradientTape() as tape:
             tape.watch(given)
             value = f(*given)

@@ -133,7 +133,7 @@ class _Words:
         pairs = [("", locked["value"], now["value"])]
         pairs += [(x, was, now["derivative"].get(x)) for x, was in locked["derivative"].items()]
         for letter, was, is_now in pairs:
-            is_same, how = _compare(was, is_now)
+            is_same, how = compare(was, is_now)
             rounded[how] += bool(how)
             if not is_same:
                 what = f"{name}'s derivative" if letter else name
@@ -155,7 +155,7 @@ class _Words:
         full = f"{SHORT[space]}.{last}" if space in SHORT else probe.path
         if len({each.path for each in same}) < len(same):
             return full + probe.call[len(probe.path) :]
-        alone = len(same) == 1 and space not in SHORT and "[" not in probe.call
+        alone = len(same) == 1 and space not in SHORT
         return last if alone and self.framework == "torch" else full
 
 
@@ -163,7 +163,7 @@ def _ends(outcome: Outcome) -> str:
     return f"raises {outcome['raises']}" if "raises" in outcome else "runs"
 
 
-def _compare(was: Sequence[str] | None, now: Sequence[str] | None) -> tuple[bool, str]:
+def compare(was: Sequence[str] | None, now: Sequence[str] | None) -> tuple[bool, str]:
     """Return whether two results count as the same, and how they differ if so."""
     if was is None or now is None:
         return was is now, ""

@@ -18,6 +18,8 @@ from multigrad.look.lock.lockfile import Lock, format_lock, read_lock
 from multigrad.look.lock.probes import Probe, find_probes, probes_of, read_table
 from multigrad.look.lock.verify import Verification, compare_answers
 
+from ...versions.conventions import differences
+
 needs_cli = pytest.mark.needs("typer", "rich")
 CLAMP = Probe("torch.clamp(x, 0.0, 1.0)", "at its lower bound", {"x": "0x0p+0"})
 POW = Probe("torch.pow(x, y)", "at (0, 0)", {"x": "0x0p+0", "y": "0x0p+0"})
@@ -146,6 +148,15 @@ def test_a_framework_answers(framework: str) -> None:
     assert other["outcome"] == {"missing": True}
 
 
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_is_given_the_zero_that_is_meant() -> None:
+    call = "tf.sqrt(x)"
+    both = {sign: {"call": call, "inputs": {"x": f"{sign}0x0p+0"}} for sign in ("-", "")}
+    _, *answers = runner.answer("tensorflow", both)
+    values = {answer["probe"]: answer["outcome"]["value"] for answer in answers}
+    assert values == {"-": ["-0x0p+0"], "": ["0x0p+0"]}
+
+
 def test_a_call_that_ends_its_process_is_an_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -228,6 +239,23 @@ def test_what_is_not_installed_is_said() -> None:
     compare_answers(lock.probes, "torch", lock.answers["torch"], absent, result)
     assert result.ok
     assert "torch 2.13.0 was locked and is not to be had here" in result.remarks[0]
+
+
+def test_the_page_groups_the_places_where_releases_differ_alike() -> None:
+    rows = {
+        "torch.fmax(x, y) at (0, 0)": gives("0x0p+0", x="0x1p+0", y="0x0p+0"),
+        "torch.fmax(x, y) of equal operands": gives("0x0p+0", x="0x1p+0", y="0x0p+0"),
+        "torch.abs(x) at 0": gives("0x0p+0", x="0x0p+0"),
+        "torch.i0(x) at 0": {"missing": True},
+    }
+    half = gives("0x0p+0", x="0x1p-1", y="0x0p+0")
+    later = {n: half if "fmax" in n else gives("0x0p+0", x="0x0p+0") for n in rows}
+    found = list(differences([Answer("1", outcomes=rows), Answer("2", outcomes=later)]))
+    assert [(each["function"], each["what"], each["cells"]) for each in found] == [
+        ("torch.i0", "function", ["-", "there"]),
+        ("torch.fmax", "derivative for x", ["1", "0.5"]),
+    ]
+    assert found[1]["at"] == ["of equal operands", "at (0, 0)"]
 
 
 # --- files ---------------------------------------------------------------------------------------
