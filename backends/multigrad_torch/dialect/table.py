@@ -15,6 +15,7 @@ from multigrad.capture.code.names import named, reflected
 from multigrad.capture.code.outside import CHANGES, SWITCHES
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.meanings import composites, creation, extremes, places, reductions
+from multigrad.capture.meanings.matrices import norms
 from multigrad.capture.symbols.classes import is_instance
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.values import elementwise, methods
@@ -84,19 +85,6 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     return places.as_tensor(input, symbol)[index]
 
 
-def norm(
-    input: Tensor,
-    p: Any = "fro",
-    dim: Any = None,
-    keepdim: bool = False,
-    out: Any = None,
-    dtype: Any = None,
-) -> Tensor:
-    if out is not None or dtype is not None:
-        raise TypeError("norm with out or dtype")
-    return methods.norm(input, p, dim, keepdim)
-
-
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return xp.gelu(input, approximate == "tanh")
 
@@ -128,12 +116,6 @@ def sign(input: Tensor) -> Tensor:
     if elementwise.is_whole(input):
         return xp.sign(input)
     return xp.where(xp.isnan(input), 0.0, xp.sign(input))
-
-
-def normalize(
-    input: Tensor, p: Any = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
-) -> Tensor:
-    return input / xp.maximum(methods.norm(input, p, dim, True), eps)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -196,7 +178,8 @@ ALIASES: dict[Any, Any] = {
         {
             creation: "rand: rand_like; randn: randn_like",
             reductions: "sum; prod; mean; any; all; std; var",
-            methods: "clamp: clamp clip clamp_min clamp_max",
+            methods: "clamp: clamp clip clamp_min clamp_max; norm",
+            norms: "normalize: F.normalize",
             xp: """
                 expand_dims: unsqueeze; where: where masked_fill(mask=condition, value=a, input=b);
                 zeros_like: zeros_like empty_like; ones_like; full_like; size: numel; relu: relu
@@ -225,8 +208,7 @@ ALIASES: dict[Any, Any] = {
                 sub subtract
             """,
             __name__: """
-                F.dropout; F.gelu; F.normalize; F.softplus; heaviside; norm; sign: sign
-                sgn
+                F.dropout; F.gelu; F.softplus; heaviside; sign: sign sgn
             """,
         }
     ),

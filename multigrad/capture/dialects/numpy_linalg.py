@@ -9,8 +9,7 @@ import numpy as np
 
 from ...trace.xp import all as xp
 from ..code.binding import Library
-from ..meanings import norms
-from ..meanings.matrices import factors, linalg
+from ..meanings.matrices import factors, linalg, norms
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -59,9 +58,9 @@ def _as(function: Any, results: tuple[Tensor, ...]) -> Any:
 
 
 NAMED: dict[Any, str] = {
-    factors: "cond; matrix_norm; norm; svdvals",
+    factors: "svdvals",
     linalg: "cholesky",
-    norms: "vector_norm",
+    norms: "cond; matrix_norm; norm; vector_norm",
     xp: "det; inv; solve",
 }
 OWN = {__name__: "eigh; eigvalsh; pinv; qr; slogdet; svd"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.capture.meanings.matrices import factors, linalg
+from multigrad.capture.meanings.matrices import factors, linalg, norms
 from multigrad.trace.xp import all as xp
 
 from .elementwise import KERAS
@@ -42,8 +42,8 @@ OPS: dict[str, Handler] = {
 }
 NAMED = KERAS.called(
     {
-        factors: "norm",
         linalg: "cholesky; cholesky_inverse",
+        norms: "norm",
         xp: "det; inv; logabsdet: logdet; slogdet",
     }
 )

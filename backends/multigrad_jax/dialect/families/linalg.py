@@ -10,8 +10,8 @@ from jax.scipy import linalg as jsp
 
 from multigrad.capture.code.binding import Library
 from multigrad.capture.dialects import numpy_linalg
-from multigrad.capture.meanings import norms, parts
-from multigrad.capture.meanings.matrices import factors, linalg, scipy
+from multigrad.capture.meanings import parts
+from multigrad.capture.meanings.matrices import factors, linalg, norms, scipy
 from multigrad.capture.values.elementwise import is_whole
 from multigrad.graph.ir.types import INT32
 from multigrad.trace.xp import all as xp

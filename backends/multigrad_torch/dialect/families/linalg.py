@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from multigrad.capture.code.names import handlers
-from multigrad.capture.meanings import diagonals, norms, parts
-from multigrad.capture.meanings.matrices import factors, linalg
+from multigrad.capture.meanings import diagonals, parts
+from multigrad.capture.meanings.matrices import factors, linalg, norms
 from multigrad.graph.ir.types import T
 from multigrad.trace.answers import note_assertion
 from multigrad.trace.trace import Value
@@ -174,29 +174,6 @@ def linalg_slogdet(A: Tensor) -> Any:
     return TYPES.linalg_slogdet(xp.slogdet(A))
 
 
-# --- norms ---------------------------------------------------------------------------------------
-def norm(
-    input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
-    return factors.norm(_converted(input, dtype), ord, dim, keepdim)
-
-
-def vector_norm(
-    x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
-    return norms.vector_norm(_converted(x, dtype), ord, dim, keepdim)
-
-
-def matrix_norm(
-    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
-    return factors.matrix_norm(_converted(A, dtype), ord, dim, keepdim)
-
-
-def _converted(x: Tensor, dtype: Any) -> Tensor:
-    return x if dtype is None else xp.cast(x, dtype)
-
-
 # Under one name in torch and among its tensors' methods: what means the same, and what does not.
 NAMED: dict[Any, str] = {
     linalg: "cholesky; cholesky_inverse; cholesky_solve; logdet",
@@ -211,8 +188,8 @@ LINALG: dict[str, Callable[..., Any]] = {
         {
             __name__: """
                 cholesky_ex; solve; solve_ex; solve_triangular; inv_ex; pinv; linalg_slogdet:
-                slogdet; norm; vector_norm; matrix_norm; lu_factor; lu_factor_ex; lu;
-                linalg_lu_solve: lu_solve; linalg_svd: svd; eigh; eigvalsh; linalg_qr: qr
+                slogdet; lu_factor; lu_factor_ex; lu; linalg_lu_solve: lu_solve; linalg_svd: svd;
+                eigh; eigvalsh; linalg_qr: qr
             """,
         }
     ),
@@ -230,8 +207,12 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.called(NAMED),
     **TORCH.called(
         {
-            factors: "svdvals: linalg.svdvals; cond: linalg.cond",
+            factors: "svdvals: linalg.svdvals",
             linalg: "cholesky: linalg.cholesky",
+            norms: """
+                cond: linalg.cond; matrix_norm: linalg.matrix_norm; norm: linalg.norm; vector_norm:
+                linalg.vector_norm
+            """,
             xp: "det: linalg.det; inv: linalg.inv",
         }
     ),

@@ -13,7 +13,6 @@ import numpy as np
 from ....graph.ir.types import INT32, T
 from ....trace.xp import all as xp
 from ....trace.xp import transposes
-from .. import norms
 from ..parts import length, rank, shape_of
 
 Tensor = Any
@@ -93,36 +92,6 @@ def svd(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
 
 def svdvals(x: Tensor) -> Tensor:
     return xp.svd(x)[1]
-
-
-def matrix_norm(x: Tensor, ord: Any, axes: Any = (-2, -1), keepdims: bool = False) -> Tensor:
-    """Of order 2, -2 and "nuc" by singular values, of others as `norms` has them."""
-    if ord not in (2, -2, "nuc"):
-        return norms.matrix_norm(x, ord, axes, keepdims)
-    axes = tuple(axis % rank(x) for axis in axes)
-    values = svdvals(xp.moveaxis(x, axes, (-2, -1)))
-    reduce = xp.sum if ord == "nuc" else xp.max if ord == 2 else xp.min
-    result = reduce(values, -1)
-    for axis in sorted(axes) if keepdims else ():
-        result = xp.expand_dims(result, axis)
-    return result
-
-
-def norm(x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """NumPy's, of any order of matrices."""
-    axes = tuple(range(rank(x))) if axis is None else axis
-    if ord in (2, -2, "nuc") and not isinstance(axes, int) and len(axes) == 2:
-        return matrix_norm(x, ord, axes, keepdims)
-    return norms.norm(x, ord, axis, keepdims)
-
-
-def cond(x: Tensor, ord: Any = None) -> Tensor:
-    """How much a system may enlarge an error."""
-    if ord in (None, 2, -2):
-        values = svdvals(x)
-        largest, smallest = values[..., 0], values[..., -1]
-        return smallest / largest if ord == -2 else largest / smallest
-    return matrix_norm(x, ord) * matrix_norm(xp.inv(x), ord)
 
 
 # --- eigenvalues ----------------------------------------------------------------------------------

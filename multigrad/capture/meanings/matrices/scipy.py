@@ -14,7 +14,7 @@ from ....trace.xp import all as xp
 from ...code.binding import Library
 from ...code.table import record_call
 from .. import parts
-from . import factors, linalg
+from . import factors, linalg, norms
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -96,8 +96,9 @@ def qr(a: Tensor, mode: str = "full", pivoting: bool = False) -> Any:
 
 
 NAMED: dict[Any, str] = {
-    factors: "lu_factor; norm; svdvals",
+    factors: "lu_factor; svdvals",
     linalg: "scipy_solve: solve",
+    norms: "norm",
     parts: "block_diag",
     __name__: """
         cho_factor; cho_solve; cholesky; eigh; eigvalsh; inv; lu; lu_solve; pinv; qr;
