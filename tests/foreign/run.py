@@ -13,13 +13,15 @@ import argparse
 import itertools
 import json
 import os
+import queue
 import re
 import selectors
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,14 +55,27 @@ class Row:
 Verdicts = dict[str, str]
 
 
-def read_cases(chosen: Sequence[str] = ()) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is done with each row: its name in `worker.py`, and what is said of a lost row."""
+
+    name: str
+    blame: Callable[[str], Verdicts]
+
+
+CONVERT = Task("convert", lambda reason: dict.fromkeys(BACKENDS, f"failed: {reason}"))
+
+
+def read_cases(chosen: Sequence[str] = (), files: Sequence[Path] = (CASES,)) -> list[Row]:
     """Return the rows of the packages and names that were chosen, all if none are."""
-    sections = tomllib.loads(CASES.read_text(encoding="utf-8"))
-    rows = [
-        Row(package, name, tuple(words.split(" ; ")) if words else ())
-        for package, names in sections.items()
-        for name, words in names.items()
-    ]
+    packages: dict[str, list[Row]] = {}
+    for file in files:
+        for package, names in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            packages.setdefault(package, []).extend(
+                Row(package, name, tuple(words.split(" ; ")) if words else ())
+                for name, words in names.items()
+            )
+    rows = [row for section in packages.values() for row in section]
     unknown = set(chosen) - {row.package for row in rows} - {row.name for row in rows}
     if unknown:
         raise SystemExit(f"no row or package is called {', '.join(sorted(unknown))}")
@@ -89,14 +104,24 @@ def write_expected(found: dict[str, Verdicts]) -> None:
 # --- running --------------------------------------------------------------------------------------
 
 
-def run_rows(rows: Sequence[Row], seconds: float) -> Iterator[tuple[Row, Verdicts]]:
-    """Yield the verdicts of rows, some of them in each process."""
-    for batch in split(rows):
+def run_rows(
+    rows: Sequence[Row], seconds: float, task: Task = CONVERT, processes: int = 1
+) -> Iterator[tuple[Row, Verdicts]]:
+    """Yield the verdicts of rows as they come, some rows in each process."""
+    answers: queue.SimpleQueue[tuple[Row, Verdicts]] = queue.SimpleQueue()
+
+    def work(batch: Sequence[Row]) -> None:
         left = list(batch)
         while left:
-            for row, verdicts in run_in_process(tuple(left), seconds):
+            for row, verdicts in run_in_process(tuple(left), seconds, task):
                 left.remove(row)
-                yield row, verdicts
+                answers.put((row, verdicts))
+
+    with ThreadPoolExecutor(processes) as pool:
+        for batch in split(rows):
+            pool.submit(work, batch)
+        for _ in rows:
+            yield answers.get()
 
 
 def split(rows: Sequence[Row]) -> Iterator[tuple[Row, ...]]:
@@ -106,9 +131,11 @@ def split(rows: Sequence[Row]) -> Iterator[tuple[Row, ...]]:
         yield from (left[i : i + AT_ONCE] for i in range(0, len(left), AT_ONCE))
 
 
-def run_in_process(rows: Sequence[Row], seconds: float) -> Iterator[tuple[Row, Verdicts]]:
+def run_in_process(
+    rows: Sequence[Row], seconds: float, task: Task
+) -> Iterator[tuple[Row, Verdicts]]:
     """Yield verdicts until the rows or the process end; the row that killed it is the last."""
-    command = [sys.executable, str(HERE / "worker.py")]
+    command = [sys.executable, str(HERE / "worker.py"), task.name]
     environment = {**os.environ, **QUIET, **ENVIRONMENT.get(rows[0].package, {})}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -118,17 +145,15 @@ def run_in_process(rows: Sequence[Row], seconds: float) -> Iterator[tuple[Row, V
             try:
                 process.stdin.write(json.dumps([row.name, row.words]) + "\n")
                 process.stdin.flush()
+                line = read_line(process, seconds)
             except BrokenPipeError:
-                yield row, dict.fromkeys(BACKENDS, "failed: the process died")
-                return
-            line = read_line(process, seconds)
+                line = ""
             if line is None:
                 process.kill()
-                yield row, dict.fromkeys(BACKENDS, f"failed: it takes longer than {seconds:.0f} s")
+                yield row, task.blame(f"it takes longer than {seconds:.0f} s")
                 return
             if not line:
-                code = process.wait()
-                yield row, dict.fromkeys(BACKENDS, f"failed: the process died with {code}")
+                yield row, task.blame(f"the process died with {process.wait()}")
                 return
             yield row, json.loads(line)
         process.stdin.close()

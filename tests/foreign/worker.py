@@ -13,7 +13,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # builders: cases_*.py
 COMPILED = ("jax", "tensorflow")
-KEPT: list[object] = []
+LIBRARIES: list[object] = []  # must live
 
 
 def mend_imports() -> None:
@@ -28,7 +28,7 @@ def mend_imports() -> None:
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    KEPT.append(library)
+    LIBRARIES.append(library)
     removed = jax._src.core.pytype_aval_mappings
     for module in (jax.core, jax.interpreters.xla):
         vars(module).setdefault("pytype_aval_mappings", removed)
@@ -64,17 +64,65 @@ def judge(name: str, words: list[str]) -> dict[str, str]:
     return {"kind": f"{report.home} {what}", **verdicts}
 
 
+def audit(name: str, words: list[str]) -> dict[str, str]:
+    """Return what came of each law, and of those that are not kept once it is converted."""
+    import multigrad as xg
+    from multigrad.backend.finding.discovery import load_backend
+    from multigrad.look.audit.audit import BROKEN, KEPT, REFUSED
+    from multigrad.look.command.audit import inputs_to_try
+    from multigrad.look.command.inputs import SEED, read_input
+    from multigrad.look.runs import as_array
+
+    try:
+        fn = find(name)
+    except Exception as error:
+        return {"problem": f"absent: {type(error).__name__}: {error}"[:300]}
+    generator = np.random.default_rng(SEED)
+    given = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
+    report, inputs = None, given
+    for inputs in [given] if words else inputs_to_try(fn):
+        report = xg.audit(fn, *inputs)
+        if not report.problem:
+            break
+    if report is None or report.problem:
+        return {"problem": "nobody knows its arguments" if report is None else report.problem}
+    found = {"home": report.home}
+    found |= {each.law: f"{each.state}: {each.reason}".rstrip(": ") for each in report.laws}
+    asked = [each.law for each in report.laws if each.state in (BROKEN, REFUSED)]
+    if asked:
+        make = load_backend(report.home).tensors.from_numpy
+        arrays = (as_array(each) for each in inputs)
+        tensors = [make(np.array(a)) if isinstance(a, np.ndarray) else a for a in arrays]
+        try:
+            converted = xg.audit(xg.convert(fn), *tensors, laws=asked)
+        except Exception:  # it is not converted
+            return found
+        kept = [each.law for each in converted.laws if each.state == KEPT]
+        found["mended"] = ", ".join(kept)
+    return found
+
+
+TASKS = {"convert": judge, "audit": audit}
+
+
 def main() -> None:
+    judge = TASKS[sys.argv[1]]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what packages print is no answer
     warnings.simplefilter("ignore")
     mend_imports()
+    if judge is audit:
+        import torch
+
+        # Inductor would translate C++ for each: what it changes is no law of a gradient.
+        torch.compiler.set_default_backend("aot_eager")
     for line in sys.stdin:
         name, words = json.loads(line)
         try:
             verdicts = judge(name, words)
         except Exception as error:
-            verdicts = {"numpy": f"failed: {type(error).__name__}: {error}"[:300]}
+            said = f"{type(error).__name__}: {error}"[:300]
+            verdicts = {"problem": said} if judge is audit else {"numpy": f"failed: {said}"}
         answers.write(json.dumps(verdicts) + "\n")
         answers.flush()
 

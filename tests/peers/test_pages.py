@@ -1,7 +1,4 @@
-"""The pages of the docs that need a package of this environment run and keep their promises.
-
-`docs/peers_faults.md` is run by test_faults.py: each section beside the version that it names.
-"""
+"""The pages of the docs that need a package of this environment run and keep their promises."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ pytestmark = pytest.mark.peers
     [
         pytest.param(page, id=page.name, marks=pytest.mark.needs(*sorted(needs(page))))
         for page in PAGES
-        if needs_peers(page) and page.name != "docs/peers_faults.md"
+        if needs_peers(page)
     ],
 )
 def test_a_page_runs_beside_the_packages_that_it_names(page: Page, tmp_path: Path) -> None:

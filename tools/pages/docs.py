@@ -23,7 +23,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.look import exchanges
 from multigrad.look.described import Param, describe_all
 
-from . import attribution_docs, conventions, estimator_docs, same_curves, same_names
+from . import attribution_docs, audits, conventions, estimator_docs, same_curves, same_names
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 from .rule_examples import at_points
@@ -343,6 +343,50 @@ def render_conversions() -> str:
     )
 
 
+# --- audits ---------------------------------------------------------------------------------------
+
+
+def render_audit() -> str:
+    """Return the page about published gradients held against laws."""
+    every = audits.read_audited()
+    rows, faults = [row for row in every if not row.problem], audits.read_faults()
+    packages = {row.package for row in rows} - {OF_USERS}
+    unrun = [(f"`{row.name}`", row.problem.replace("`", "'")) for row in every if row.problem]
+    shown = "\n\n".join(
+        f"### {fault.package} {fault.version}: {fault.file.partition('/')[2]}\n\n"
+        f"`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```"
+        for fault in faults
+    )
+    return page(
+        "Audit of published gradients",
+        f"{len(rows)} custom gradients of {len(packages)} packages, as they are published, each on "
+        f"its own framework, held against the [{len(audits.LAWS)} laws](laws.md) that "
+        "[`multigrad audit`](how_to/audit.md) asks. Packages are pinned; they stand in "
+        "`tests/foreign/requirements.txt` and `tests/foreign/requirements_audit.txt`, inputs in "
+        "`cases.toml` and `audit_cases.toml` beside them.",
+        bullets(audits.MEANINGS),
+        f"To see it again:\n\n```text\n{audits.STEPS}\n```",
+        "## By law\n\n"
+        + table(("law", *audits.STATES, "mended by conversion"), audits.by_law(rows)),
+        "## By package\n\nHow many gradients break a law or refuse one, how many of these laws "
+        "they keep once they are converted, and how many faults are written down below.\n\n"
+        + table(
+            ("package", "audited", "break", "refuse", "mended", "faults"),
+            audits.by_package(rows, faults),
+        ),
+        f"## Faults\n\n{len(faults)} faults, each as code that needs only the package and its "
+        "framework, and runs to its end while the fault is there; `tox -e audit` runs them all, "
+        "and says which a release has mended. A surrogate that means to differ is none, nor is a "
+        "limit that is documented, nor what raises an error that says so.",
+        shown,
+        "## What is broken, and what is meant\n\n"
+        + table(
+            ("what", "inputs", "law", "state", "what was seen", "mended"), audits.broken_rows(rows)
+        ),
+        *(["## What did not run\n\n" + table(("what", "why"), unrun)] if unrun else []),
+    )
+
+
 # --- attribution --------------------------------------------------------------------------------
 
 
@@ -442,6 +486,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,
     "conversions.md": render_conversions,
+    "audit.md": render_audit,
     "laws.md": render_laws,
     "reference/command.md": render_command,
 }

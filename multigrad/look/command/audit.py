@@ -159,7 +159,7 @@ def audit_named(what: str, asked: Asked) -> AuditReport:
     fn = find_in(holder, name)
     stated = vars(holder).get(INPUTS_IN_CODE, {}).get(name)
     report = AuditReport(what, "", (), "nobody knows its arguments")
-    for inputs in _inputs(fn, asked.words, stated):
+    for inputs in inputs_to_try(fn, asked.words, stated):
         report = audit(fn, *inputs, laws=asked.laws, surrogate=asked.surrogate)
         if not report.problem:
             return report
@@ -201,7 +201,7 @@ SHAPES = (SHAPE, (EACH, EACH), (EACH,), (2, 4, EACH), (2, 3, 4, EACH))
 MOST_GUESSES = 40
 
 
-def _inputs(fn: Any, words: Sequence[str], stated: Any) -> Iterable[Any]:
+def inputs_to_try(fn: Any, words: Sequence[str] = (), stated: Any = None) -> Iterable[Any]:
     """Return the inputs to try, the likeliest first."""
     if words:
         return [read_inputs(words)]

@@ -1,0 +1,19 @@
+# entmax==1.3, second derivative: that of `SparsemaxBisectLossFunction` is wrong without a word: p, which is saved, is a constant to autograd.
+import torch
+from entmax.losses import SparsemaxBisectLossFunction
+
+x = torch.tensor([[0.3, -0.2, 0.1]], dtype=torch.float64, requires_grad=True)
+target = torch.tensor([1])
+
+
+def gradient(x):
+    return torch.autograd.grad(
+        SparsemaxBisectLossFunction.apply(x, target, 50).pow(2).sum(), x, create_graph=True
+    )[0]
+
+
+(second,) = torch.autograd.grad(gradient(x)[0, 0], x)
+step = torch.zeros_like(x)
+step[0, 0] = 1e-5
+slope = (gradient(x + step)[0, 0] - gradient(x - step)[0, 0]) / 2e-5
+assert abs(second[0, 0] - slope) > 1e-2 * abs(slope)

@@ -1,0 +1,20 @@
+# gpytorch==1.15.2, second derivative: that of `RBFCovariance` by the lengthscale is wrong without a word: what is saved is a constant to autograd.
+import torch
+from gpytorch.functions import RBFCovariance
+
+x = torch.tensor([[0.7]], dtype=torch.float64, requires_grad=True)
+points = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(4, 3)
+squares = lambda a, b: (a[:, None] - b[None]).pow(2).sum(-1)
+
+
+def gradient(x):
+    return torch.autograd.grad(
+        RBFCovariance.apply(points, points, x, squares).pow(2).sum(), x, create_graph=True
+    )[0]
+
+
+(second,) = torch.autograd.grad(gradient(x)[0, 0], x)
+step = torch.zeros_like(x)
+step[0, 0] = 1e-5
+slope = (gradient(x + step)[0, 0] - gradient(x - step)[0, 0]) / 2e-5
+assert abs(second[0, 0] - slope) > 1e-2 * abs(slope)

@@ -1,0 +1,162 @@
+"""The page about published gradients held against laws, written from the committed table.
+
+The table stands in `tests/foreign/audited.toml`, what is no fault in `meant.toml`, faults as code
+in `faults/`; `tests/foreign/audit.py` holds the pinned packages to them. The page needs none.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from multigrad.look.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
+from multigrad.look.audit.laws import LAWS
+
+from .conversions import FOLDER, OF_USERS
+
+MEANT = "by design"
+HEADING = re.compile(r"# (?P<package>[\w.-]+)==(?P<version>[\w.]+), (?P<law>[\w ]+): (?P<said>.+)")
+STATES = (KEPT, BROKEN, MEANT, REFUSED, NOT_APPLICABLE)
+MEANINGS = {
+    BROKEN: "the numbers are other than the law says, without a word",
+    MEANT: "they are, and the author says so, or the name does: a straight-through estimator, a "
+    "clipped gradient, a drawn spike",
+    REFUSED: "the code, or the framework for it, raises an error: it is not offered",
+    "mended": "broken or refused, and kept by `xg.convert` of it, on the same framework",
+}  # fmt: skip
+STEPS = "tox -e audit  # all of it\ntox -e audit -- entmax  # one package\ntox -e audit -- --faults"
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """One row of the table.
+
+    Attributes:
+        laws: what came of each, "broken: reason" and the like.
+        mended: the laws that it keeps once it is converted.
+    """
+
+    package: str
+    name: str
+    inputs: str
+    problem: str
+    laws: Mapping[str, str]
+    mended: Sequence[str] = field(default=())
+
+    def state_of(self, law: str) -> str:
+        """Return what came of a law, without the reason; "" where it was not asked."""
+        return self.laws.get(law, "").partition(":")[0]
+
+    def count(self, state: str) -> int:
+        """Return how many laws have a state."""
+        return sum(self.state_of(law) == state for law in self.laws)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A reproducer: what its first line says, and its code."""
+
+    file: str
+    package: str
+    version: str
+    law: str
+    said: str
+    code: str
+
+
+def read_audited() -> list[Audited]:
+    """Return the committed table, in the order of the rows."""
+    known, meant = (_read(name) for name in ("audited.toml", "meant.toml"))
+    rows: dict[str, list[Audited]] = {}
+    for cases in ("cases.toml", "audit_cases.toml"):
+        for package, names in _read(cases).items():
+            own = rows.setdefault(package, [])
+            for name, inputs in names.items():
+                if name in known:
+                    own.append(_row(package, name, inputs, known[name], meant))
+    return [row for own in rows.values() for row in own]
+
+
+def _read(name: str) -> dict[str, dict[str, str]]:
+    return tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def _row(
+    package: str,
+    name: str,
+    inputs: str,
+    found: Mapping[str, str],
+    meant: Mapping[str, Mapping[str, str]],
+) -> Audited:
+    laws = {}
+    for law in LAWS:
+        for state in (KEPT, NOT_APPLICABLE):
+            if law.name in found.get(state, "").split(", "):
+                laws[law.name] = state
+        if law.name in found:
+            laws[law.name] = found[law.name]
+    own = {**meant.get(package, {}), **meant.get(name, {})}
+    for law_name, reason in own.items():
+        if laws.get(law_name, "").startswith(BROKEN):
+            laws[law_name] = f"{MEANT}: {reason}"
+    mended = [each for each in found.get("mended", "").split(", ") if each]
+    return Audited(package, name, inputs, found.get("problem", ""), laws, mended)
+
+
+def read_faults() -> list[Fault]:
+    """Return the reproducers, by package."""
+    faults = []
+    for path in sorted((FOLDER / "faults").glob("*/*.py")):
+        first, _, code = path.read_text(encoding="utf-8").partition("\n")
+        found = HEADING.fullmatch(first)
+        assert found is not None, f"{path} does not begin with '# package==version, law: sentence'"
+        faults.append(
+            Fault(f"{path.parent.name}/{path.stem}", **found.groupdict(), code=code.strip())
+        )
+    return sorted(faults, key=lambda fault: (fault.package.lower(), fault.file))
+
+
+def by_law(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
+    """Yield for each law how many keep it, break it and so on, and how many conversion mends."""
+    for law in LAWS:
+        counts = Counter(row.state_of(law.name) for row in rows)
+        open_ = counts[BROKEN] + counts[REFUSED]
+        mended = sum(
+            law.name in row.mended for row in rows if row.state_of(law.name) in (BROKEN, REFUSED)
+        )
+        counted = (str(counts[state] or "") for state in STATES)
+        yield f"`{law.name}`", *counted, f"{mended} of {open_}" if open_ else ""
+
+
+def by_package(rows: Sequence[Audited], faults: Sequence[Fault]) -> Iterator[tuple[str, ...]]:
+    """Yield for each package how many of its gradients break a law, and how many faults stand."""
+    counts = Counter(_word(fault.package) for fault in faults)
+    for package in dict.fromkeys(row.package for row in rows):
+        own = [row for row in rows if row.package == package]
+        broken = sum(row.count(BROKEN) > 0 for row in own)
+        refused = sum(row.count(REFUSED) > 0 for row in own)
+        mended = sum(len(row.mended) for row in own)
+        of = sum(row.count(BROKEN) + row.count(REFUSED) for row in own)
+        shown = "functions of users" if package == OF_USERS else package
+        yield (
+            shown, str(len(own)), str(broken or ""), str(refused or ""),
+            f"{mended} of {of}" if of else "", str(counts[_word(package)] or ""),
+        )  # fmt: skip
+
+
+def _word(package: str) -> str:
+    return package.lower().replace("-", "_")
+
+
+def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
+    """Yield each law that is broken or means to be, with what was seen and whether it is mended."""
+    for row in rows:
+        for law, said in row.laws.items():
+            state, _, reason = said.partition(": ")
+            if state in (BROKEN, MEANT):
+                mended = "yes" if law in row.mended else ""
+                text = reason.replace("`", "'")
+                yield f"`{row.name}`", f"`{row.inputs}`", f"`{law}`", state, text, mended
