@@ -27,8 +27,11 @@ ALL = "torch,jax,tensorflow"
 COMPILING = "--compiling=jax"
 CONFORMANCE = ("--pyargs", "multigrad.testing.conformance")
 OWN = {"jax": (COMPILING, "--require=flax,optax")}
-# In this order they begin; then the others.
-LONGEST = ("torch", "jax", "tensorflow", "several", "keras-tensorflow", "keras-jax", "keras-torch")
+# In this order they begin; then the others, of a minute each.
+LONGEST = (
+    *("torch", "jax", "several", "tensorflow", "keras-torch", "kernels-jax"),
+    *("keras-tensorflow", "keras-jax"),
+)
 # Thousands of small programs are compiled and run once: XLA optimizes none of them; and where the
 # numbers of single ops are not what is tested, it emits as it did before it fused.
 PLAIN_XLA = "--xla_backend_optimization_level=0"
