@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import multigrad as xg
 from multigrad.errors import MultigradError, suggest
-from multigrad.look.command.named import find
+from multigrad.look.command.audit import INPUTS_IN_CODE
+from multigrad.look.command.convert import guess_inputs
+from multigrad.look.command.named import find, import_named
 from multigrad.look.lock.asking import FRAMEWORKS, ask
 from multigrad.look.lock.lockfile import Lock, format_lock, read_lock
-from multigrad.look.lock.objects import check_entries, make_entry, verify_objects
+from multigrad.look.lock.objects import check_entries, is_file, make_entry, verify_objects
 from multigrad.look.lock.probes import Probe, find_probes, probes_of
 from multigrad.look.lock.runner import Refused, read_call
 from multigrad.look.lock.verify import Verification, verify_frameworks
+from multigrad.rules.registry import resolve
+from multigrad.rules.saving.files import from_dict
 
 # By the word before the colon: how the paths of a framework's functions begin.
 BEGINS = {
@@ -38,7 +45,7 @@ def write_lock(
         if probes := function_probes(word):
             asked |= probes
         else:
-            lock.objects[word] = make_entry(word, None if word.endswith(".json") else find(word))
+            lock.objects[word] = make_entry(word, None if is_file(word) else find_saved(word))
     lock.probes = asked or find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
     lock.answers = ask(lock.probes, names, python)
@@ -51,6 +58,28 @@ def write_lock(
     words = "rule or Function" if len(lock.objects) == 1 else "rules and Functions"
     objects = f"{len(lock.objects)} {words}, " if lock.objects else ""
     return f"{out}: {objects}{count} probes of {', '.join(held) or 'no framework'}"
+
+
+def find_saved(word: str) -> Any:
+    """Return the rule or Function that a word names; a custom gradient of a framework is converted,
+    and called once with inputs that its module states, or that are guessed.
+
+    Raises:
+        MultigradError: there is none, or it is not captured.
+    """
+    found = find(word)
+    if isinstance(getattr(found, "captured_form", found), xg.Function | xg.Rule):
+        return found
+    if not isinstance(found, type):
+        with contextlib.suppress(MultigradError):  # it is no rule
+            return from_dict(resolve(found).to_dict())
+    function = xg.convert(found)
+    module, _, name = word.rpartition(":")
+    stated: Any = vars(import_named(module)).get(INPUTS_IN_CODE, {}).get(name)
+    if stated is None:
+        stated = guess_inputs(found)
+    function(*(stated() if callable(stated) else stated))
+    return function
 
 
 def check_frameworks(names: Sequence[str]) -> None:
@@ -116,7 +145,7 @@ def verify_lock(
     check_entries(lock)
     result: Verification = verify_frameworks(lock, python, frameworks)
     if python is None:
-        verify_objects(lock, find, result)
+        verify_objects(lock, find_saved, result)
     elif lock.objects:
         result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")
     echo(json.dumps(result.to_dict(), indent=1) if as_json else str(result))

@@ -379,3 +379,28 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
     inputs = [float.fromhex(each) for each in vector["inputs"]["x"]["values"]]
     assert outputs == np.round(inputs).tolist()
     assert invoke("verify").exit_code == 0
+
+
+@needs_cli
+@pytest.mark.needs("torch")
+def test_a_custom_gradient_of_a_framework_is_converted_and_locked(
+    invoke: Any, tmp_path: Path
+) -> None:
+    source = (
+        "import torch\n"
+        "class Twice(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return 2 * x\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad_out): return 3 * grad_out\n"
+        "GRADIENT_INPUTS = {'Twice': [torch.ones(3)]}\n"
+    )
+    (tmp_path / "twice_of_mine.py").write_text(source)
+    done = invoke("lock", "twice_of_mine:Twice", "multigrad:sign")
+    assert done.exit_code == 0, done.output
+    (vector,) = read_lock(tmp_path / "gradients.lock").objects["twice_of_mine:Twice"]["vectors"]
+    cotangent, gradient = vector["cotangents"][0], vector["gradients"]["x"]
+    pairs = zip(cotangent["values"], gradient["values"], strict=True)
+    assert all(3 * float.fromhex(a) == float.fromhex(b) for a, b in pairs)
+    done = invoke("lock", "math:pi", "multigrad:sign")
+    assert done.exit_code == 2, done.output
