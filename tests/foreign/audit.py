@@ -94,11 +94,11 @@ def run_faults() -> int:
     """Run every reproducer; return how many do not show their fault."""
     paths = sorted(FAULTS.glob("*/*.py"))
     with ThreadPoolExecutor(PROCESSES) as pool:
-        answers = list(pool.map(run_fault, paths))
-    for path, said in zip(paths, answers, strict=True):
-        name = f"{path.parent.name}/{path.name}"
-        print(f"! {name}: the fault is gone: {said}" if said else f"  {name}")
-    gone = sum(map(bool, answers))
+        gone = 0
+        for path, said in zip(paths, pool.map(run_fault, paths), strict=True):
+            name = f"{path.parent.name}/{path.name}"
+            print(f"! {name}: the fault is gone: {said}" if said else f"  {name}", flush=True)
+            gone += bool(said)
     print(f"{len(paths)} faults, {gone} gone")
     return gone
 
