@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.support.namespace import namespace
+from ..look.vectors.document import vectors_of as vectors
 from .assertions import assert_gradient, assert_gradients, assert_parity
 
-__all__ = ["assert_gradient", "assert_gradients", "assert_parity"]
+__all__ = ["assert_gradient", "assert_gradients", "assert_parity", "vectors"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = namespace(__name__, __all__)

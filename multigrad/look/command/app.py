@@ -359,6 +359,25 @@ def verify(
     raise typer.Exit(0 if ok else FAILED)
 
 
+@app.command(epilog="Example: multigrad vectors triangular xp.softplus --dtype float32 --out -")
+def vectors(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Rules, and ops as xp.softplus; all if none."),
+    ] = None,
+    out: Annotated[str, typer.Option(help="The file; - prints.")] = "-",
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", help="float16, bfloat16, float32, float64; may be given again."),
+    ] = None,
+) -> None:
+    """Write inputs, cotangents and exact results as JSON, computed by mpmath and sympy."""
+    from multigrad.look.command.vectors import write_vectors
+
+    with report_errors():
+        write_vectors(names or (), dtype or (), out, typer.echo)
+
+
 @app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")
 def demo(
     frameworks: Annotated[

@@ -1,0 +1,93 @@
+"""Vectors: the witness's numbers are those of a formula by hand, and rules and ops keep to them."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+import multigrad.testing
+
+pytest.importorskip("mpmath")
+pytest.importorskip("sympy")
+from multigrad.look.vectors.cases import formula_of_or_none
+from multigrad.look.vectors.document import NoVectors, open_columns, vectors_of, write
+
+KEPT = Path(multigrad.testing.__file__).parent / "data" / "vectors.json"
+SKIPPED = {"convention", "subnormal", "overflow", "kink"}
+# A row of each kind of formula; the others were held against NumPy once, as the file is written.
+RULES = ("triangular", "rectangular", "guided", "clamp_with_grad", "q_pseudo_spike", "s2nn",
+         "clip_norm", "adaptive_clip", "magnitude_aware_sign", "optax.centralize", "spyx.arctan",
+         "braintools.gaussian_grad", "larq.ste_sign", "stop", "sign", "clip_value")  # fmt: skip
+
+
+def numbers(column: list[str]) -> Any:
+    return np.array([float.fromhex(word) for word in column])
+
+
+def test_every_rule_has_a_formula() -> None:
+    missing = [name for name in xg.rules() if formula_of_or_none(name) is None]
+    assert not [name for name in missing if xg.get(name).__module__.startswith("multigrad.")]
+
+
+def test_a_triangle_is_that_of_fractions_rounded_once() -> None:
+    (subject,) = open_columns(vectors_of("triangular", dtypes=["float64"]))["subjects"]
+    (cases,) = subject["sets"]
+    rows = zip(
+        *(numbers(c) for c in (cases["inputs"][0], cases["cotangents"], cases["gradients"][0])),
+        strict=True,
+    )
+    for x, g, found in rows:
+        if math.isfinite(x) and math.isfinite(g):
+            exact = Fraction(g) * max(Fraction(0), 1 - abs(Fraction(x)))
+            assert found == float(exact), x
+
+
+def test_a_document_says_what_it_is_and_reads_back() -> None:
+    document = vectors_of("triangular", "xp.relu", dtypes=["float16"])
+    again = json.loads(write(document))
+    assert again == document
+    assert (again["format"], again["version"]) == ("multigrad-vectors", 1)
+    assert again["conventions"]["relu"]["at 0"]["derivative"] == ["0x0p+0"]
+    relu = open_columns(again)["subjects"][1]["sets"][0]
+    assert all(relu["gradients"][0][i] == "0x0p+0" for i in relu["flags"]["kink"])
+
+
+def test_the_kept_file_has_all_and_a_sample_of_it_is_computed_again() -> None:
+    assert KEPT.stat().st_size < 5e6
+    kept = open_columns(json.loads(KEPT.read_text()))["subjects"]
+    rules = {each["name"]: each for each in kept if each["kind"] == "rule"}
+    assert len(rules) == 170
+    sample = ["gaussian", "swish_sign", "xp.silu", "xp.log1p", "xp.maximum"]
+    for again in open_columns(vectors_of(*sample, dtypes=["bfloat16"]))["subjects"]:
+        same = [s for s in kept if (s["name"], s["kind"]) == (again["name"], again["kind"])]
+        assert again["sets"] == [s for s in same[0]["sets"] if s["dtype"] == "bfloat16"]
+
+
+def test_what_has_no_formula_is_refused_by_name() -> None:
+    with pytest.raises(NoVectors, match="no rule and no elementwise op is named 'triangluar'"):
+        vectors_of("triangluar")
+    with pytest.raises(NoVectors, match="no dtype 'float8'"):
+        vectors_of("triangular", dtypes=["float8"])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_give_the_exact_numbers_within_the_design(rule: str) -> None:
+    (subject,) = open_columns(vectors_of(rule, dtypes=["float32"]))["subjects"]
+    for each in subject["sets"]:
+        shape = each.get("shape", [-1])
+        x, g = (numbers(c).astype(np.float32) for c in (each["inputs"][0], each["cotangents"]))
+        with np.errstate(all="ignore"):
+            found = xg.get(rule)(None, g.reshape(shape), x.reshape(shape)).ravel()
+            want = numbers(each["gradients"][0])
+            limit = 4 * 2.0**-23 * np.fmax(np.abs(g), np.abs(want)) + 2.0**-126
+            same = (found == want) | (np.isnan(found) & np.isnan(want))
+            wrong = ~(same | (np.abs(found - want) <= limit))
+        left_out = {i for flag in SKIPPED for i in each["flags"].get(flag, ())}
+        assert not [i for i in np.flatnonzero(wrong) if i not in left_out], rule
