@@ -168,13 +168,16 @@ def judge_interleaved(trial: Trial) -> str:
 
 
 def judge_threads(trial: Trial) -> str:
-    run, u = start(trial)
-    wanted = run.gradients(u)
+    run, _ = start(trial)
+    given = [trial.cotangents(run, seed=n) for n in range(THREADS)]
+    # Each has numbers of its own: of equal ones none would see another's.
+    wanted = [trial.run(trial.cast(trial.wide)).gradients(u) for u in given]
 
-    def work(_: int) -> str:
+    def work(n: int) -> str:
         with trial.quiet():
             for _ in range(TURNS):
-                said = exactly(trial.run(trial.cast(trial.wide)).gradients(u), wanted)
+                again = trial.run(trial.cast(trial.wide)).gradients(given[n])
+                said = exactly(again, wanted[n])
                 if said:
                     return said
         return ""

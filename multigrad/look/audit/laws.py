@@ -122,7 +122,7 @@ LAWS: tuple[Law[Trial, str], ...] = (
     ),
     Law(
         "far numbers",
-        "Where the derivative is finite at a far number, so is the gradient.",
+        "Where the derivative is finite at a far number, the gradient is it.",
         numbers.judge_far,
         reason="one large activation makes NaN of a training",
     ),

@@ -19,6 +19,7 @@ xp: Any = _xp
 MOST_PLACES = 64  # whose differences are taken
 MOST_STEPS = 24  # that tell whether an output is flat
 TINY = 1e-6  # from here down a pole is near
+NEAR_ENOUGH = 1e2  # up to here no wave fits into a step
 # float32's exp ends between 88 and 89, its cubes at 7e12.
 FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
 
@@ -234,7 +235,58 @@ def judge_far(trial: Trial) -> str:
             bad = fits & (np.isnan(got) if abs(number) < TINY else ~np.isfinite(got))
             if bad.any():
                 return f"argument {n} = {number:g}: {got[bad][0]}, expected {want[bad][0]:.6g}"
+        said = _differs_far(trial, number) if abs(number) > 1.0 else ""
+        if said:
+            return said
     return ""
+
+
+def _differs_far(trial: Trial, number: float) -> str:
+    """Compare the gradient near a far number with differences along one direction."""
+    arrays = list(trial.cast("float64"))
+    for n in trial.floats:  # no two alike, as at ties there is no derivative
+        steps = np.arange(arrays[n].size).reshape(arrays[n].shape)
+        arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + steps + 7.0 * n))
+    run = trial.run(arrays)
+    outputs = run.arrays()
+    # Neither all alike: what a softmax gives adds up to one.
+    u = [np.cos(np.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in outputs]
+    found = run.gradients(u)
+    for n in trial.floats:
+        got = found[n]
+        if got is None:
+            continue
+        way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
+
+        def moved(share: float, n: int = n, way: Any = way) -> float:
+            other = [a + (share - 1.0) * way if i == n else a for i, a in enumerate(arrays)]
+            there = trial.run(other).arrays()
+            return float(sum(np.sum(c * y) for c, y in zip(u, there, strict=True)))
+
+        slope, is_settled = differentiate(moved, 1.0)
+        if not is_settled or not abs(slope) < 1e37:
+            continue
+        along = float(np.sum(got * way))
+        if np.isnan(along) or np.isinf(along):
+            return f"argument {n} = {number:g}: {got[~np.isfinite(got)][0]}, expected a number"
+        if abs(number) > NEAR_ENOUGH:
+            continue
+        large = max(abs(slope), float(np.sum(np.abs(got * way))))
+        allowed = 1e-3 * large + 1e-7 * sum(float(np.sum(np.abs(y))) for y in outputs)
+        if abs(along - slope) > allowed and _is_derivative(trial):
+            return (
+                f"argument {n} = {number:g}: the gradient along one direction is "
+                f"{along / number:.6g}, expected {slope / number:.6g} by differences"
+            )
+    return ""
+
+
+def _is_derivative(trial: Trial) -> bool:
+    """Return whether the gradient is the derivative where it was called; else that is told."""
+    try:
+        return not judge_derivative(trial)
+    except NotApplicable:
+        return False
 
 
 def judge_zeros(trial: Trial) -> str:
