@@ -33,6 +33,7 @@ OWN_OBJECTS = frozenset({"ctx"})
 
 def may_act(*functions: Any) -> bool:
     """Return whether functions, or the user's helpers that they mention, may have side effects."""
+    # Without it: test_a_proof_repeats_no_warning_of_the_users_for_each_sample hears five.
     return any(map(_acts, codes_of(*functions)))
 
 

@@ -238,6 +238,17 @@ def test_what_may_have_side_effects_runs_once_for_a_proof(tmp_path: Path) -> Non
     assert log.read_text(encoding="utf-8").count("run") <= 1
 
 
+def test_a_proof_repeats_no_warning_of_the_users_for_each_sample() -> None:
+    def warning(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        warnings.warn("said by the rule", UserWarning, stacklevel=1)
+        return grad_out * 2.0
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        rule_of(warning)(None, ONES, X)
+    assert len(seen) == 2  # in the capture, and in its proof
+
+
 def test_the_loops_of_a_rule_are_proven_for_each_rank(proving: Callable[[str], None]) -> None:
     def per_axis(ctx: Any, grad_out: Any, tin: Any) -> Any:
         for axis in range(tin.ndim):
