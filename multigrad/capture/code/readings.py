@@ -76,6 +76,7 @@ def _reads_constants_only(function: types.FunctionType) -> bool:
     """Return whether all that a function takes from NumPy are numbers and classes: `np.pi`,
     `np.float32`.
     """
+    # Without it: test_numbers_of_numpys_beside_methods_are_no_decision_for_numpy is refused.
     taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
     for code in nested_codes(function.__code__):
         rows = list(dis.get_instructions(code))
