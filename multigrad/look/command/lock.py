@@ -78,7 +78,8 @@ def find_saved(word: str) -> Any:
     stated: Any = vars(import_named(module)).get(INPUTS_IN_CODE, {}).get(name)
     if stated is None:
         stated = guess_inputs(found)
-    function(*(stated() if callable(stated) else stated))
+    inputs: Any = stated() if callable(stated) else stated
+    function(*inputs)
     return function
 
 
