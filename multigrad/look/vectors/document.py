@@ -55,7 +55,7 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
             raise NoVectors(f"no dtype {name!r}; there are {', '.join(FORMATS)}")
     subjects = [_subject(each, dtypes) for each in objects or every_subject()]
     columns = _share(subjects)
-    ops = [s["name"] for s in subjects if s["kind"] == "op"]
+    ops: list[str] = [str(s["name"]) for s in subjects if s["kind"] == "op"]
     return {
         "format": FORMAT,
         "version": VERSION,
