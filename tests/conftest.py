@@ -74,7 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
     """Collect without the garbage collector, which then never looks at the tests themselves again:
-    they are most of what is in memory.
+    they are most of what is in memory. Then it looks seldom: each time it goes through all that the
+    frameworks have imported.
     """
     gc.disable()
     try:
@@ -82,6 +83,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_runtest_setup() -> None:
