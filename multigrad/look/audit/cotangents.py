@@ -168,16 +168,19 @@ def judge_interleaved(trial: Trial) -> str:
 
 
 def judge_threads(trial: Trial) -> str:
-    run, _ = start(trial)
-    given = [trial.cotangents(run, seed=n) for n in range(THREADS)]
-    # Each has numbers of its own: of equal ones none would see another's.
-    wanted = [trial.run(trial.cast(trial.wide)).gradients(u) for u in given]
+    """Each thread has numbers of its own, so that one of another thread's is seen."""
+    given = trial.cast(trial.wide)
+    floats = set(trial.floats)
+    each = [
+        [a * (1 - k / 8) if n in floats else a for n, a in enumerate(given)] for k in range(THREADS)
+    ]
+    u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
+    wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]
 
-    def work(n: int) -> str:
+    def work(k: int) -> str:
         with trial.quiet():
             for _ in range(TURNS):
-                again = trial.run(trial.cast(trial.wide)).gradients(given[n])
-                said = exactly(again, wanted[n])
+                said = exactly(trial.run(each[k]).gradients(u[k]), wanted[k])
                 if said:
                     return said
         return ""

@@ -133,6 +133,12 @@ LAWS: tuple[Law[Trial, str], ...] = (
         reason="signs of zero decide",
     ),
     Law(
+        "edges",
+        "At a number where code often decides, the gradient lies between the slopes to both sides.",
+        numbers.judge_edges,
+        reason="the branch of a clamp counts twice, or 0 / 0 is NaN",
+    ),
+    Law(
         "empty",
         "An empty batch has an empty gradient.",
         numbers.judge_empty,

@@ -20,6 +20,8 @@ MOST_PLACES = 64  # whose differences are taken
 MOST_STEPS = 24  # that tell whether an output is flat
 TINY = 1e-6  # from here down a pole is near
 NEAR_ENOUGH = 1e2  # up to here no wave fits into a step
+# Where codes often decide, and where float64's exp is infinite.
+EDGES = (0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0, 1000.0, -1000.0)
 # float32's exp ends between 88 and 89, its cubes at 7e12.
 FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
 
@@ -143,11 +145,93 @@ def judge_derivative(trial: Trial) -> str:
                     f"argument {n}{where} = {arrays[n][place]:.6g}: {given[place]:.9g}, expected "
                     f"{slope:.9g} by differences"
                 )
+    compared += _compare_beside(trial, wrong)
     if not compared:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     if wrong and (flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
     return wrong[0] if wrong else ""
+
+
+def _compare_beside(trial: Trial, wrong: list[str]) -> bool:
+    """Compare along one direction at other numbers, which what was kept of the first ones misses;
+    return whether there is a slope.
+    """
+    arrays = [a * 0.75 if n in trial.floats else a for n, a in enumerate(trial.cast("float64"))]
+    run = trial.run(arrays)
+    u = trial.cotangents(run, seed=1)
+    found = run.gradients(u)
+    ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
+
+    def weigh(step: float) -> float:
+        moved = [a + step * ways[n] if n in ways else a for n, a in enumerate(arrays)]
+        outputs = trial.run(moved).arrays()
+        return float(sum(np.sum(c * y) for c, y in zip(u, outputs, strict=True)))
+
+    slope, is_settled = differentiate(weigh, 0.0)
+    parts = [found[n] * way for n, way in ways.items() if found[n] is not None]
+    size = sum(float(np.sum(np.abs(part))) for part in parts)
+    got = sum(float(np.sum(part)) for part in parts)
+    if is_settled and not abs(got - slope) <= 1e-5 * max(abs(slope), size, 1e-3) + 1e-7:
+        wrong.append(
+            f"at 3/4 of the inputs, along one direction: {got:.9g}, expected {slope:.9g} by "
+            "differences"
+        )
+    return is_settled
+
+
+def judge_edges(trial: Trial) -> str:
+    """With one element at a number where codes decide, the gradient lies between the slopes to both
+    sides.
+    """
+    if trial.is_surrogate:
+        raise NotApplicable("it is a surrogate, which is meant to differ")
+    _need_float64(trial)
+    given, compared = trial.cast("float64"), 0
+    for n in trial.floats:
+        if not given[n].size:
+            continue
+        own = float(given[n].flat[0])
+        for number in (own, *EDGES):
+
+            def weigh(step: float, n: int = n, number: float = number) -> float:
+                moved = [a.copy() for a in given]
+                moved[n].flat[0] = number + step
+                return float(sum(np.sum(y) for y in trial.run(moved).arrays()))
+
+            sides = [_slope_to(weigh, side) for side in (-1.0, 1.0)]
+            low, high = min(sides), max(sides)
+            if not np.isfinite([low, high]).all():
+                continue
+            arrays = [a.copy() for a in given]
+            arrays[n].flat[0] = number
+            run = trial.run(arrays)
+            gradient = run.gradients([np.ones_like(a) for a in run.arrays()])[n]
+            got = 0.0 if gradient is None else float(gradient.flat[0])
+            compared += 1
+            if low == high == 0 and np.isfinite(got):
+                continue  # it is flat there, and may be a surrogate
+            noise = 1e-4 * (1 + max(abs(low), abs(high)))
+            if not low - noise <= got <= high + noise:
+                if number == own:
+                    raise NotApplicable("it is no derivative at other numbers either")
+                return (
+                    f"argument {n}'s first element = {number:g}: {got:.6g}, expected "
+                    f"{f'{low:.6g}' if high - low < noise else f'{low:.6g} to {high:.6g}'} by "
+                    "differences to both sides"
+                )
+    if not compared:
+        raise NotApplicable("it has no slopes there")
+    return ""
+
+
+def _slope_to(f: Callable[[float], float], side: float) -> float:
+    """Return the slope of f from 0 to one side, NaN where steps do not tell it."""
+    middle = f(0.0)
+    first, second, third = (side * (f(side * h) - middle) / h for h in (4e-5, 2e-5, 1e-5))
+    slope = 2 * third - second
+    is_settled = abs(slope - (2 * second - first)) <= 1e-5 * (1 + abs(slope) + abs(middle))
+    return slope if is_settled else float("nan")
 
 
 def _has_flat_output(trial: Trial) -> bool:

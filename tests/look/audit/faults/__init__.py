@@ -1,0 +1,1 @@
+"""Gradients with faults that were planted, and how many of them an audit finds."""
