@@ -21,7 +21,7 @@ from multigrad.look.vectors.document import NoVectors, open_columns, vectors_of,
 
 KEPT = Path(multigrad.testing.__file__).parent / "data" / "vectors.json"
 SKIPPED = {"convention", "subnormal", "overflow", "kink"}
-# A row of each kind of formula; the others were held against NumPy once, as the file is written.
+# One of each kind of formula.
 RULES = ("triangular", "rectangular", "guided", "clamp_with_grad", "q_pseudo_spike", "s2nn",
          "clip_norm", "adaptive_clip", "magnitude_aware_sign", "optax.centralize", "spyx.arctan",
          "braintools.gaussian_grad", "larq.ste_sign", "stop", "sign", "clip_value")  # fmt: skip
