@@ -14,7 +14,7 @@ from multigrad.look.command.audit import INPUTS_IN_CODE
 from multigrad.look.command.convert import guess_inputs
 from multigrad.look.command.named import find, import_named
 from multigrad.look.lock.asking import FRAMEWORKS, ask
-from multigrad.look.lock.lockfile import Lock, format_lock, read_lock
+from multigrad.look.lock.lockfile import LockFile, format_lock, read_lock
 from multigrad.look.lock.objects import check_entries, is_file, make_entry, verify_objects
 from multigrad.look.lock.probes import Probe, find_probes, probes_of
 from multigrad.look.lock.runner import Refused, read_call
@@ -39,7 +39,7 @@ def write_lock(
         OSError: a file cannot be read or written.
     """
     check_frameworks(frameworks)
-    lock = Lock()
+    lock = LockFile()
     asked: dict[str, Probe] = {}
     for word in named:
         if probes := function_probes(word):
@@ -113,7 +113,7 @@ def function_probes(word: str) -> dict[str, Probe]:
     return probes
 
 
-def _refuse_unknown(lock: Lock) -> None:
+def _refuse_unknown(lock: LockFile) -> None:
     """Check that the functions that were asked for are there.
 
     Raises:

@@ -30,7 +30,7 @@ MOST_NESTED = 6
 
 
 @dataclass(slots=True)
-class Lock:
+class LockFile:
     """What a file holds.
 
     Attributes:
@@ -70,7 +70,7 @@ class Lock:
 # --- to text -------------------------------------------------------------------------------------
 
 
-def format_lock(lock: Lock) -> str:
+def format_lock(lock: LockFile) -> str:
     """Return a lock's text: the same for the same lock."""
     return "\n".join(_lines(lock.to_dict(), "", "")) + "\n"
 
@@ -105,7 +105,7 @@ def _depth(data: Data) -> int:
 # --- from text -----------------------------------------------------------------------------------
 
 
-def read_lock(path: str | Path) -> Lock:
+def read_lock(path: str | Path) -> LockFile:
     """Return what a file holds.
 
     Raises:
@@ -127,12 +127,12 @@ def read_lock(path: str | Path) -> Lock:
         raise FormatError(f"{path}: {error}") from error
 
 
-def _decode(data: Data) -> Lock:
+def _decode(data: Data) -> LockFile:
     read_fields(data, "", FIELDS)
     said = data["hash"]
     if digest({name: data[name] for name in FIELDS if name != "hash"}) != said:
         fail("hash", "the lock is not as it was written: write it again, by multigrad lock")
-    lock = Lock(objects=_object(data["objects"], "objects"))
+    lock = LockFile(objects=_object(data["objects"], "objects"))
     for name, entry in lock.objects.items():
         _object(entry, f"objects.{name}")
     for framework, own in _object(data["frameworks"], "frameworks").items():

@@ -20,7 +20,7 @@ from ...rules.registry import resolve
 from ...rules.saving.evidence import conventions_of, make_evidence, read_evidence
 from ...rules.saving.files import from_dict, read_file
 from ...rules.saving.vectors import decode, run_vector
-from .lockfile import Lock
+from .lockfile import LockFile
 from .verify import Change, Verification, say
 
 Data = Any
@@ -52,7 +52,7 @@ def is_file(word: str) -> bool:
     return Path(word).suffix == ".json" or (":" not in word and Path(word).is_file())
 
 
-def check_entries(lock: Lock) -> None:
+def check_entries(lock: LockFile) -> None:
     """Check the entries of a lock.
 
     Raises:
@@ -62,7 +62,7 @@ def check_entries(lock: Lock) -> None:
         read_evidence({name: entry[name] for name in entry if name != "kind"}, f"objects.{word}")
 
 
-def verify_objects(lock: Lock, find: Callable[[str], Any], result: Verification) -> None:
+def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verification) -> None:
     """Add to a result what became of the rules and Functions of a lock."""
     installed = {row.name: row.version for row in backends() if row.installed}
     for word, locked in lock.objects.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .asking import Answer, Outcome, ask
-from .lockfile import Lock
+from .lockfile import LockFile
 from .probes import Probe
 
 CLOSE = 1e-5  # of float32 numbers, beside 1: what frameworks' roundings may differ by
@@ -61,7 +61,7 @@ class Verification:
 
 
 def verify_frameworks(
-    lock: Lock, python: str | None = None, only: Sequence[str] = ()
+    lock: LockFile, python: str | None = None, only: Sequence[str] = ()
 ) -> Verification:
     """Ask the probes of a lock again."""
     names = [name for name in lock.answers if not only or name in only]

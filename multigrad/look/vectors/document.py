@@ -38,7 +38,8 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
     """Return exact results of rules and ops as plain data, computed by mpmath and sympy.
 
     Examples:
-        >>> document = vectors_of("triangular", "xp.softplus", dtypes=["float32"])
+        >>> from multigrad.testing import vectors
+        >>> document = vectors("triangular", "xp.softplus", dtypes=["float32"])
         >>> [subject["name"] for subject in document["subjects"]]
         ['triangular', 'softplus']
 

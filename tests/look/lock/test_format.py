@@ -15,7 +15,7 @@ import pytest
 import multigrad as xg
 from multigrad.functions.documents import canonical
 from multigrad.look.lock.asking import Answer
-from multigrad.look.lock.lockfile import Lock, format_lock
+from multigrad.look.lock.lockfile import LockFile, format_lock
 from multigrad.look.lock.objects import make_entry
 from multigrad.look.lock.probes import Probe
 
@@ -40,7 +40,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     xg.save(soft, folder / "soft.json")
     probe = Probe("torch.abs(x)", "at 0", {"x": "0x0p+0"})
     outcome = {"value": ["0x0p+0"], "derivative": {"x": ["0x0p+0"]}}
-    lock = Lock({probe.name: probe}, {"torch": Answer("2.13.0", outcomes={probe.name: outcome})})
+    lock = LockFile(
+        {probe.name: probe}, {"torch": Answer("2.13.0", outcomes={probe.name: outcome})}
+    )
     lock.objects["triangular.json"] = make_entry(str(folder / "triangular.json"), None)
     (folder / "gradients.lock").write_text(format_lock(lock))
     return folder

@@ -14,7 +14,7 @@ from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents.canonical import digest
 from multigrad.look.lock import asking, runner
 from multigrad.look.lock.asking import Answer, ask
-from multigrad.look.lock.lockfile import Lock, format_lock, read_lock
+from multigrad.look.lock.lockfile import LockFile, format_lock, read_lock
 from multigrad.look.lock.probes import Probe, find_probes, probes_of, read_table
 from multigrad.look.lock.verify import Verification, compare_answers
 
@@ -42,9 +42,9 @@ def gives(value: str, **derivative: str | None) -> dict[str, Any]:
     return {"value": [value], "derivative": found}
 
 
-def lock_of(*rows: tuple[Probe, Any], version: str = "2.13.0") -> Lock:
+def lock_of(*rows: tuple[Probe, Any], version: str = "2.13.0") -> LockFile:
     answer = Answer(version, outcomes={probe.name: outcome for probe, outcome in rows})
-    return Lock({probe.name: probe for probe, _ in rows}, {"torch": answer})
+    return LockFile({probe.name: probe for probe, _ in rows}, {"torch": answer})
 
 
 def sentences(probe: Probe, before: Any, after: Any) -> list[str]:
