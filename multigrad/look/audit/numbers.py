@@ -12,6 +12,7 @@ from ...functions.proof.compare import eps_of, smallest_of
 from ...graph.ops.numerics import as_numpy_dtype
 from ..check import differentiate
 from ..subject import as_float
+from . import coarse
 from .judging import NotApplicable, start, worst
 from .trial import LOOSE, Arrays, Trial, largest_of
 
@@ -86,7 +87,7 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
 def _rounded(array: Any, eps: float) -> Any:
     """Return an array with a rounding on each element, up and down in turn."""
     turns = 1 - 2 * (np.arange(array.size) % 2)
-    return array * (1 + eps * turns.reshape(array.shape))
+    return (array * (1 + eps * turns.reshape(array.shape))).astype(array.dtype)
 
 
 def _crosses(narrow: Any, wide: Any) -> bool:
@@ -122,6 +123,8 @@ def _need_float64(trial: Trial) -> None:
 def judge_derivative(trial: Trial) -> str:
     if trial.is_surrogate:
         raise NotApplicable("it is a surrogate, which is meant to differ")
+    if trial.digits == "float32":
+        return coarse.judge_derivative(trial)
     _need_float64(trial)
     run, u = start(trial)
     arrays, found = trial.cast("float64"), run.gradients(u)
@@ -250,13 +253,14 @@ def _has_flat_output(trial: Trial) -> bool:
 
 def judge_second(trial: Trial) -> str:
     """Compare the gradient's own gradient with differences of the gradient."""
-    _need_float64(trial)
+    if trial.digits != "float32":
+        _need_float64(trial)
     backend = trial.backend
     if backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no autodiff of its own")
     run, u = start(trial)
-    arrays = trial.cast("float64")
-    weights = [np.cos(np.arange(a.size, dtype=np.float64)).reshape(a.shape) for a in arrays]
+    arrays = trial.cast(trial.wide)
+    weights = [np.cos(np.arange(a.size)).reshape(a.shape).astype(a.dtype) for a in arrays]
 
     def gradients_of(tensors: Sequence[Any]) -> list[Any]:
         # Of the inputs, as those of a loss are: what is differentiable once says so only then.
@@ -273,8 +277,11 @@ def judge_second(trial: Trial) -> str:
 
     def weigh(moved: Arrays) -> float:
         found = trial.run(moved).gradients(u)
-        return float(sum(np.sum(weights[n] * found[n]) for n in trial.floats))
+        pairs = ((weights[n], found[n]) for n in trial.floats if found[n] is not None)
+        return float(sum(np.sum(weight * each) for weight, each in pairs))
 
+    if trial.digits == "float32":
+        return coarse.judge_second(trial, second, weigh, weights)
     for n in trial.floats:
         slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)[:MOST_STEPS]}
         settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
@@ -367,6 +374,8 @@ def _differs_far(trial: Trial, number: float) -> str:
 
 def _is_derivative(trial: Trial) -> bool:
     """Return whether the gradient is the derivative where it was called; else that is told."""
+    if trial.digits != "float64":
+        return False  # differences tell nothing as small as a far number's gradient
     try:
         return not judge_derivative(trial)
     except NotApplicable:

@@ -21,6 +21,7 @@ import numpy as np
 
 from multigrad.errors import MultigradError
 from multigrad.functions.function import Function
+from multigrad.look.audit.ahead import advise, help_imports, place_of, read_notes
 from multigrad.look.audit.audit import BROKEN, AuditReport, audit
 from multigrad.look.audit.laws import LAWS
 from multigrad.look.originals import arguments_of, find_original
@@ -120,6 +121,8 @@ def _names(process: Apart, targets: Sequence[str], say: Print | None) -> Iterato
                 say(f"{target} defines no custom gradients")
             for name, reason in unimported.items():
                 say(f"{name} cannot be imported: {reason}")
+            for note in process.call(read_notes):
+                say(f"{target} {note}")
         yield from names
 
 
@@ -162,7 +165,7 @@ def audit_named(what: str, asked: Asked) -> AuditReport:
     for inputs in inputs_to_try(fn, asked.words, stated):
         report = audit(fn, *inputs, laws=asked.laws, surrogate=asked.surrogate)
         if not report.problem:
-            return report
+            return replace(report, home=place_of(report.home))
     if not asked.words and stated is None:
         problem = f"no inputs that were guessed fit; give --input. {report.problem}"
         return replace(report, problem=problem)
@@ -170,6 +173,17 @@ def audit_named(what: str, asked: Asked) -> AuditReport:
 
 
 def _import(name: str) -> types.ModuleType:
+    help_imports()
+    try:
+        return _import_as_named(name)
+    except MultigradError as error:
+        advice = advise(error.__cause__)
+        if not advice:
+            raise
+        raise MultigradError(f"{error}{advice}") from error
+
+
+def _import_as_named(name: str) -> types.ModuleType:
     path = Path(name)
     if path.suffix != ".py":
         return import_named(name)

@@ -1,0 +1,267 @@
+"""Kernels written in Triton, run by Triton's interpreter where there is no GPU.
+
+The interpreter (triton 3.7) computes a kernel's program in NumPy, one instance after another. What
+it lacks is added here as a GPU has it, so that a kernel's gradient can be audited on a CPU:
+arithmetic in bfloat16, whose bits it takes for integers; the functions of libdevice; a choice among
+configurations that are to be tuned; `maximum` of NaN; calls from several threads, which it would
+mix up, and from compiled code.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import scipy.special
+import torch
+
+SWITCH = "TRITON_INTERPRET"
+NAME = "Triton's interpreter"
+NOTE = (
+    "runs in Triton's interpreter, as there is no GPU: bfloat16 is rounded after each step, "
+    "libdevice is NumPy's, of configurations to be tuned the first is taken, kernels run one at a "
+    "time and outside of compiled code"
+)
+LIBDEVICE = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")
+# Those that libdevice calls as NumPy does; others by their names there.
+SAME = (
+    "abs", "cbrt", "ceil", "copysign", "cos", "cosh", "exp", "exp2", "expm1", "floor", "fmod",
+    "hypot", "log", "log10", "log1p", "log2", "rint", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+
+
+def rsqrt(x: Any) -> Any:
+    return 1 / np.sqrt(x)
+
+
+def round_away(x: Any) -> Any:
+    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in SAME},
+    "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
+    "atan": np.arctan, "atan2": np.arctan2, "atanh": np.arctanh, "div_rn": np.divide,
+    "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erfinv": scipy.special.erfinv,
+    "fast_cosf": np.cos, "fast_dividef": np.divide, "fast_expf": np.exp, "fast_log2f": np.log2,
+    "fast_logf": np.log, "fast_powf": np.power, "fast_sinf": np.sin, "fast_tanf": np.tan,
+    "fast_tanhf": np.tanh, "lgamma": scipy.special.gammaln, "pow": np.power, "round": round_away,
+    "rsqrt": rsqrt,
+}  # fmt: skip
+
+
+def prepare() -> None:
+    """Choose the interpreter where there is no GPU; Triton reads this when it is imported."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault(SWITCH, "1")
+
+
+def is_interpreted() -> bool:
+    """Return whether kernels run in the interpreter."""
+    knobs: Any = importlib.import_module("triton.knobs")
+    return bool(knobs.runtime.interpret)
+
+
+def mend() -> None:
+    """Add to the interpreter what it lacks; called when Triton has been imported, in a process of
+    the audit's own.
+    """
+    if not is_interpreted():
+        torch.from_numpy = _on_gpu(torch.from_numpy)
+        return
+    from triton.runtime import interpreter
+    from triton.runtime.autotuner import Autotuner
+
+    _add_bfloat16(interpreter)
+    _add_libdevice(interpreter)
+    _add_numbers(interpreter)
+    _add_loops(interpreter)
+    builder = interpreter.InterpreterBuilder
+    # maxnum and minnum leave NaN out, as on a GPU; maximum and minimum hand it on.
+    builder.create_maxnumf = functools.partialmethod(builder.binary_op, op=np.fmax)
+    builder.create_minnumf = functools.partialmethod(builder.binary_op, op=np.fmin)
+    Autotuner._bench = _unmeasured
+    executor = interpreter.GridExecutor
+    executor.__call__ = _one_at_a_time(executor.__call__)
+    function, run = interpreter.InterpretedFunction, interpreter.InterpretedFunction.run
+
+    def first_run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Not before: the module of `disable` may be what imports Triton now.
+        function.run = torch.compiler.disable(run)
+        return function.run(self, *args, **kwargs)
+
+    function.run = first_run
+
+
+def _on_gpu(from_numpy: Callable[..., Any]) -> Callable[..., Any]:
+    """Inputs and cotangents are made of arrays, and a GPU's kernels need them there."""
+
+    @functools.wraps(from_numpy)
+    def made(array: Any) -> Any:
+        return from_numpy(array).cuda()
+
+    return made
+
+
+def _unmeasured(*args: Any, **kwargs: Any) -> list[float]:
+    """Return the same time for each configuration, of which the first is chosen."""
+    return [0.0, 0.0, 0.0]
+
+
+def _one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Which instance runs stands in one place, and Triton's language is replaced meanwhile."""
+    lock = threading.RLock()
+
+    @functools.wraps(call)
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return call(*args, **kwargs)
+
+    return locked
+
+
+def _add_numbers(interpreter: Any) -> None:
+    """A float among a kernel's arguments is a scalar of the kernel's language, in float32."""
+    import triton.language as tl
+
+    convert = interpreter._implicit_cvt
+
+    def with_floats(argument: Any) -> Any:
+        if not isinstance(argument, float):
+            return convert(argument)
+        return tl.tensor(interpreter.interpreter_builder.get_fp32(argument), tl.float32)
+
+    interpreter._implicit_cvt = with_floats
+
+
+def _add_loops(interpreter: Any) -> None:
+    """What a loop over a range counts is a scalar of the kernel's language, which has methods."""
+
+    def scalars(counted: Iterable[Any]) -> Iterator[Any]:
+        return map(interpreter.interpreter_semantic.to_tensor, counted)
+
+    def visit_for(self: Any, node: ast.For) -> ast.For:
+        self.generic_visit(node)
+        if isinstance(node.iter, ast.Call):
+            called = node.iter.func
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            if name == "range":
+                function = ast.Name(id="interpreter_scalars", ctx=ast.Load())
+                node.iter = ast.Call(func=function, args=[node.iter], keywords=[])
+        return node
+
+    interpreter.interpreter_scalars = scalars  # a kernel's globals have all names of its module
+    interpreter.ASTTransformer.visit_For = visit_for
+
+
+# --- bfloat16, whose bits the interpreter keeps as uint16 -----------------------------------------
+def widen(data: Any) -> Any:
+    """Return the numbers of bits of bfloat16, as float32."""
+    return np.ascontiguousarray(data).view(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def narrow(data: Any) -> Any:
+    """Return the bits of numbers, rounded to the nearest bfloat16."""
+    return np.asarray(data, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def _add_bfloat16(interpreter: Any) -> None:
+    import triton.language as tl
+
+    handle, builder = interpreter.TensorHandle, interpreter.InterpreterBuilder
+
+    def is_narrow(value: Any) -> bool:
+        return isinstance(value, handle) and value.dtype.scalar == tl.bfloat16
+
+    def widened(value: Any) -> Any:
+        return handle(widen(value.data), tl.float32) if is_narrow(value) else value
+
+    def narrowed(value: Any) -> Any:
+        if isinstance(value, handle) and value.data.dtype == np.float32:
+            return handle(narrow(value.data), tl.bfloat16)
+        return value
+
+    def in_float32(method: Callable[..., Any], *, is_rounded: bool = True) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not any(map(is_narrow, args)):
+                return method(self, *args, **kwargs)
+            found = method(self, *map(widened, args), **kwargs)
+            return narrowed(found) if is_rounded else found
+
+        return call
+
+    def cast(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, src: Any, dst_type: Any, *how: Any) -> Any:
+            wanted = dst_type.scalar
+            if src.dtype.scalar != tl.bfloat16 and wanted != tl.bfloat16:
+                return method(self, src, dst_type, *how)
+            data = widened(src).data
+            if wanted == tl.bfloat16:
+                return handle(narrow(data), tl.bfloat16)
+            return handle(data.astype(interpreter._get_np_dtype(wanted)), wanted)
+
+        return call
+
+    def get_bf16(self: Any, value: float) -> Any:
+        return handle(narrow([value]), tl.bfloat16)
+
+    builder.get_bf16 = get_bf16
+    for name in ("cast_impl", "create_fp_to_fp"):
+        setattr(builder, name, cast(getattr(builder, name)))
+    for name in (
+        "binary_op", "ternary_op", "unary_op", "create_fma", "create_erf", "create_rsqrt",
+    ):  # fmt: skip
+        setattr(builder, name, in_float32(getattr(builder, name)))
+    builder.create_dot = in_float32(builder.create_dot, is_rounded=False)
+
+    def in_float32_along(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, given: Sequence[Any]) -> Any:
+            if not any(is_narrow(each.handle) for each in given):
+                return method(self, given)
+            found = method(self, tuple(_retyped(each, widened(each.handle)) for each in given))
+            several = found if isinstance(found, list | tuple) else (found,)
+            return [_retyped(each, narrowed(each.handle)) for each in several]
+
+        return call
+
+    def _retyped(tensor: Any, value: Any) -> Any:
+        shape = list(tensor.shape)
+        return tl.core.tensor(value, tl.block_type(value.dtype, shape) if shape else value.dtype)
+
+    for kind in (interpreter.ReduceOps, interpreter.ScanOps):
+        kind.apply_impl = in_float32_along(kind.apply_impl)
+
+
+# --- libdevice, which is code for GPUs ------------------------------------------------------------
+def _add_libdevice(interpreter: Any) -> None:
+    import triton.language as tl
+
+    def of_tensors(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **_: Any) -> Any:
+            given = [interpreter.interpreter_semantic.to_tensor(each) for each in args]
+            scalar = given[0].handle.dtype.scalar
+            is_narrow = scalar == tl.bfloat16
+            read = [widen(x.handle.data) if is_narrow else x.handle.data for x in given]
+            with np.errstate(all="ignore"):
+                data = np.asarray(compute(*read))
+            kept = narrow(data) if is_narrow else data.astype(read[0].dtype)
+            is_block = any(each.type.is_block() for each in given)
+            form = tl.block_type(scalar, list(kept.shape)) if is_block else scalar
+            return tl.core.tensor(interpreter.TensorHandle(kept, scalar), form)
+
+        return call
+
+    for name in LIBDEVICE:
+        module = importlib.import_module(name)
+        for function, compute in FUNCTIONS.items():
+            setattr(module, function, of_tensors(compute))

@@ -1,0 +1,12 @@
+# fla-core==0.6.0, backward twice: the second through a kept graph gives other numbers.
+import torch
+from fla.modules.fused_linear_cross_entropy.ops import FusedLinearCrossEntropyFunction
+
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+x = torch.linspace(-1, 1, 32).sin().reshape(4, 8).requires_grad_()
+weight = torch.linspace(-1, 2, 48).cos().reshape(6, 8)
+y = 2.0 * FusedLinearCrossEntropyFunction.apply(x, torch.tensor([0, 2, 5, 1]), weight)
+(first,) = torch.autograd.grad(y, x, retain_graph=True)
+first = first.clone()
+(second,) = torch.autograd.grad(y, x, retain_graph=True)
+assert torch.allclose(second, 2.0 * first)

@@ -1,0 +1,17 @@
+# liger-kernel==0.8.5, strided input: where it is transposed, a scaled loss has wrong gradients.
+import torch
+from liger_kernel.ops.fused_linear_kl_div import LigerFusedLinearKLDivFunction
+
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+weight = torch.linspace(-1, 2, 48).cos().reshape(6, 8)
+args = (torch.full((4, 6), 1 / 6),)
+
+
+def gradient(x):
+    x.requires_grad_()
+    return torch.autograd.grad(2.0 * LigerFusedLinearKLDivFunction.apply(x, weight, *args), x)[0]
+
+
+x = torch.linspace(-1, 1, 32).sin().reshape(8, 4).t()
+found, wanted = gradient(x.clone(memory_format=torch.preserve_format)), gradient(x.contiguous())
+assert not torch.allclose(found, wanted, rtol=0.1)
