@@ -11,6 +11,7 @@ from torch.autograd.forward_ad import unpack_dual
 from multigrad.errors import GradientError
 
 Tensor: TypeAlias = torch.Tensor
+ONCE = "torch::autograd::Error"  # the node that `once_differentiable` puts behind a gradient
 
 
 def vjp(
@@ -43,12 +44,35 @@ def vjp(
                 create_graph=nested,
                 allow_unused=True,
             )
+            if any(gradient is None for gradient in gradients):
+                _refuse_once_differentiable([outputs[i] for i in active])
             found = dict(zip(wrt, gradients, strict=True))
         return [_or_zeros(found.get(i), x) for i, x in enumerate(inputs)]
 
     if nested:
         return outputs, pullback
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
+
+
+def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
+    """Raise torch's own error where what the outputs are made of was differentiated for the last
+    time: what leads nowhere else torch does not run, and an input had zeros for it.
+
+    Raises:
+        RuntimeError: a gradient is marked as `once_differentiable`.
+    """
+    nodes = {y.grad_fn for y in outputs if y.grad_fn is not None}
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.name() == ONCE:
+            raise RuntimeError(
+                "trying to differentiate twice a function that was marked with "
+                "@once_differentiable"
+            )
+        further = {each for each, _ in node.next_functions if each is not None} - seen
+        nodes |= further
+        seen |= further
 
 
 def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:
