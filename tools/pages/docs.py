@@ -360,7 +360,7 @@ def render_audit() -> str:
     return page(
         "Audit of published gradients",
         f"{len(rows)} custom gradients of {len(packages)} packages, as they are published, each on "
-        f"its own framework, held against the [{len(list(audits.by_law(rows)))} laws](laws.md) that "
+        f"its own framework, held against the [{len([*audits.by_law(rows)])} laws](laws.md) that "
         "[`multigrad audit`](how_to/audit.md) asks. Packages are pinned; they stand in "
         "`tests/foreign/requirements.txt` and `tests/foreign/requirements_audit.txt`, inputs in "
         "`cases.toml` and `audit_cases.toml` beside them.",

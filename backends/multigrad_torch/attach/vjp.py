@@ -67,8 +67,7 @@ def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
         node = nodes.pop()
         if node.name() == ONCE:
             raise RuntimeError(
-                "trying to differentiate twice a function that was marked with "
-                "@once_differentiable"
+                "trying to differentiate twice a function that was marked with @once_differentiable"
             )
         further = {each for each, _ in node.next_functions if each is not None} - seen
         nodes |= further
