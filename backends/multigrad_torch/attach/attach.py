@@ -224,13 +224,13 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
     """
     if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
         return as_number
-    dtype, kept, scalar_tensor = x.dtype, {}, torch.scalar_tensor
+    dtype, kept = x.dtype, {}
 
     def as_tensor(value: Any) -> Any:
         """Return a prepared number as a tensor without dimensions."""
         if type(value) is float and -BIG < value < BIG and value not in literals:
             # A third of the time that torch.tensor takes; it refuses what is beyond the dtype.
-            constant = scalar_tensor(value, dtype=dtype, device=CPU)
+            constant = torch.scalar_tensor(value, dtype=dtype, device=CPU)
             # A mode may have made something else of it.
             return constant if type(constant) is Tensor else value
         if isinstance(value, Tensor):
