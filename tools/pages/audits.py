@@ -154,6 +154,11 @@ def _word(package: str) -> str:
     return package.lower().replace("-", "_")
 
 
+def as_text(words: str) -> str:
+    """Return words of a report in which a page sees neither code nor a link, as in 0[1][2]."""
+    return words.replace("`", "'").replace("[", "\\[")
+
+
 def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
     """Yield each law that is broken or means to be, with what was seen and whether it is mended."""
     for row in rows:
@@ -161,5 +166,5 @@ def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
             state, _, reason = said.partition(": ")
             if state in (BROKEN, MEANT):
                 mended = "yes" if law in row.mended else ""
-                text = reason.replace("`", "'")
+                text = as_text(reason)
                 yield f"`{row.name}`", f"`{row.inputs}`", f"`{law}`", state, text, mended

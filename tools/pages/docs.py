@@ -351,7 +351,7 @@ def render_audit() -> str:
     every = audits.read_audited()
     rows, faults = [row for row in every if not row.problem], audits.read_faults()
     packages = {row.package for row in rows} - {OF_USERS}
-    unrun = [(f"`{row.name}`", row.problem.replace("`", "'")) for row in every if row.problem]
+    unrun = [(f"`{row.name}`", audits.as_text(row.problem)) for row in every if row.problem]
     shown = "\n\n".join(
         f"### {fault.package} {fault.version}: {fault.file.partition('/')[2]}\n\n"
         f"`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```"
