@@ -13,7 +13,6 @@ import ast
 import functools
 import importlib
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +20,8 @@ import ml_dtypes
 import numpy as np
 import scipy.special
 import torch
+
+from multigrad.graph.support.threads import make_lock
 
 SWITCH = "TRITON_INTERPRET"
 NAME = "Triton's interpreter"
@@ -117,7 +118,7 @@ def _unmeasured(*args: Any, **kwargs: Any) -> list[float]:
 
 def _one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
     """Which instance runs stands in one place, and Triton's language is replaced meanwhile."""
-    lock = threading.RLock()
+    lock = make_lock()
 
     @functools.wraps(call)
     def locked(*args: Any, **kwargs: Any) -> Any:
