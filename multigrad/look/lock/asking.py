@@ -54,8 +54,7 @@ def ask(
         for framework in frameworks
     }
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        # JAX takes longest, as it compiles each call: it begins first.
-        order = sorted(frameworks, key=lambda name: -len(own[name]) * (1 + (name == "jax")))
+        order = sorted(frameworks, key=lambda name: -len(own[name]))  # the longest first
         asked = {name: pool.submit(_ask, name, own[name], python) for name in order}
         return {name: asked[name].result() for name in frameworks}
 

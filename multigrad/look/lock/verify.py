@@ -14,6 +14,7 @@ from .probes import Probe
 
 CLOSE = 1e-5  # of float32 numbers, beside 1: what frameworks' roundings may differ by
 SHORT = {"jax.numpy": "jnp", "multigrad.xp": "xp"}
+BARE = ("torch",)  # frameworks whose functions people call by their last names
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class _Words:
         if len({each.path for each in same}) < len(same):
             return full + probe.call[len(probe.path) :]
         alone = len(same) == 1 and space not in SHORT
-        return last if alone and self.framework == "torch" else full
+        return last if alone and self.framework in BARE else full
 
 
 def _ends(outcome: Outcome) -> str:
