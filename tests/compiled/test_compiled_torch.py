@@ -386,3 +386,20 @@ def test_options_of_xg_jit_are_handed_on() -> None:
     assert len(seen) == 1
     with pytest.raises(RuntimeError, match="graph_break"):
         xg.jit(breaks, backend=backend, fullgraph=True)(torch.tensor(X))
+
+
+def test_constant_arrays_may_be_read_more_than_once() -> None:
+    import torch  # noqa: F401
+
+    weights, shifts = np.linspace(0.5, 2.5, 9), np.linspace(-1.0, 1.0, 9)
+
+    @xg.custom_gradient
+    def weighted(x: Tensor) -> Any:
+        return x * weights, lambda g: g * weights + shifts
+
+    def f(x: Tensor) -> Tensor:
+        return weighted(weighted(x))
+
+    f_compiled, graphs = compiled(f)
+    np.testing.assert_array_equal(gradient(f_compiled), gradient(f))
+    assert graphs.frame_count == 1

@@ -182,11 +182,11 @@ def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
     return torch.einsum(subscripts, *map(factor, arrays)).to(arrays[0].dtype)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.allow_in_graph  # a result that Dynamo took as a constant could be used only once
 def cpu_array(serial: int) -> Tensor:
     """The values of a constant array, in float64 or as bools."""
     value = find_array(serial)
-    return torch.from_numpy(value.as_numpy("bool" if value.dtype == "bool" else "float64").copy())
+    return torch.tensor(value.as_numpy("bool" if value.dtype == "bool" else "float64"))
 
 
 def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
