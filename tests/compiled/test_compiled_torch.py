@@ -403,3 +403,14 @@ def test_constant_arrays_may_be_read_more_than_once() -> None:
     f_compiled, graphs = compiled(f)
     np.testing.assert_array_equal(gradient(f_compiled), gradient(f))
     assert graphs.frame_count == 1
+
+
+def test_constant_arrays_are_constants_of_a_graph_of_fake_tensors() -> None:
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    weights = np.linspace(0.5, 2.5, 9)
+    weighted = xg.custom_gradient(lambda x: (x * weights, lambda g: g * weights))
+    x = torch.tensor(X)
+    wanted = weighted(x)  # which leaves a tensor for the next call
+    assert torch.equal(make_fx(weighted, tracing_mode="fake")(x)(x), wanted)

@@ -17,6 +17,7 @@ from .ordering import factor, wide
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
+count_modes = torch._C._len_torch_dispatch_stack
 Axis = int | tuple[int, ...] | None
 
 
@@ -190,8 +191,8 @@ def cpu_array(serial: int) -> Tensor:
 
 
 def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
-    """One tensor for each device and dtype; a constant of the graph where torch compiles."""
-    if torch.compiler.is_compiling():
+    """One tensor for each device and dtype; a constant of the graph where torch traces."""
+    if torch.compiler.is_compiling() or count_modes():
         return cpu_array(value.serial).to(dtype).to(like.device)
     place = "torch", like.device, dtype
     tensor = value.native.get(place)
