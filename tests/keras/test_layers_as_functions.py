@@ -82,3 +82,9 @@ def test_a_layer_in_training_is_refused() -> None:
     function = xg.function(lambda x: layer(x, training=True), native=False)
     with pytest.raises(xg.errors.TraceError, match="in training"):
         function(X)
+
+
+def test_an_audit_asks_for_the_gradients_of_a_layer_s_weights() -> None:
+    report = xg.audit(dense(), X, laws=["derivative", "linear"])
+    assert report.ok and "kernel float32[3, 2]" in report.inputs
+    assert report.inputs.count(",") == 4  # no weight stands there twice

@@ -12,8 +12,12 @@ from multigrad.backend import SharedBuffer
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return the values of a tensor; bfloat16 keeps its dtype (ml_dtypes)."""
+    """Return the values of a tensor, a sparse one's with its zeros; bfloat16 keeps its dtype
+    (ml_dtypes).
+    """
     x = x.detach().cpu()
+    if x.layout is not torch.strided:
+        x = x.to_dense()
     if x._is_zerotensor():  # it has no memory to share
         x = torch.zeros(x.shape, dtype=x.dtype)
     if x.dtype is torch.bfloat16:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..convert import brief
 from ..laws import Law
 from .judging import NotApplicable
 from .laws import LAWS
+from .opened import keeping_dtypes, open_up
 from .trial import Trial, trial_of
 
 REPEATABLE = "repeatable"
@@ -121,7 +123,8 @@ def audit(
 
     Nothing is converted: a `torch.autograd.Function`, what `jax.custom_vjp`, `jax.custom_jvp` or
     `tf.custom_gradient` has decorated, any function of tensors, and rules and Functions of ours run
-    as they are.
+    as they are. So does a pair of plain functions, a forward and a backward, as `xg.function` takes
+    them. Of a module or a layer, gradients of the parameters are audited, too.
 
     Examples:
         >>> import torch
@@ -153,17 +156,32 @@ def audit(
     chosen = _choose(laws)
     try:
         with warnings.catch_warnings(action="ignore"):
-            trial = trial_of(fn, inputs, surrogate)
+            called, given, parameters = open_up(fn, inputs)
+            with keeping_dtypes(called):
+                trial = trial_of(called, given, surrogate)
     except RuleTypeError:
         raise
     except Exception as error:
         return AuditReport(name_of(fn), "", (), problem=brief(error))
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
-    with warnings.catch_warnings(action="ignore"):
-        found = tuple(_hold(trial, law) for law in chosen)
-    shown = ", ".join(map(_shown, trial.leaves))
+    with warnings.catch_warnings(action="ignore"), keeping_dtypes(called):
+        found = tuple(_named(_hold(trial, law), trial, parameters) for law in chosen)
+    unnamed = [""] * (len(trial.leaves) - len(parameters))
+    names = [*unnamed, *(f"{name} " for name in parameters)]
+    shown = ", ".join(name + _shown(leaf) for name, leaf in zip(names, trial.leaves, strict=True))
     return AuditReport(trial.name, trial.backend.name, found, inputs=shown)
+
+
+def _named(finding: Finding, trial: Trial, parameters: Sequence[str]) -> Finding:
+    """Return a finding in which parameters have their names: they are the last tensors."""
+    first = len(trial.places) - len(parameters)
+
+    def name(argument: re.Match[str]) -> str:
+        n = int(argument[1]) - first
+        return parameters[n] if 0 <= n < len(parameters) else argument[0]
+
+    return replace(finding, reason=re.sub(r"\bargument (\d+)", name, finding.reason))
 
 
 def _shown(value: Any) -> str:

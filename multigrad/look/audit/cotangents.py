@@ -29,7 +29,7 @@ def judge_linear(trial: Trial) -> str:
         None if a is None or b is None else 1.75 * a - 0.625 * b
         for a, b in zip(one, other, strict=True)
     ]
-    return worst(both, wanted, trial.loose, trial.noise)
+    return worst(both, wanted, trial.loose, 4 * trial.noise)  # of three gradients
 
 
 def judge_scale(trial: Trial) -> str:

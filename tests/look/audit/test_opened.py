@@ -1,0 +1,113 @@
+"""What `xg.audit` takes beside functions: pairs of plain functions, objects with parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+X, Y = np.array([0.3, -1.2, 2.0]), np.array([1.5, 0.4, -0.7])
+LAWS = ("type", "derivative", "linear", "backward twice", "written")
+
+
+def broken(subject: Any, *inputs: Any, laws: tuple[str, ...] = LAWS) -> list[tuple[str, str]]:
+    report = xg.audit(subject, *inputs, laws=laws)
+    assert not report.problem
+    return [(finding.law, finding.reason) for finding in report.findings]
+
+
+def weighted(x: Any, y: Any) -> Any:
+    return np.sin(x) * y
+
+
+def test_a_forward_and_a_vjp_in_numpy_are_a_pair() -> None:
+    def vjp(grad_out: Any, x: Any, y: Any) -> Any:
+        return grad_out * np.cos(x) * y, grad_out * np.sin(x)
+
+    def halved(grad_out: Any, x: Any, y: Any) -> Any:
+        return grad_out * np.cos(x) * y, grad_out * np.sin(x) * 0.5
+
+    assert broken((weighted, vjp), X, Y) == []
+    ((law, reason),) = broken((weighted, halved), X, Y)
+    assert law == "derivative" and reason.startswith("argument 1")
+
+
+def test_a_pair_runs_as_it_is_and_no_graph_of_it() -> None:
+    def vjp(grad_out: Any, x: Any, y: Any) -> Any:
+        gradient = grad_out * np.sin(x)
+        grad_out *= np.cos(x) * y
+        return grad_out, gradient
+
+    assert [law for law, _ in broken((weighted, vjp), X, Y)] == ["written"]
+
+
+def test_a_pair_says_what_it_keeps_by_a_third_function() -> None:
+    pair = (np.exp, lambda grad_out, kept: grad_out * kept, lambda y, x: y)
+    assert broken(pair, X) == []
+
+
+@pytest.mark.needs("torch")
+def test_the_gradients_of_a_module_s_parameters_are_audited_by_name() -> None:
+    import torch
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any) -> Any:
+            ctx.save_for_backward(x, weight)
+            return x @ weight.T
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            x, weight = ctx.saved_tensors
+            return grad_out @ weight, 0.5 * grad_out.T @ x
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.3, 0.1]]))
+
+        def forward(self, x: Any) -> Any:
+            return Product.apply(x, self.weight)
+
+    layer, x = Layer(), np.float32([X, Y])
+    for subject in (layer, Layer):  # a class stands for what it makes without arguments
+        ((law, reason),) = broken(subject, x)
+        assert law == "derivative" and reason.startswith("weight[0][0] = ")
+    assert "float32[2, 3], weight float32[2, 3]" in str(xg.audit(layer, x, laws=["zero"]))
+    assert layer.weight.grad is None and layer.weight.dtype is torch.float32
+
+
+@pytest.mark.needs("torch")
+def test_what_a_module_holds_beside_its_parameters_has_the_dtype_of_its_inputs() -> None:
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).eval()
+    assert broken(layer, np.float32([X, Y, X + Y]), laws=("derivative", "second derivative")) == []
+
+
+@pytest.mark.needs("torch")
+def test_a_sparse_gradient_is_compared_with_its_zeros() -> None:
+    import torch
+
+    def rows(factor: float) -> type:
+        class Rows(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, weight: Any, index: Any) -> Any:
+                ctx.save_for_backward(index)
+                ctx.shape = weight.shape
+                return weight[index]
+
+            @staticmethod
+            def backward(ctx: Any, grad_out: Any) -> Any:
+                (index,) = ctx.saved_tensors
+                return torch.sparse_coo_tensor(index[None], factor * grad_out, ctx.shape), None
+
+        return Rows
+
+    given = torch.ones(4, 2), torch.tensor([1, 1, 3])
+    assert broken(rows(1.0), *given) == []
+    assert [law for law, _ in broken(rows(0.5), *given)] == ["derivative"]
