@@ -197,6 +197,11 @@ def undone_at(x: Tensor, axis: int) -> tuple[Tensor, ...]:
     return xp.take_at(x * x, places, axis), places, x
 
 
+def twice_as_long(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Of even length along every axis that is to be halved."""
+    return (xp.concatenate([x, x * x], axis=attrs["axis"]),)
+
+
 def positive(x: Tensor) -> Tensor:
     """Matrices that have every factor and inverse."""
     return 0.1 * (x @ xp.matrix_transpose(x)) + np.eye(2)
@@ -204,6 +209,11 @@ def positive(x: Tensor) -> Tensor:
 
 def systems(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
     return positive(x), xp.sin(x)
+
+
+def mirrored(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Matrices of a negative determinant."""
+    return (positive(x) * np.array([1.0, -1.0]),)
 
 
 def with_inverse(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -230,9 +240,9 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.MATMUL_RIGHT: lambda x, attrs: (x @ xp.swapaxes(x, 0, 1), x, x),
     ops.CHOLESKY: with_inverse,
     ops.INV: with_inverse,
-    ops.DET: with_inverse,
-    ops.LOGABSDET: with_inverse,
-    ops.SIGNDET: with_inverse,
+    ops.DET: mirrored,
+    ops.LOGABSDET: mirrored,
+    ops.SIGNDET: mirrored,
     ops.LU: with_inverse,
     ops.LU_PIVOTS: with_inverse,
     ops.LU_PERMUTATION: lambda x, attrs: (apply(ops.LU_PIVOTS, positive(x)), positive(x)),
@@ -255,6 +265,8 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.TAKE_AT: lambda x, attrs: (x, xp.argmax(x, attrs["axis"], keepdims=True)),
     ops.UNTAKE_AT: lambda x, attrs: undone_at(x, **attrs),
     ops.LAST_PUT: lambda x, attrs: (order(x, attrs), x),
+    ops.GLU: twice_as_long,
+    ops.HALF: twice_as_long,
     ops.PART: lambda x, attrs: (xp.concatenate([x, x * x], axis=attrs["axis"]), x, 1),
     ops.UNPART: lambda x, attrs: (x, xp.concatenate([x, x], axis=attrs["axis"]), 1),
 }

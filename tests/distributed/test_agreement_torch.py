@@ -77,11 +77,20 @@ def test_a_killed_rank_is_an_error_that_names_it_within_the_time_out(
     assert_names_the_killed(ranks)
 
 
-def test_without_the_check_a_rank_that_fails_says_which_and_the_others_wait_for_the_time_out() -> (
-    None
-):
-    path = CHECKS.with_name("failure_torch.py")
-    first, second = run_ranks(path, world=2, timeout=40).values(names_in(path)[0])
+@pytest.fixture(scope="module")
+def unchecked() -> Ranks:
+    return run_ranks(CHECKS.with_name("failure_torch.py"), world=2, timeout=40)
+
+
+def test_without_the_check_errors_of_ours_alone_name_the_rank(unchecked: Ranks) -> None:
+    told = unchecked.values("errors_that_leave_a_use")
+    assert told == [[[], [f"[rank {rank}] of 2"]] for rank in range(2)]
+
+
+def test_without_the_check_a_rank_that_fails_says_which_and_the_others_wait_for_the_time_out(
+    unchecked: Ranks,
+) -> None:
+    first, second = unchecked.values("a_hook_that_raises_within_backward")
     assert second[:2] == ["ValueError", "no gradient on this rank"]
     assert second[2] == "[rank 1] of 2: rule 'failing' failed"
     assert first[0] == "RuntimeError" and 2.0 < float(first[-1]) < 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -125,6 +126,22 @@ def test_every_rule_has_a_card_with_what_is_said_of_it(
         assert "<svg" in card and f'rule="{name}"' not in card
         assert f"&quot;{name}&quot;" in card
         assert ("Params" in card) == bool(xg.get(name).params)
+
+
+def test_rules_stand_before_functions_and_what_most_look_for_before_what_one_package_calls_so(
+    page: str,
+) -> None:
+    found = re.findall(r'id="(estimators\.)?[^"]+" data-name="[^"]+" data-family="(\w+)"', page)
+    sections = [section for section, _ in itertools.groupby(found)]
+    of_rules = [family for is_function, family in sections if not is_function]
+    assert sections[: len(of_rules)] == [("", family) for family in of_rules]
+    assert of_rules[:3] == ["surrogate", "spiking", "straight_through"]
+    assert of_rules[-4:] == ["snntorch", "spikingjelly", "braintools", "peers"]
+
+
+def test_what_is_said_of_edges_stands_below_the_formula(page: str) -> None:
+    formula = "<code>grad_out / (1 + slope * |tin|)^2</code>"
+    assert f'<p class="formula">{formula}</p>\n<p class="edges">1 at zero.</p>' in page
 
 
 def test_identifiers_are_unique(read: Balanced) -> None:

@@ -142,6 +142,15 @@ def test_one_that_needs_all_of_a_gradient_is_drawn_by_an_example(ax: Any) -> Non
     assert "centralize" in ax.get_legend().get_texts()[1].get_text()
 
 
+def test_one_that_looks_at_all_of_its_input_up_to_a_limit_is_drawn_by_an_example(ax: Any) -> None:
+    def limited(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * xg.xp.minimum(xg.xp.max(xg.xp.abs(tin)), 0.3)
+
+    xg.plot(limited, ax=ax)
+    before, after = lines(ax).values()
+    assert after[1] == pytest.approx(0.3 * before[1])
+
+
 def test_a_random_rule_has_a_draw_a_mean_and_a_band_and_says_so(ax: Any) -> None:
     xg.plot("positive_jam", ax=ax, x=np.linspace(-1.0, 1.0, 41))
     (mean,) = lines(ax).values()
@@ -213,6 +222,19 @@ def test_a_function_that_looks_at_all_of_its_input_is_drawn_by_an_example(ax: An
     outputs, pull = xg.vjp(xg.estimators.dorefa_weights, x)
     assert np.array_equal(drawn["forward"][1], outputs)
     assert drawn["gradient"][1] == pytest.approx(pull(np.ones_like(x))[0])
+
+
+def test_a_function_along_an_axis_is_drawn_for_a_row_where_each_number_alone_gives_the_same(
+    ax: Any,
+) -> None:
+    @xg.custom_gradient
+    def shares(x: Any) -> Any:
+        return xg.xp.softmax(x, axis=-1), lambda grad_out: grad_out * x
+
+    xg.plot(shares, ax=ax)
+    drawn = lines(ax)
+    x, forward = drawn["input x"][1], drawn["forward"][1]
+    assert forward == pytest.approx(np.exp(x) / np.exp(x).sum())
 
 
 def test_a_function_of_yours_is_a_rule(ax: Any) -> None:

@@ -111,11 +111,3 @@ def test_a_compiled_step_has_the_same_gradients() -> None:
         (given,) = torch.autograd.grad(torch.compile(step, backend="aot_eager")(x), x)
     torch.testing.assert_close(given, expected)
     torch._dynamo.reset()
-
-
-def test_what_is_no_method_is_refused() -> None:
-    with (
-        pytest.raises(xg.RuleError, match="a name and a function"),
-        methods({"ours": "triangular"}),
-    ):
-        pass

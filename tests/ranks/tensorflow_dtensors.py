@@ -45,14 +45,19 @@ def a_dtensor_has_the_gradients_norms_and_draws_of_the_whole_array(mode: str) ->
         np.testing.assert_allclose(whole, expected, rtol=1e-14, atol=1e-16)
 
 
+def by_mean_of_examples(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+    return grad_out * xg.xp.mean(xg.xp.moveaxis(tin, 0, -1), axis=-1)
+
+
 @check()
 def all_shards_of_a_dtensor_are_one_array_and_one_alone_is_refused() -> None:
-    with xg.use("clip_norm"):
-        expected = gradient(X)
-    with dtensor.default_mesh(MESH):
-        with xg.use("clip_norm", over="global"):
+    for rule in ("clip_norm", xg.compose(by_mean_of_examples)):
+        with xg.use(rule):
+            expected = gradient(X)
+        with xg.use(rule, over="global"), dtensor.default_mesh(MESH):
             found = dtensor.relayout(gradient(sharded(X)), WHOLE).numpy()
         np.testing.assert_allclose(found, expected, rtol=1e-14)
+    with dtensor.default_mesh(MESH):
         try:
             with xg.use("clip_norm", over="shard"):
                 gradient(sharded(X))

@@ -218,3 +218,12 @@ def test_counts_of_spikes_are_rounded_with_a_window_for_the_gradient() -> None:
     for wrong in (0, True, 1.5):
         with pytest.raises((TypeError, ValueError)):
             surrogate.MultiLevelSpikeCount(wrong)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("spikes", [{"ours": "triangular"}, {3: abs}], ids=["a word", "a number"])
+def test_what_is_no_method_of_norse_is_refused(spikes: Any) -> None:
+    from multigrad.compat.norse import methods
+
+    with pytest.raises(xg.RuleError, match="a name and a function"), methods(spikes):
+        pass

@@ -108,7 +108,7 @@ class V(Comparing):
     def ndim(self) -> int:
         node, facts = self.node, self.trace.facts
         shape = node.type.shape
-        if node.type.kind == "scalar" or shape == SCALAR_SHAPE:
+        if shape == SCALAR_SHAPE:
             return 0
         keeps = shape == INPUT_SHAPE or keeps_rank(shape)
         fact = "ndim" if keeps else shape_fact(node, "ndim")

@@ -96,6 +96,10 @@ def test_brackets_in_strings_are_no_nesting() -> None:
     assert xg.from_dict(json.loads(json.dumps(document))).__doc__.count("[") == 500
 
 
+def test_a_file_that_is_too_large_is_not_read_in_part(tmp_path: Path) -> None:
+    refused_text(tmp_path, "{}" + " " * (16 << 20), f"more than {16 << 20} bytes")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -255,3 +255,12 @@ def test_integers_that_wrap_or_are_rounded_are_refused(name: str) -> None:
     graph = xg.function(lambda *x: function(*x), native=False)
     with pytest.raises(xg.TraceError, match="cast"):
         graph(*[np.int32([1, 2, 3])] * count)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+def test_whole_numbers_of_one_dtype_are_close_where_they_are_equal(dtype: str) -> None:
+    import keras
+
+    close = xg.function(lambda x, y: keras.ops.isclose(x, y), native=False)
+    given = np.array([1, 0, 1], dtype), np.array([1, 1, 0], dtype)
+    np.testing.assert_array_equal(close(*given), [True, False, False])

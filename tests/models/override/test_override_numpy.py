@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,29 @@ def test_calls_in_a_row_and_inside_of_other_captures_are_changed() -> None:
     np.testing.assert_array_equal(xg.vjp(overridden, X)[1](np.ones(3))[0], [0.0, 100.0, 100.0])
     around = xg.vjp(lambda x: 2 * overridden(x), X)[1]
     np.testing.assert_array_equal(around(np.ones(3))[0], [0.0, 200.0, 200.0])
+
+
+@pytest.mark.usefixtures("unproven")
+def test_a_function_runs_again_where_a_name_means_another_rule_and_at_no_other_call() -> None:
+    runs = []
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is helper.__code__:
+            runs.append(frame)
+
+    overridden = xg.override(helper, {np.sign: "tenfold"})
+    counts = []
+    for factor in (10.0, 5.0):
+        xg.register("tenfold", override=True)(lambda ctx, g, t, factor=factor: factor * g)
+        for _ in range(2):
+            sys.setprofile(watch)
+            try:
+                _, pullback = xg.vjp(overridden, X)
+            finally:
+                sys.setprofile(None)
+            np.testing.assert_array_equal(pullback(np.ones(3))[0], [factor] * 3)
+            counts.append(len(runs))
+    assert counts[0] == counts[1] < counts[2] == counts[3]
 
 
 def test_other_inputs_keep_their_gradients() -> None:

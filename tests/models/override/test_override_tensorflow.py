@@ -125,6 +125,15 @@ def test_variables_and_other_inputs_keep_their_gradients() -> None:
         assert in_top == 1.0
 
 
+def test_an_op_of_integers_keeps_its_own_gradient_beside_one_of_floats() -> None:
+    def halves(x):
+        return tf.reduce_sum(tf.cast(tf.range(3), tf.float16) * tf.cast(x, tf.float16))
+
+    overridden = xg.override(halves, {tf.cast: "tenfold"})
+    np.testing.assert_array_equal(gradient(overridden), [0.0, 10.0, 20.0])
+    np.testing.assert_array_equal(tf.function(lambda: gradient(overridden))(), [0.0, 10.0, 20.0])
+
+
 def test_a_gradient_that_the_function_takes_is_the_rules() -> None:
     overridden = xg.override(lambda x: gradient(plain, x), {"relu": "tenfold"})
     np.testing.assert_array_equal(overridden(X), EXPECTED)

@@ -35,6 +35,18 @@ def failing(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 
 @check()
+def errors_that_leave_a_use() -> list[list[str]]:
+    found = []
+    for error in (ValueError("the user's own"), xg.RuleError("ours")):
+        try:
+            with xg.use("triangular"):
+                raise error
+        except Exception as caught:  # noqa: BLE001
+            found.append(getattr(caught, "__notes__", []))
+    return found
+
+
+@check()
 def a_hook_that_raises_within_backward() -> Any:
     rule = xg.register("failing", native=True)(failing)
     model = DistributedDataParallel(nn.Linear(3, 1))
