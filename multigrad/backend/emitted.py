@@ -93,6 +93,8 @@ class Emitted:
         residuals: the names of what forward keeps for backward: an input's, an output's, or one in
             `computed`.
         computed: the residuals that `keep` computes.
+        likes: the residuals of which backward reads the shape and dtype alone, so that a backend
+            need not keep the tensor.
         defaults: values for params where the object is for people to call; "key" is then drawn.
         check: the name of the shape check to apply to the result, or "".
         refuse: the name of a function to call, with nothing, before a derivative is taken of
@@ -144,6 +146,7 @@ class Emitted:
     undifferentiable: tuple[int, ...] = ()
     passed: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
+    likes: tuple[str, ...] = ()
     shapes: tuple[str, ...] = ()
     gradient_checks: tuple[str, ...] = ("",)
     single: bool = True

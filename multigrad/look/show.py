@@ -169,7 +169,8 @@ def describe_cut(cut: Cut) -> str:
     lines = [""]
     for name in cut.residuals:
         value = f" = {format_expression(computed[name])}" if name in computed else ""
-        lines.append(f"  {name}{value}: {describe_size(cut.type(name))}")
+        alone = "; its shape and dtype alone are read" if name in cut.likes else ""
+        lines.append(f"  {name}{value}: {describe_size(cut.type(name))}{alone}")
     return "\n".join(lines)
 
 

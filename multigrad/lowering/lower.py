@@ -123,6 +123,7 @@ def lower_graphs(
         params=params,
         residuals=cut.residuals,
         computed=cut.computed,
+        likes=cut.likes,
         defaults=_defaults(params, defaults),
         check=check,
         refuse=refuse,

@@ -54,11 +54,24 @@ def as_number(value: Any) -> Any:
     return value
 
 
+class Like:
+    """What backward reads of a tensor that it computes nothing from."""
+
+    __slots__ = ("device", "dtype", "ndim", "shape")
+
+    def __init__(self, x: Tensor) -> None:
+        self.shape = x.shape
+        self.dtype = x.dtype
+        self.ndim = x.ndim
+        self.device = x.device
+
+
 NAMESPACE = {
     "as_number": as_number,
     "BATCHED": BATCHED,
     "Function": Function,
     "KINDS": KINDS,
+    "Like": Like,
     "Tensor": torch.Tensor,
     "count_modes": count_modes,
     "is_included": torch._C._dispatch_tls_is_dispatch_key_included,

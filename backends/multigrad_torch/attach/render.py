@@ -122,7 +122,8 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
     prepare, arguments, count = "", emitted.arguments, len(emitted.params)
     unpack: list[str] = []
     read = emitted.read_params
-    store, load = _store(read), _load(emitted, read)
+    likes = emitted.likes
+    store, load = _store(read), _load(emitted, read, likes)
     if names:
         assert fast.prepared is not None
         prepare = f"""\
@@ -131,7 +132,7 @@ def {name}_prepare(wrap{emitted.arguments}):
 
 """
         arguments, count = ", values", 1
-        store, load = [], _load(emitted, ())
+        store, load = [], _load(emitted, (), likes)
         if mentions(fast.keep, names) or (not emitted.is_rule and mentions(fast.forward, names)):
             unpack = [f"{_tuple(names)} = values"]
         if read or mentions(fast.backward, names):
@@ -248,7 +249,8 @@ def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
 
 def _run_forward(emitted: Emitted) -> list[str]:
     """The eager class's forward: grad mode is off there, and no transform is active."""
-    code, keep, run = emitted.fast, _keep(emitted, emitted.fast), [*emitted.fast.forward.lines]
+    code, run = emitted.fast, [*emitted.fast.forward.lines]
+    keep = _keep(emitted, code, emitted.likes)
     if emitted.computed:  # for nothing where no gradient is asked for
         asked = "True in ctx.needs_input_grad"
         if len(emitted.wrt) == 1:
@@ -264,13 +266,14 @@ def _run_forward(emitted: Emitted) -> list[str]:
     return [*run, *keep] if reads_outputs else [*keep, *run]
 
 
-def _keep(emitted: Emitted, code: Code) -> list[str]:
-    """Compute the residuals and save them, where the outputs are known."""
-    if not emitted.residuals:
-        return []
+def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
+    """Compute the residuals and save them, where the outputs are known; of `likes` no tensor."""
     computed = iter(code.keep.results)
-    kept = [next(computed) if r in emitted.computed else r for r in emitted.residuals]
-    return [*code.keep.lines, f"ctx.save_for_backward({', '.join(kept)})"]
+    kept = [
+        next(computed) if r in emitted.computed else r for r in emitted.residuals if r not in likes
+    ]
+    lines = [*code.keep.lines, *(f"ctx.like_{name} = Like({name})" for name in likes)]
+    return [*lines, f"ctx.save_for_backward({', '.join(kept)})"] if kept else lines
 
 
 def _store(params: tuple[str, ...]) -> list[str]:
@@ -287,10 +290,11 @@ def _note(emitted: Emitted) -> list[str]:
     return lines
 
 
-def _load(emitted: Emitted, params: tuple[str, ...]) -> list[str]:
+def _load(emitted: Emitted, params: tuple[str, ...], likes: tuple[str, ...] = ()) -> list[str]:
     """Take from ctx what backward reads."""
-    residuals = "".join(f"{name}, " for name in emitted.residuals).strip()
+    residuals = "".join(f"{name}, " for name in emitted.residuals if name not in likes).strip()
     lines = [f"({residuals}) = ctx.saved_tensors"] if residuals else []
+    lines += [f"{name} = ctx.like_{name}" for name in likes]
     lines += [f"{name} = ctx.{name}" for name in params]
     lines += [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.shapes]
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import torch
@@ -73,7 +74,7 @@ def places(x: Tensor, index: tuple[Any, ...]) -> Tensor:
     import numpy as np
 
     # A copy: NumPy calls one element contiguous whatever its stride, torch takes no negative one.
-    flat = np.arange(x.numel()).reshape(x.shape)[index].copy()
+    flat = np.arange(math.prod(x.shape)).reshape(x.shape)[index].copy()
     return torch.as_tensor(flat, device=x.device)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
+from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from .outputs import marks
 from .simplify import substitute
@@ -40,6 +41,7 @@ class Cut:
         residuals: the names of what is kept, in order: an input's, an output's, "kept", "kept_1",
             ...
         computed: the residuals that `keep` computes, in the order of its outputs.
+        likes: the residuals of which backward reads the shape and dtype alone.
     """
 
     keep: Graph
@@ -52,6 +54,25 @@ class Cut:
         node = self.backward.input(residual)
         assert node is not None
         return node.type
+
+    @property
+    def likes(self) -> tuple[str, ...]:
+        read = set(self.backward.outputs)
+        for node in self.backward.nodes:
+            if not node.op.shape_only:
+                read.update(node.operands)
+                continue
+            for position, operand in enumerate(node.operands):
+                if not reads_shape_alone(node.op, position):
+                    read.add(operand)
+        given = {node.attr("name"): node not in read for node in self.backward.inputs}
+        return tuple([name for name in self.residuals if given[name]])
+
+
+def reads_shape_alone(op: Op, position: int) -> bool:
+    """Return whether an op reads an operand's shape and dtype, and does not make another of it."""
+    alone = position in op.shape_only and op.operands[position] == "like"
+    return alone and op not in (ops.PLACE_KEY, ops.FROM_SHARD)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
