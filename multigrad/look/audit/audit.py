@@ -19,6 +19,7 @@ from ..laws import Law
 from .judging import NotApplicable
 from .laws import LAWS
 from .opened import keeping_dtypes, open_up
+from .stated import excuse
 from .trial import Trial, trial_of
 
 REPEATABLE = "repeatable"
@@ -166,7 +167,7 @@ def audit(
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
     with warnings.catch_warnings(action="ignore"), keeping_dtypes(called):
-        found = tuple(_named(_hold(trial, law), trial, parameters) for law in chosen)
+        found = tuple(_named(_hold(called, trial, law), trial, parameters) for law in chosen)
     unnamed = [""] * (len(trial.leaves) - len(parameters))
     names = [*unnamed, *(f"{name} " for name in parameters)]
     shown = ", ".join(name + _shown(leaf) for name, leaf in zip(names, trial.leaves, strict=True))
@@ -201,12 +202,14 @@ def _choose(names: Iterable[str] | None) -> Sequence[Law[Trial, str]]:
     return [rows[name] for name in asked]
 
 
-def _hold(trial: Trial, law: Law[Trial, str]) -> Finding:
+def _hold(called: Any, trial: Trial, law: Law[Trial, str]) -> Finding:
     try:
         with trial.quiet():
             if law.name != REPEATABLE and not trial.is_repeatable:
                 raise NotApplicable(f"it is not {REPEATABLE}: what is drawn differs each time")
             said = law.judge(trial)
+            if said and (reason := excuse(called, law.name)):
+                raise NotApplicable(reason)
         state = BROKEN if said else KEPT
     except NotApplicable as reason:
         state, said = NOT_APPLICABLE, str(reason)

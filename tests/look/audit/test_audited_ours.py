@@ -1,0 +1,61 @@
+"""No rule and no Function of ours is accused: each is audited as what it states to be."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+X = np.array([[0.3, -0.7, 1.4], [-1.5, 0.011, 2.0]], np.float32)
+
+
+def accusations(subject: Any, *inputs: Any) -> list[str]:
+    report = xg.audit(subject, *inputs)
+    return [report.problem, *map(str, report.findings)] if not report.ok else []
+
+
+def state_of(subject: Any, law: str, x: Any = X) -> tuple[str, str]:
+    (finding,) = xg.audit(subject, x, laws=[law]).laws
+    return finding.state, finding.reason
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_rule_is_accused() -> None:
+    names = [name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.")]
+    assert len(names) == 170
+    found = {name: accusations(name, X) for name in names}
+    assert {name: said for name, said in found.items() if said} == {}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_function_is_accused() -> None:
+    found = {name: accusations(f, *f.examples) for name, f in xg.estimators.catalogue().items()}
+    assert {name: said for name, said in found.items() if said} == {}
+
+
+def test_a_rule_that_limits_gradients_is_not_linear_and_says_so() -> None:
+    state, reason = state_of("clip_value", "linear")
+    assert state == "does not apply"
+    assert "not linear in the cotangent, as its graph says" in reason
+
+
+def test_a_rule_that_draws_is_not_repeatable_and_says_so() -> None:
+    state, reason = state_of("noise", "repeatable")
+    assert (state, reason) == ("does not apply", "it draws at random, as its graph says")
+
+
+def test_a_function_that_means_to_be_a_derivative_has_to_be_linear() -> None:
+    clipped = xg.function(lambda x: x * 1.0, lambda grad_out, x: np.clip(grad_out, -1.0, 1.0))
+    assert state_of(clipped, "linear")[0] == "broken"
+
+
+@pytest.mark.needs("torch")
+def test_a_mean_that_counts_as_a_constant_has_no_second_derivative() -> None:
+    torch: Any = import_module("torch")
+    state, reason = state_of("magnitude_aware_sign", "second derivative", torch.from_numpy(X))
+    assert state == "does not apply"
+    assert reason == "it counts a number as a constant, by stop_gradient"
