@@ -102,6 +102,37 @@ def test_keyed_draws_have_the_bits_of_every_framework() -> None:
         np.testing.assert_array_equal(gradient(act, tensor(dtype="float64")), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_off_the_processor_paddle_draws_what_numpy_draws_on_it(dtype: str) -> None:
+    import paddle
+
+    from multigrad_paddle.kernels import random
+
+    x, count = tensor(dtype=dtype), paddle.arange(X.size)
+    for words in ((3, 7), paddle.to_tensor([3, 7])):
+        for like, off in (
+            (random.uniform_like, random.draw_uniform),
+            (random.normal_like, random.draw_normal),
+        ):
+            drawn = paddle.reshape(off(random.words_of(words), count, x), x.shape)
+            np.testing.assert_array_equal(drawn.numpy(), like((3, 7), x).numpy())
+
+
+def test_a_key_that_is_a_tensor_is_folded_as_two_ints_are() -> None:
+    import paddle
+
+    from multigrad_paddle.kernels import random
+
+    expected = list(xg.backend.random.fold_in((3, 7), 5))
+    key, count = paddle.to_tensor([3, 7]), paddle.to_tensor(5)
+    for folded in (
+        random.fold_in(key, 5),
+        random.fold_in(key, count),
+        random.fold_in((3, 7), count),
+    ):
+        assert folded.tolist() == expected
+
+
 def test_without_a_key_the_seed_of_paddle_repeats_the_draws() -> None:
     import paddle
 

@@ -41,7 +41,8 @@ def fold_in(key: Any, n: Any) -> Any:
     if isinstance(key, tuple) and not is_tensor(n):
         return core.fold_in(key, n)
     count = n.astype(INT64) if is_tensor(n) else paddle.full([], n, INT64)
-    return paddle.stack(encrypt(words_of(key), paddle.zeros_like(count), count))
+    folded = encrypt(words_of(key), paddle.zeros_like(count), count)
+    return paddle.reshape(paddle.stack(folded), [2])  # `//` makes one axis of none (3.3)
 
 
 def uniform_like(key: Any, x: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ def draw_normal(words: Any, count: Tensor, x: Tensor) -> Tensor:
 
 def encrypt(words: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Run the Threefry rounds on words in int64."""
-    mask = paddle.full([], core.WORD_MASK, INT64)
+    mask, parity = (paddle.full([], n, INT64) for n in (core.WORD_MASK, core.PARITY))
 
     def add(x: Tensor, y: Tensor) -> Tensor:
         return (x + y) & mask
@@ -118,4 +119,4 @@ def encrypt(words: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     def as_word(word: Tensor) -> Tensor:
         return word & mask
 
-    return core.threefry_rounds(words, (x, y), add, rotate_xor, as_word)
+    return core.threefry_rounds(words, (x, y), add, rotate_xor, as_word, parity=parity)

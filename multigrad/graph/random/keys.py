@@ -73,6 +73,7 @@ def threefry_rounds(
     add: Callable[[Tensor, Tensor], Tensor],
     rotate_xor: Callable[[Tensor, int, Tensor], Tensor],
     as_word: Callable[[Tensor], Tensor],
+    parity: Any = None,
 ) -> Words:
     """Run the 20 rounds of Threefry-2x32 on two counter words.
 
@@ -82,9 +83,10 @@ def threefry_rounds(
         add: `x + y` modulo 2**32.
         rotate_xor: `rotate_left(x, bits) ^ y`, called as `rotate_xor(x, bits, y)`.
         as_word: reduces a sum of key words to what `add` takes.
+        parity: PARITY as the words' `^` takes it, where that takes no int.
     """
     first, second = key
-    schedule = (first, second, first ^ second ^ PARITY)
+    schedule = (first, second, first ^ second ^ (PARITY if parity is None else parity))
     x, y = counters
     for group, rotations in enumerate(ROTATIONS):
         x = add(x, as_word(schedule[group % 3]))
