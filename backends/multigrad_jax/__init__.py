@@ -13,12 +13,13 @@ from multigrad.backend import (
     Interop,
     Kernels,
     Models,
+    Modes,
     Ranks,
     Tensors,
 )
 
 from . import differences, eject, models
-from .attach import attach, attach_function, bridge, host, isolate, rehearse, vjp
+from .attach import attach, attach_function, bridge, host, isolate, modes, rehearse, vjp
 from .compile import compile
 from .dialect import table
 from .distributed import ranks
@@ -88,6 +89,11 @@ backend = Backend(
         override=models.override_function,
         is_operation=models.is_operation,
         leaves=models.leaves,
+    ),
+    modes=Modes(
+        jvp=modes.jvp,
+        checkpoints={"jax.checkpoint": modes.checkpointed},
+        lacks=modes.LACKS,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,

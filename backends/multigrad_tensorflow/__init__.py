@@ -13,12 +13,13 @@ from multigrad.backend import (
     Interop,
     Kernels,
     Models,
+    Modes,
     Ranks,
     Tensors,
 )
 
 from . import differences, eject, models
-from .attach import attach, bridge, host, vjp
+from .attach import attach, bridge, host, modes, vjp
 from .compile import compile, regions
 from .dialect import table
 from .distributed import ranks, replicas
@@ -87,6 +88,11 @@ backend = Backend(
     models=Models(
         override=models.override_function,
         is_operation=models.is_operation,
+    ),
+    modes=Modes(
+        jvp=modes.jvp,
+        checkpoints={"tf.recompute_grad": modes.checkpointed},
+        lacks=modes.LACKS,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,

@@ -13,6 +13,7 @@ from multigrad.backend import (
     Interop,
     Kernels,
     Models,
+    Modes,
     Ranks,
     Tensors,
 )
@@ -26,7 +27,7 @@ MOVED["multigrad_torch"] = {
 }
 
 from . import differences, eject, models
-from .attach import as_it_is, attach, bridge, host, isolate, render, vjp
+from .attach import as_it_is, attach, bridge, host, isolate, modes, render, vjp
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
 from .distributed import ranks
@@ -111,6 +112,15 @@ backend = Backend(
         attach=models.attach,
         override=models.override_function,
         is_operation=models.is_operation,
+    ),
+    modes=Modes(
+        jvp=modes.jvp,
+        checkpoints={
+            "torch.utils.checkpoint": modes.checkpointed,
+            "torch.utils.checkpoint with use_reentrant=True": modes.reentrant,
+        },
+        autocast=modes.autocast,
+        kept=modes.kept,
     ),
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,

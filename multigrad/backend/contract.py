@@ -411,6 +411,54 @@ class Ejection:
     """What a file holds in the place of the backend's own functions that need multigrad."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor that a custom gradient keeps for its backward."""
+
+    where: str
+    """What it is called there: "saved tensor 0", "ctx.x"."""
+
+    size: int
+    """In bytes."""
+
+    is_read: bool
+    """Whether the backward makes use of its numbers."""
+
+    apart: str = ""
+    """What it is ("input" or "output") where it is one that the framework does not know to be
+    kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Modes:
+    """The other ways in which the framework runs a custom gradient, which an audit tries.
+
+    Each takes what `Autodiff.vjp` does, a function of a list of tensors and the tensors, and raises
+    NotImplementedError where the code says that it has no such way.
+    """
+
+    jvp: Callable[[Function, Any, Any], tuple[list[Any], list[Any]]] | None = None
+    """(run, inputs, tangents) -> the outputs of `run(inputs)`, and their tangents, by forward mode;
+    None among tangents is none."""
+
+    checkpoints: Mapping[str, Callable[[Function, Any], tuple[Any, Function]]] = field(
+        default_factory=dict
+    )
+    """By name, an `Autodiff.vjp` that keeps the inputs alone and runs `run` again in its
+    pullback."""
+
+    autocast: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    """An `Autodiff.vjp` where the framework itself chooses bfloat16 in `run`, and not in the
+    pullback; that raises GradientError where it fails in code that is written for it."""
+
+    kept: Callable[[Function, Any, Function], list[Kept]] | None = None
+    """(run, inputs, cotangents) -> what the custom gradients in `run(inputs)` keep; `cotangents`
+    makes some of the outputs."""
+
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Why the framework has none of these, by the name of the field."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Backend:
     """One framework."""
@@ -426,6 +474,7 @@ class Backend:
     interop: Interop = Interop()
     imports: Imports = Imports()
     models: Models = Models()
+    modes: Modes = field(default_factory=Modes)
     ranks: Ranks = field(default_factory=Ranks)
     differences: Differences = field(default_factory=Differences)
     """Where its numbers are not those of the formulas."""

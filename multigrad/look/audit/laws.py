@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..laws import Law
-from . import cotangents, numbers, transforms
+from . import cotangents, modes, numbers, transforms
 from .trial import Trial
 
 LAWS: tuple[Law[Trial, str], ...] = (
@@ -161,5 +161,37 @@ LAWS: tuple[Law[Trial, str], ...] = (
         "The framework's compiler gives the same.",
         transforms.judge_compiled,
         reason="a gradient that is right in a notebook is another one in production",
+    ),
+    Law(
+        "forward mode",
+        "Where it has a forward mode, that is the transpose of the backward.",
+        modes.judge_forward,
+        reason="products with a Jacobian or a Hessian are of another function",
+    ),
+    Law(
+        "checkpoint",
+        "Under a checkpoint, which runs the forward again, it gives the same.",
+        modes.judge_checkpoint,
+        reason="to save memory changes the training",
+    ),
+    Law(
+        "autocast",
+        "Under autocast to bfloat16 the gradient is that of float64, to the digits of bfloat16, "
+        "and has the dtype of its argument.",
+        modes.judge_autocast,
+        reason="training in mixed precision fails in the backward, or loses a term",
+    ),
+    Law(
+        "bytes",
+        "The backward reads all that is kept for it.",
+        modes.judge_bytes,
+        reason="memory is held for nothing",
+    ),
+    Law(
+        "saved",
+        "Inputs and outputs are kept by `save_for_backward`.",
+        modes.judge_saved,
+        reason="a later change in place is not noticed, and an output that holds itself is never "
+        "freed",
     ),
 )

@@ -61,27 +61,40 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
                 [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
             )
         exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(narrow)]
-        wide_run = trial.run(exact)
-        pairs = zip(run.arrays(), wide_run.arrays(), strict=True)
-        if any(_crosses(np.asarray(y, np.float64), wide) for y, wide in pairs):
-            raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
-        given = [as_float(a, trial.wide) for a in u]
-        wanted = wide_run.gradients(given)
-        eps = eps_of(as_numpy_dtype(dtype))
-        beside = [_rounded(a, eps) if n in trial.floats else a for n, a in enumerate(exact)]
-        pairs = zip(trial.run(beside).gradients(given), wanted, strict=True)
-        moved = [np.abs(a - b) for a, b in pairs if a is not None and b is not None]
-        largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
-        fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
-        kept = [
-            g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
-            for g, w in zip(found, fits, strict=True)
-        ]
-        # Below the smallest number there is nothing.
-        noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
-        return worst(kept, fits, LOOSE[dtype], noise)
+        return differs_in(dtype, trial, outputs=run.arrays(), found=found, u=u, exact=exact)
 
     return judge
+
+
+def differs_in(
+    dtype: str, trial: Trial, *, outputs: Arrays, found: Arrays, u: Arrays, exact: Arrays
+) -> str:
+    """Return where gradients that were computed in a 16-bit dtype are not those of the widest.
+
+    Args:
+        outputs, found: of that run, and its gradients.
+        u: its cotangents.
+        exact: its inputs in the widest dtype.
+    """
+    wide_run = trial.run(exact)
+    pairs = zip(outputs, wide_run.arrays(), strict=True)
+    if any(_crosses(np.asarray(y, np.float64), wide) for y, wide in pairs):
+        raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
+    given = [as_float(a, trial.wide) for a in u]
+    wanted = wide_run.gradients(given)
+    eps = eps_of(as_numpy_dtype(dtype))
+    beside = [_rounded(a, eps) if n in trial.floats else a for n, a in enumerate(exact)]
+    pairs = zip(trial.run(beside).gradients(given), wanted, strict=True)
+    moved = [np.abs(a - b) for a, b in pairs if a is not None and b is not None]
+    largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
+    fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
+    kept = [
+        g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
+        for g, w in zip(found, fits, strict=True)
+    ]
+    # Below the smallest number there is nothing.
+    noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
+    return worst(kept, fits, LOOSE[dtype], noise)
 
 
 def _rounded(array: Any, eps: float) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -197,10 +197,12 @@ class Trial:
         """Run forward on arrays."""
         return self.run_on([self.backend.tensors.from_numpy(np.array(a)) for a in arrays])
 
-    def run_on(self, tensors: Sequence[Tensor]) -> Run:
-        """Run forward on tensors of the framework."""
-        leaves = self._filled(tensors)
-        outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend)
+    def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> Run:
+        """Run forward on tensors of the framework, by its own vjp or another one."""
+        leaves, backend = self._filled(tensors), self.backend
+        if vjp is not None:
+            backend = replace(backend, autodiff=replace(backend.autodiff, vjp=vjp))
+        outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, backend)
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
 
         def pull(cotangents: Sequence[Tensor]) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Models, Tensors
+from ...backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Models, Modes, Tensors
 from ...backend.differences import SIGN_OF_ZERO, Difference, Differences, Mended, zeros
 from ...backend.emitted import Emitted
 from ...backend.fast import enabled
@@ -191,6 +191,14 @@ backend = Backend(
     draws=Draws(replays=True),  # it has no draws of its own that are captured
     interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
     models=Models(is_operation=is_operation),
+    modes=Modes(
+        lacks={
+            "jvp": "NumPy has no forward mode",
+            "checkpoints": "NumPy has no checkpoints",
+            "autocast": "NumPy has no autocast",
+            "kept": "what is kept on NumPy multigrad itself has chosen",
+        }
+    ),
     differences=DIFFERENCES,
     ejection=EJECTION,
 )

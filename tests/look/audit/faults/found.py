@@ -52,7 +52,7 @@ def torch_class(forward: Callable[..., Any], backward: Callable[..., Any]) -> An
     class Planted(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *x: Any) -> Any:
-            ctx.x = x
+            ctx.x = [a.detach() for a in x]
             ctx.save_for_backward(*x)
             SHARED["last"] = x
             return forward(*x)

@@ -1,0 +1,64 @@
+"""The other ways in which JAX runs a custom gradient: forward mode, and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .vjp import vjp
+
+Tensor: TypeAlias = Any
+Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
+# Why there is none of the others.
+LACKS = {
+    "autocast": "JAX has no autocast",
+    "kept": "what is kept are the arrays that fwd returns, of which jit drops those that are not "
+    "read",
+}
+
+
+def jvp(
+    run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> tuple[list[Any], list[Any]]:
+    """Return what a function of arrays gives, and its tangents.
+
+    Raises:
+        NotImplementedError: there is a `jax.custom_vjp` in it, which has none.
+    """
+    given = [_tangent(t, x) for t, x in zip(tangents, inputs, strict=True)]
+    try:
+        outputs, found = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), tuple(given))
+    except TypeError as error:
+        if "custom_vjp" in str(error):
+            raise NotImplementedError("a jax.custom_vjp has no forward mode") from error
+        raise
+    return list(outputs), list(found)
+
+
+def _tangent(given: Any, x: Tensor) -> Any:
+    """Return a tangent as jax takes it: zeros of no bytes for integers."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return np.zeros(x.shape, jax.dtypes.float0)
+    return jnp.zeros_like(x) if given is None else given
+
+
+def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
+    """As `vjp` does, under `jax.checkpoint`."""
+
+    def recomputed(own: Sequence[Tensor]) -> list[Any]:
+        others: dict[int, Any] = {}
+
+        def arrays_only(*given: Tensor) -> list[Any]:
+            outputs = run(given)
+            others.update((i, y) for i, y in enumerate(outputs) if not isinstance(y, jax.Array))
+            return [y for y in outputs if isinstance(y, jax.Array)]
+
+        arrays = jax.checkpoint(arrays_only)(*own)
+        rest = iter(arrays)
+        return [others[i] if i in others else next(rest) for i in range(len(arrays) + len(others))]
+
+    return vjp(recomputed, inputs)

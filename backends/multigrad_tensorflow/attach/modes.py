@@ -1,0 +1,55 @@
+"""The other ways in which TensorFlow runs a custom gradient: forward mode, and recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from .vjp import vjp
+
+Tensor: TypeAlias = Any
+Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
+# Why there is none of the others.
+LACKS = {
+    "autocast": "TensorFlow has no autocast: layers of Keras choose their dtypes",
+    "kept": "a backward is a closure, which holds what it reads",
+}
+
+
+def jvp(
+    run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> tuple[list[Any], list[Any]]:
+    """Return what a function of tensors gives, and its tangents.
+
+    Raises:
+        NotImplementedError: TensorFlow knows none, of whose gradients there are no gradients.
+    """
+    own = [tf.identity(x) for x in inputs]
+    pairs = [(x, t) for x, t in zip(own, tangents, strict=True) if t is not None]
+    primals, given = (list(each) for each in zip(*pairs, strict=True))
+    with tf.autodiff.ForwardAccumulator(primals, given) as accumulator:
+        outputs = run(own)
+    found = [accumulator.jvp(y) if tf.is_tensor(y) else None for y in outputs]
+    if all(tangent is None for tangent in found):
+        raise NotImplementedError("tf.autodiff.ForwardAccumulator gives None")
+    return outputs, found
+
+
+def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
+    """As `vjp` does, under `tf.recompute_grad`, of which tensors alone come."""
+
+    def recomputed(own: Sequence[Tensor]) -> list[Any]:
+        others: dict[int, Any] = {}
+
+        def tensors_only(*given: Tensor) -> list[Tensor]:
+            outputs = run(given)
+            others.update((i, y) for i, y in enumerate(outputs) if not tf.is_tensor(y))
+            return [y for y in outputs if tf.is_tensor(y)]
+
+        found = tf.recompute_grad(tensors_only)(*own)
+        rest = iter(found)
+        return [others[i] if i in others else next(rest) for i in range(len(found) + len(others))]
+
+    return vjp(recomputed, inputs)
