@@ -5,6 +5,7 @@ of each law in `audited.toml`; what is meant by its author, and so is no fault, 
 faults as code that runs in `faults/`.
 
     python tests/foreign/audit.py [PACKAGE or module:name ...] [--update] [--report FILE]
+    python tests/foreign/audit.py --law NAME [--law NAME ...] --update  # what is new, into the rest
     python tests/foreign/audit.py --faults
 """
 
@@ -18,10 +19,13 @@ import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from run import CASES, FRAGMENT, HERE, QUIET, SECONDS, Row, Task, Verdicts, read_cases, run_rows
 from run import ENVIRONMENT as OF_PACKAGES
+
+from multigrad.look.audit.laws import LAWS
 
 MORE, AUDITED, FAULTS = HERE / "audit_cases.toml", HERE / "audited.toml", HERE / "faults"
 AUDIT = Task("audit", lambda reason: {"problem": reason})
@@ -61,6 +65,26 @@ def fold(verdicts: Verdicts) -> Verdicts:
         if state not in LISTED:
             folded[name] = f"{state}{colon}{reason[:FRAGMENT].rstrip()}"
     return folded
+
+
+def unfold(folded: Verdicts) -> Verdicts:
+    """Return verdicts by law of what `fold` made."""
+    verdicts = {name: said for name, said in folded.items() if name not in LISTED}
+    for state in LISTED:
+        verdicts |= dict.fromkeys(filter(None, folded.get(state, "").split(", ")), state)
+    return verdicts
+
+
+def merge(found: Verdicts, known: Verdicts) -> Verdicts:
+    """Return what is known, with what was found of some laws in its place; in the laws' order."""
+    if "problem" in found:
+        return found
+    before = {name: said for name, said in unfold(known).items() if name != "problem"}
+    mended = {*before.get("mended", "").split(", ")} - found.keys()
+    mended |= {*found.get("mended", "").split(", ")} - {""}
+    both = {**before, **found, "mended": ", ".join(law.name for law in LAWS if law.name in mended)}
+    order = ("home", *(law.name for law in LAWS), "mended")
+    return {name: both[name] for name in order if name in both}
 
 
 def differ(found: Verdicts, known: Verdicts) -> list[str]:
@@ -106,6 +130,7 @@ def run_faults() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("chosen", nargs="*", help="packages, or rows as module:name")
+    parser.add_argument("--law", action="append", default=[], help="ask this one alone")
     parser.add_argument("--update", action="store_true", help="write what is found to the table")
     parser.add_argument("--report", type=Path, help="write every answer to this file")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for one row")
@@ -114,7 +139,10 @@ def main() -> int:
     start, known, found, wrong = time.perf_counter(), read_audited(), {}, 0
     files = (CASES, MORE)
     rows = [] if options.faults else read_cases(options.chosen, files)
-    for row, verdicts in run_rows(rows, options.seconds, AUDIT, PROCESSES):
+    task = replace(AUDIT, options=tuple(options.law))
+    for row, verdicts in run_rows(rows, options.seconds, task, PROCESSES):
+        if options.law:
+            verdicts = merge(verdicts, known.get(row.name, {}))
         found[row.name] = fold(verdicts)
         changes = differ(found[row.name], known.get(row.name, {}))
         wrong += bool(changes)
@@ -122,8 +150,8 @@ def main() -> int:
         if options.report:
             with options.report.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([row.package, row.name, verdicts]) + "\n")
-    if options.update:
-        write_audited(found, read_cases(files=files))
+        if options.update:
+            write_audited(found, read_cases(files=files))
     minutes = (time.perf_counter() - start) / 60
     print(f"{len(rows)} audited, {wrong} not as in the table, {minutes:.1f} minutes")
     gone = 0 if options.chosen else run_faults()

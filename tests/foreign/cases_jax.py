@@ -83,3 +83,97 @@ def distrax_power(x: jax.Array) -> jax.Array:
     from distrax._src.utils import math
 
     return math.multiply_no_nan(math.power_no_nan(x, 2.0 * x), x)
+
+
+def positive_definite(x: jax.Array) -> jax.Array:
+    """Return a matrix that has a Cholesky factor."""
+    return x @ x.T + 3.0 * jnp.eye(x.shape[0], dtype=x.dtype)
+
+
+def ott_sqrtm(x: jax.Array) -> jax.Array:
+    """Return the square root of a matrix, by Sylvester's equation in the gradient."""
+    from ott.math.matrix_square_root import sqrtm_only
+
+    return sqrtm_only(positive_definite(x), threshold=1e-5, max_iterations=60)
+
+
+def ott_inv_sqrtm(x: jax.Array) -> jax.Array:
+    """Return the inverse of it."""
+    from ott.math.matrix_square_root import inv_sqrtm_only
+
+    return inv_sqrtm_only(positive_definite(x), threshold=1e-5, max_iterations=60)
+
+
+def numpyro_power_law(x: jax.Array) -> jax.Array:
+    """Return a density whose derivative by the exponent is stable at -1."""
+    from numpyro.distributions import DoublyTruncatedPowerLaw
+
+    return DoublyTruncatedPowerLaw(-0.5, 0.01, 2.0).log_prob(x)
+
+
+def numpyro_power_law_cdf(x: jax.Array) -> jax.Array:
+    """Return its cumulative probability."""
+    from numpyro.distributions import DoublyTruncatedPowerLaw
+
+    return DoublyTruncatedPowerLaw(-0.5, 0.01, 2.0).cdf(x)
+
+
+def numpyro_power_law_icdf(x: jax.Array) -> jax.Array:
+    """Return its quantiles."""
+    from numpyro.distributions import DoublyTruncatedPowerLaw
+
+    return DoublyTruncatedPowerLaw(-0.5, 0.01, 2.0).icdf(x)
+
+
+def optimistix_root(a: jax.Array) -> jax.Array:
+    """Return the root of x^3 + x = a, by the implicit function theorem."""
+    import optimistix
+
+    solver = optimistix.Newton(rtol=1e-7, atol=1e-7)
+    return optimistix.root_find(lambda x, a: x**3 + x - a, solver, jnp.zeros_like(a), a).value
+
+
+def diffrax_backsolve(y: jax.Array) -> jax.Array:
+    """Solve y' = -y backward in time again."""
+    import diffrax
+
+    term = diffrax.ODETerm(lambda t, y, args: -y * y)
+    return diffrax.diffeqsolve(
+        term,
+        diffrax.Tsit5(),
+        t0=0.0,
+        t1=0.5,
+        dt0=0.05,
+        y0=y,
+        adjoint=diffrax.BacksolveAdjoint(),
+    ).ys[0]
+
+
+def e3nn_spherical_harmonics(x: jax.Array) -> jax.Array:
+    """Return polynomials of degree up to 2, the derivative by those below."""
+    import e3nn_jax
+
+    return e3nn_jax.spherical_harmonics([1, 2], x, normalize=False, algorithm=("recursive",)).array
+
+
+def ott_transform(x: jax.Array) -> jax.Array:
+    """Return a Legendre transform by Danskin's theorem."""
+    from ott.geometry import costs, regularizers
+
+    return costs.RegTICost(regularizers.SqL2(lam=0.5)).h_legendre(x)
+
+
+def brainstate_embedding(x: jax.Array) -> jax.Array:
+    """Look rows up."""
+    import brainstate
+
+    return brainstate.nn.Embedding(6, 3, embedding_init=x)(jnp.array([0, 2, 2, 5]))
+
+
+def jaxopt_perturbed_max(x: jax.Array) -> jax.Array:
+    """Return a smoothed indicator of the largest number, drawn with a fixed key."""
+    from jaxopt import perturbations
+
+    make = perturbations.make_perturbed_argmax
+    argmax = make(lambda v: jax.nn.one_hot(jnp.argmax(v), v.shape[-1], dtype=v.dtype), 200, 0.5)
+    return argmax(x, jax.random.PRNGKey(0))

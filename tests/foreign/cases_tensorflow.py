@@ -111,3 +111,52 @@ def keras_quantizer_layer(x: Tensor) -> Tensor:
 
     low, high = tf.constant(-1.0), tf.constant(1.0)
     return keras.quantizers.fake_quant_with_min_max_vars(x, low, high)
+
+
+def positive_definite(x: Tensor) -> Tensor:
+    """Return a matrix that has a Cholesky factor."""
+    return tf.matmul(x, x, transpose_b=True) + 3.0 * tf.eye(x.shape[-2], dtype=x.dtype)
+
+
+def tfp_hpsd_logdet(x: Tensor) -> Tensor:
+    """Return a logarithm of a determinant, whose gradient is the inverse."""
+    from tensorflow_probability.python.math import linalg
+
+    return linalg.hpsd_logdet(positive_definite(x))
+
+
+def tfp_hpsd_solve(x: Tensor, b: Tensor) -> Tensor:
+    """Solve, with the factor used again in the gradient."""
+    from tensorflow_probability.python.math import linalg
+
+    return linalg.hpsd_solve(positive_definite(x), b)
+
+
+def tfp_hpsd_quadratic_form_solve(x: Tensor, b: Tensor) -> Tensor:
+    """Return b^T A^-1 b."""
+    from tensorflow_probability.python.math import linalg
+
+    return linalg.hpsd_quadratic_form_solve(positive_definite(x), b)
+
+
+def tfp_hpsd_quadratic_form_solvevec(x: Tensor, b: Tensor) -> Tensor:
+    """Return the same of a vector."""
+    from tensorflow_probability.python.math import linalg
+
+    return linalg.hpsd_quadratic_form_solvevec(positive_definite(x), b)
+
+
+def tfp_retrying_cholesky(x: Tensor) -> Tensor:
+    """Factor a matrix that needs no second try."""
+    from tensorflow_probability.python.experimental.distributions import marginal_fns
+
+    return marginal_fns.retrying_cholesky(positive_definite(x))[0]
+
+
+def tfp_sigmoid_low_high(x: Tensor) -> Tensor:
+    """Apply the bijector whose softplus has a stable gradient, within bounds."""
+    from tensorflow_probability.python.bijectors import sigmoid
+
+    return sigmoid.Sigmoid(low=-1.0, high=2.0).inverse_log_det_jacobian(
+        tf.sigmoid(x), event_ndims=0
+    )

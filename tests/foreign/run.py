@@ -57,10 +57,15 @@ Verdicts = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is done with each row: its name in `worker.py`, and what is said of a lost row."""
+    """What is done with each row: its name in `worker.py`, and what is said of a lost row.
+
+    Attributes:
+        options: words for the worker, after the name.
+    """
 
     name: str
     blame: Callable[[str], Verdicts]
+    options: tuple[str, ...] = ()
 
 
 CONVERT = Task("convert", lambda reason: dict.fromkeys(BACKENDS, f"failed: {reason}"))
@@ -135,7 +140,7 @@ def run_in_process(
     rows: Sequence[Row], seconds: float, task: Task
 ) -> Iterator[tuple[Row, Verdicts]]:
     """Yield verdicts until the rows or the process end; the row that killed it is the last."""
-    command = [sys.executable, str(HERE / "worker.py"), task.name]
+    command = [sys.executable, str(HERE / "worker.py"), task.name, *task.options]
     environment = {**os.environ, **QUIET, **ENVIRONMENT.get(rows[0].package, {})}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def find(name: str) -> object:
     return found
 
 
-def judge(name: str, words: list[str]) -> dict[str, str]:
+def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
     from multigrad.backend.finding.discovery import backends
     from multigrad.look.command.inputs import SEED, read_input
@@ -64,8 +65,8 @@ def judge(name: str, words: list[str]) -> dict[str, str]:
     return {"kind": f"{report.home} {what}", **verdicts}
 
 
-def audit(name: str, words: list[str]) -> dict[str, str]:
-    """Return what came of each law, and of those that are not kept once it is converted."""
+def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
+    """Return what came of laws, each where none is named, and of those that conversion mends."""
     import multigrad as xg
     from multigrad.backend.finding.discovery import load_backend
     from multigrad.look.audit.audit import BROKEN, KEPT, REFUSED
@@ -81,7 +82,7 @@ def audit(name: str, words: list[str]) -> dict[str, str]:
     given = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
     report, inputs = None, given
     for inputs in [given] if words else inputs_to_try(fn):
-        report = xg.audit(fn, *inputs)
+        report = xg.audit(fn, *inputs, laws=laws or None)
         if not report.problem:
             break
     if report is None or report.problem:
@@ -119,7 +120,7 @@ def main() -> None:
     for line in sys.stdin:
         name, words = json.loads(line)
         try:
-            verdicts = judge(name, words)
+            verdicts = judge(name, words, sys.argv[2:])
         except Exception as error:
             said = f"{type(error).__name__}: {error}"[:300]
             verdicts = {"problem": said} if judge is audit else {"numpy": f"failed: {said}"}

@@ -1,7 +1,8 @@
 """The page about published gradients held against laws, written from the committed table.
 
 The table stands in `tests/foreign/audited.toml`, what is no fault in `meant.toml`, faults as code
-in `faults/`; `tests/foreign/audit.py` holds the pinned packages to them. The page needs none.
+in `faults/`; `tests/foreign/audit.py` holds the pinned packages to them. Those of kernels stand in
+`kernels_audited.toml` and `kernel_faults/`, which `kernels.py` holds. The page needs no package.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from multigrad.look.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
 from multigrad.look.audit.laws import LAWS
@@ -23,12 +24,16 @@ STATES = (KEPT, BROKEN, MEANT, REFUSED, NOT_APPLICABLE)
 MEANINGS = {
     BROKEN: "the numbers are other than the law says, without a word. That is what was measured; "
     "what was looked into, and is a fault, stands under [faults](#faults)",
-    MEANT: "they are, and the author says so, or the name does: a straight-through estimator, a "
-    "clipped gradient, a drawn spike",
+    MEANT: "they are, and the author says so, in a docstring, a comment or the name, or by a None "
+    "for an argument: a straight-through estimator, a clipped gradient, a drawn spike",
     REFUSED: "the code, or the framework for it, raises an error: it is not offered",
     "mended": "broken or refused, and kept by `xg.convert` of it, on the same framework",
 }  # fmt: skip
-STEPS = "tox -e audit  # all of it\ntox -e audit -- entmax  # one package\ntox -e audit -- --faults"
+STEPS = (
+    "tox -e audit  # all of it, but for kernels\ntox -e audit -- entmax  # one package\n"
+    "tox -e audit -- --faults\ntox -e kernels  # the kernels, and their faults"
+)
+KERNELS = {"liger_kernel": "liger_kernel", "fla": "fla_core"}  # distributions by module
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class Audited:
     Attributes:
         laws: what came of each, "broken: reason" and the like.
         mended: the laws that it keeps once it is converted.
+        is_converted: whether that was tried; kernels stay what they are.
     """
 
     package: str
@@ -46,6 +52,7 @@ class Audited:
     problem: str
     laws: Mapping[str, str]
     mended: Sequence[str] = field(default=())
+    is_converted: bool = True
 
     def state_of(self, law: str) -> str:
         """Return what came of a law, without the reason; "" where it was not asked."""
@@ -81,6 +88,21 @@ def read_audited() -> list[Audited]:
     return [row for own in rows.values() for row in own]
 
 
+def read_kernels() -> list[Audited]:
+    """Return the committed table of kernels, whose reasons stand beside lists of laws by state."""
+    known, meant = _read("kernels_audited.toml"), _read("meant.toml")
+    rows = []
+    for name, inputs in _read("kernels.toml")["kernels"].items():
+        if name in known:
+            found = dict(known[name])
+            for state in (BROKEN, REFUSED):
+                for law in filter(None, found.pop(state, "").split(", ")):
+                    found[law] = f"{state}: {found[law]}"
+            package = KERNELS[name.partition(".")[0]]
+            rows.append(replace(_row(package, name, inputs, found, meant), is_converted=False))
+    return rows
+
+
 def _read(name: str) -> dict[str, dict[str, str]]:
     return tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))
 
@@ -110,7 +132,7 @@ def _row(
 def read_faults() -> list[Fault]:
     """Return the reproducers, by package."""
     faults = []
-    for path in sorted((FOLDER / "faults").glob("*/*.py")):
+    for path in sorted(FOLDER.glob("*faults/*/*.py")):
         first, _, code = path.read_text(encoding="utf-8").partition("\n")
         found = HEADING.fullmatch(first)
         assert found is not None, f"{path} does not begin with '# package==version, law: sentence'"
@@ -126,12 +148,13 @@ def by_law(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
         counts = Counter(row.state_of(law.name) for row in rows)
         if not any(counts[state] for state in STATES):
             continue  # a law that is newer than the table
-        open_ = counts[BROKEN] + counts[REFUSED]
-        mended = sum(
-            law.name in row.mended for row in rows if row.state_of(law.name) in (BROKEN, REFUSED)
-        )
+        open_ = [
+            law.name in row.mended
+            for row in rows
+            if row.is_converted and row.state_of(law.name) in (BROKEN, REFUSED)
+        ]
         counted = (str(counts[state] or "") for state in STATES)
-        yield f"`{law.name}`", *counted, f"{mended} of {open_}" if open_ else ""
+        yield f"`{law.name}`", *counted, f"{sum(open_)} of {len(open_)}" if open_ else ""
 
 
 def by_package(rows: Sequence[Audited], faults: Sequence[Fault]) -> Iterator[tuple[str, ...]]:
@@ -142,7 +165,7 @@ def by_package(rows: Sequence[Audited], faults: Sequence[Fault]) -> Iterator[tup
         broken = sum(row.count(BROKEN) > 0 for row in own)
         refused = sum(row.count(REFUSED) > 0 for row in own)
         mended = sum(len(row.mended) for row in own)
-        of = sum(row.count(BROKEN) + row.count(REFUSED) for row in own)
+        of = sum(row.count(BROKEN) + row.count(REFUSED) for row in own if row.is_converted)
         shown = "functions of users" if package == OF_USERS else package
         yield (
             shown, str(len(own)), str(broken or ""), str(refused or ""),

@@ -348,8 +348,9 @@ def render_conversions() -> str:
 
 def render_audit() -> str:
     """Return the page about published gradients held against laws."""
-    every = audits.read_audited()
+    every = [*audits.read_audited(), *audits.read_kernels()]
     rows, faults = [row for row in every if not row.problem], audits.read_faults()
+    kernels = [row for row in rows if not row.is_converted]
     packages = {row.package for row in rows} - {OF_USERS}
     unrun = [(f"`{row.name}`", audits.as_text(row.problem)) for row in every if row.problem]
     shown = "\n\n".join(
@@ -361,9 +362,11 @@ def render_audit() -> str:
         "Audit of published gradients",
         f"{len(rows)} custom gradients of {len(packages)} packages, as they are published, each on "
         f"its own framework, held against the [{len([*audits.by_law(rows)])} laws](laws.md) that "
-        "[`multigrad audit`](how_to/audit.md) asks. Packages are pinned; they stand in "
-        "`tests/foreign/requirements.txt` and `tests/foreign/requirements_audit.txt`, inputs in "
-        "`cases.toml` and `audit_cases.toml` beside them.",
+        f"[`multigrad audit`](how_to/audit.md) asks; {len(kernels)} of them are kernels of "
+        "Liger and flash-linear-attention, in Triton's interpreter. Packages are pinned; they "
+        "stand in `tests/foreign/requirements.txt` and `requirements_audit.txt`, inputs in "
+        "`cases.toml`, `audit_cases.toml` and `kernels.toml` beside them. What stands under a "
+        "name such as `cases_torch:` is a function there that applies what the package holds.",
         bullets(audits.MEANINGS),
         f"To see it again:\n\n```text\n{audits.STEPS}\n```",
         "## By law\n\n"
@@ -376,8 +379,9 @@ def render_audit() -> str:
         ),
         f"## Faults\n\n{len(faults)} faults, each as code that needs only the package and its "
         "framework, and runs to its end while the fault is there; `tox -e audit` runs them all, "
-        "and says which a release has mended. A surrogate that means to differ is none, nor is a "
-        "limit that is documented, nor what raises an error that says so.",
+        "`tox -e kernels` those of kernels, and each says which a release has mended. A surrogate "
+        "that means to differ is none, nor is a limit that is documented, nor what raises an error "
+        "that says so.",
         shown,
         "## What is broken, and what is meant\n\n"
         + table(
