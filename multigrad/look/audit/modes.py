@@ -14,8 +14,8 @@ from ...errors import GradientError
 from ...graph.ir.types import dtype_name
 from ..subject import as_float
 from .judging import NotApplicable, start, worst
-from .numbers import differs_in
-from .trial import Arrays, Trial
+from .numbers import differs_in, rounded
+from .trial import LOOSE, Arrays, Trial, largest_of
 
 
 def _mode(trial: Trial, name: str) -> Any:
@@ -131,7 +131,14 @@ def judge_autocast(trial: Trial) -> str:
         if got is not None and dtype_name(got.dtype) != "float32":
             return f"argument {n} is float32, its gradient {got.dtype}"
     exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(given)]
-    return differs_in("bfloat16", trial, outputs=run.arrays(), found=found, u=u, exact=exact)
+    outputs = run.arrays()
+    said = differs_in("bfloat16", trial, outputs=outputs, found=found, u=u, exact=exact)
+    if said:
+        return said
+    wanted, beside = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
+    moved = largest_of([np.abs(a - b) for a, b in zip(wanted, beside, strict=True)])
+    said = worst(outputs, wanted, LOOSE["bfloat16"], 4 * moved + trial.noise_in("bfloat16"))
+    return f"the output differs: {said.replace('argument', 'output')}" if said else ""
 
 
 # --- what is kept ---------------------------------------------------------------------------------

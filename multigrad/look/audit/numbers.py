@@ -82,8 +82,7 @@ def differs_in(
         raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
     given = [as_float(a, trial.wide) for a in u]
     wanted = wide_run.gradients(given)
-    eps = eps_of(as_numpy_dtype(dtype))
-    beside = [_rounded(a, eps) if n in trial.floats else a for n, a in enumerate(exact)]
+    beside = rounded(dtype, trial, exact)
     pairs = zip(trial.run(beside).gradients(given), wanted, strict=True)
     moved = [np.abs(a - b) for a, b in pairs if a is not None and b is not None]
     largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
@@ -97,10 +96,14 @@ def differs_in(
     return worst(kept, fits, LOOSE[dtype], noise)
 
 
-def _rounded(array: Any, eps: float) -> Any:
-    """Return an array with a rounding on each element, up and down in turn."""
-    turns = 1 - 2 * (np.arange(array.size) % 2)
-    return (array * (1 + eps * turns.reshape(array.shape))).astype(array.dtype)
+def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
+    """Return inputs with a rounding to a dtype on each element, up and down in turn."""
+    eps = eps_of(as_numpy_dtype(dtype))
+    found = list(arrays)
+    for n in trial.floats:
+        turns = (1 - 2 * (np.arange(arrays[n].size) % 2)).reshape(arrays[n].shape)
+        found[n] = (arrays[n] * (1 + eps * turns)).astype(arrays[n].dtype)
+    return found
 
 
 def _crosses(narrow: Any, wide: Any) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from .faults import modes
 from .faults.edits import EDITS, PLANTED
 from .faults.found import broken
 
@@ -27,3 +28,10 @@ def test_a_fault_of_each_kind_is_found(kind: str) -> None:
 @pytest.mark.parametrize("base", ["relu", "bias", "softmax"])
 def test_sound_gradients_are_not_accused(base: str) -> None:
     assert broken("torch", base, None) == []
+
+
+@pytest.mark.needs("torch")
+def test_faults_of_modes_and_of_what_is_kept_are_found_by_their_laws() -> None:
+    found = {row[:2]: modes.broken(row) for row in modes.PLANTED}
+    assert [row for row, laws in found.items() if row[0] and row[0] not in laws] == []
+    assert {row[1]: laws for row, laws in found.items() if not row[0] and laws} == {}
