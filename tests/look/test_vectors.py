@@ -16,9 +16,14 @@ import multigrad.testing
 
 pytest.importorskip("mpmath")
 pytest.importorskip("sympy")
+from multigrad.graph.ops import OPS
+from multigrad.graph.ops.results import PER_ELEMENT
+from multigrad.look.vectors import document
 from multigrad.look.vectors.cases import formula_of_or_none
 from multigrad.look.vectors.document import NoVectors, open_columns, vectors_of, write
+from tests.harness.schemas import fits
 
+xp = xg.xp
 KEPT = Path(multigrad.testing.__file__).parent / "data" / "vectors.json"
 SKIPPED = {"convention", "subnormal", "overflow", "kink"}
 # One of each kind of formula.
@@ -64,10 +69,65 @@ def test_the_kept_file_has_all_and_a_sample_of_it_is_computed_again() -> None:
     kept = open_columns(json.loads(KEPT.read_text()))["subjects"]
     rules = {each["name"]: each for each in kept if each["kind"] == "rule"}
     assert len(rules) == 170
-    sample = ["gaussian", "swish_sign", "xp.silu", "xp.log1p", "xp.maximum"]
+    known = {each["name"] for each in kept if each["kind"] == "op"}
+    elementwise = [row.in_xp for row in OPS.values() if row.result in PER_ELEMENT]
+    assert len(elementwise) >= 117
+    assert [name for name in elementwise if name not in known] == []
+    sample = ["gaussian", "swish_sign", "xp.silu", "xp.log1p", "xp.maximum", "xp.clip", "xp.less"]
     for again in open_columns(vectors_of(*sample, dtypes=["bfloat16"]))["subjects"]:
         same = [s for s in kept if (s["name"], s["kind"]) == (again["name"], again["kind"])]
         assert again["sets"] == [s for s in same[0]["sets"] if s["dtype"] == "bfloat16"]
+
+
+def test_the_kept_file_fits_the_schema() -> None:
+    schema = json.loads((Path(document.__file__).parent / "schema.json").read_text())
+    data = json.loads(KEPT.read_text())
+    assert fits(data, schema, schema)
+    first = data["subjects"][0]
+    for wrong in ({"kind": "o"}, {"sets": [{**first["sets"][0], "results": ["0.5"]}]}):
+        assert not fits({**data, "subjects": [{**first, **wrong}]}, schema, schema), wrong
+
+
+# --- Functions ------------------------------------------------------------------------------------
+
+
+def mixed(x: Any, y: Any, scale: float = 2.0) -> Any:
+    return xp.where(x > 0.5, xp.elu(x) * scale, xp.exp(y) / 3.0) + abs(x) * (x > y)
+
+
+def test_a_function_of_elementwise_ops_has_the_derivative_of_its_forward() -> None:
+    function = xg.function(mixed)
+    (subject,) = open_columns(vectors_of(function, dtypes=["float64"]))["subjects"]
+    assert (subject["kind"], subject["inputs"]) == ("function", ["x", "y"])
+    assert "v3 = x > 0.5; " in subject["formula"]
+    (cases,) = subject["sets"]
+    inputs = [numbers(column) for column in cases["inputs"]]
+    y, pull = xg.vjp(function, *inputs)
+    np.testing.assert_allclose(y, numbers(cases["results"]), 1e-13)
+    for found, column in zip(pull(numbers(cases["cotangents"])), cases["gradients"], strict=True):
+        np.testing.assert_allclose(found, numbers(column), 1e-13)
+    zeros = [i for i, x in enumerate(inputs[0]) if x == 0]
+    assert cases["flags"]["kink"] == zeros  # of abs
+
+
+def test_a_wrong_backward_does_not_enter_the_vectors_of_its_forward() -> None:
+    wrong = xg.function(lambda x: x * x, lambda grad_out, x: grad_out * x)
+    (cases,) = open_columns(vectors_of(wrong, dtypes=["float64"]))["subjects"][0]["sets"]
+    slopes = numbers(cases["gradients"][0]) / numbers(cases["cotangents"])
+    np.testing.assert_allclose(slopes, 2 * numbers(cases["inputs"][0]), 1e-15, 1e-300)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (xg.estimators.ste_round, "'ste_round' is meant to differ from its forward's derivative"),
+        (xg.function(lambda x: xp.sum(x)), "uses 'sum' .* of which the witness has no formula"),
+        (xg.function(lambda x: (x, 2 * x)), "has 2 outputs, and not one"),
+    ],
+)
+def test_a_function_without_a_witness_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(NoVectors, match=message):
+        vectors_of(function)
 
 
 def test_what_has_no_formula_is_refused_by_name() -> None:

@@ -363,7 +363,10 @@ def verify(
 def vectors(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME...]", help="Rules, and ops as xp.softplus; all if none."),
+        typer.Argument(
+            metavar="[NAME...]",
+            help="Rules, ops as xp.softplus, Functions as module:name; all rules and ops if none.",
+        ),
     ] = None,
     out: Annotated[str, typer.Option(help="The file; - prints.")] = "-",
     dtype: Annotated[

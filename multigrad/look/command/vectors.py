@@ -1,4 +1,4 @@
-"""`multigrad vectors`: exact results of rules and ops as a file."""
+"""`multigrad vectors`: exact results of rules, ops and Functions as a file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 
 from multigrad.look.vectors.document import vectors_of, write
 
+from .named import find
+
 
 def write_vectors(
     names: Sequence[str], dtypes: Sequence[str], out: str, echo: Callable[[str], None]
 ) -> None:
     """Write the vectors of what is named, or of all, to a file or, for "-", to the terminal."""
-    text = write(vectors_of(*names, dtypes=list(dtypes) or None))
+    # A Function is an object of a module, or a saved file.
+    found = [find(name) if ":" in name or name.endswith(".json") else name for name in names]
+    text = write(vectors_of(*found, dtypes=list(dtypes) or None))
     if out == "-":
         echo(text.rstrip("\n"))
     else:

@@ -9,18 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...functions.documents.canonical import hex_of
 from ...graph.ops.kinks import KINKS
 from . import points, rules, whole
-from .elementwise import BINARY, UNARY
+from .elementwise import BINARY, FORMULAS, UNARY
 from .rounding import FORMATS, Format, High, Rounded, round_to, write_distance
 from .witness import compile_expression, evaluate, functions_of, library, parse
 
 Data = dict[str, Any]
 TIES = ("maximum", "minimum", "fmax", "fmin")
-OF_ZEROS = ("add", "subtract", "multiply", *TIES, "logaddexp")
+OF_ZEROS = (
+    "add", "subtract", "multiply", *TIES, "logaddexp", "nextafter", "full_like", "clip", "lerp",
+    "where",
+)  # fmt: skip
 # What the table calls otherwise than `xg.xp`.
-TABLE_NAMES = {"divide": "div"}
+TABLE_NAMES = {"divide": "div", "astype": "cast"}
 # Params that are called as a function of formulas is.
 OTHER_NAMES = {"s": "s_", "gamma": "gamma_"}
 FLAGS = ("kink", "overflow", "nan", "subnormal", "convention")
@@ -86,10 +91,11 @@ def _distances(column: Sequence[Rounded]) -> list[int] | int:
 
 
 @functools.cache
-def _compiled(name: str) -> tuple[Callable[..., High], tuple[Callable[..., High], ...]]:
-    return functions_of(UNARY[name] if name in UNARY else BINARY[name])
+def compiled(name: str) -> tuple[Callable[..., High], tuple[Callable[..., High], ...]]:
+    return functions_of(FORMULAS[name])
 
 
+@functools.cache
 def conventions_of(name: str) -> dict[tuple[float, ...], tuple[float, tuple[float, ...]]]:
     """Return what the table of conventions has of an op: value and slopes, by the operands."""
     own = TABLE_NAMES.get(name, name)
@@ -98,13 +104,17 @@ def conventions_of(name: str) -> dict[tuple[float, ...], tuple[float, tuple[floa
 
 def op_set(name: str, format: Format) -> Data:
     """Return the cases of an op in a dtype."""
-    formula = UNARY[name] if name in UNARY else BINARY[name]
+    formula = FORMULAS[name]
+    rows: list[tuple[float, ...]]
     if name in UNARY:
         marks = [float(x) for x in formula.attrs.values() if isinstance(x, float)]
         rows = [(x,) for x in points.of_one_operand(format, marks)]
+    elif name in BINARY:
+        rows = [*points.of_two_operands(format)]
     else:
-        rows = points.of_two_operands(format)
-    numbers = [_attr(number, format) for number in formula.attrs.values()]
+        rows = [*points.of_three_operands(format, is_choice=name == "where")]
+    numbers = [as_attr(number, format) for number in formula.attrs.values()]
+    result = FORMATS.get(formula.attrs.get("dtype", ""), format)
     if "where" in formula.value:  # what a comparison with NaN gives is no mathematics
         rows = [row for row in rows if not any(map(math.isnan, row))]
     rows = [row for row in rows if _is_plain(name, row)]
@@ -114,15 +124,15 @@ def op_set(name: str, format: Format) -> Data:
     cotangents = points.cotangents(len(rows))
     columns = Columns(format, [list(c) for c in zip(*rows, strict=True)], cotangents)
     columns.gradients = [[] for _ in formula.operands]
-    known = conventions_of(name)
     for i, ((row, value, slopes), cotangent) in enumerate(zip(found, cotangents, strict=True)):
-        kink = _kink(name, row, known)
+        kink = kink_at(name, row)
         if kink is not None:
-            columns.mark("kink", i)
             slopes = [_exact(s, format) for s in kink]
-        columns.results.append(round_to(value, format))
+        if kink is not None or (name == "clip" and len({*row}) < 3):
+            columns.mark("kink", i)
+        columns.results.append(round_to(value, result))
         for column, slope in zip(columns.gradients, slopes, strict=True):
-            column.append(_multiplied(cotangent, slope, format))
+            column.append(multiplied(cotangent, slope, format))
         if any(map(math.isinf, row)) or (
             not any(map(math.isnan, row)) and math.isnan(columns.results[-1].value)
         ):
@@ -140,20 +150,28 @@ def _is_plain(name: str, row: Sequence[float]) -> bool:
     return is_inside and all(x != 0 and not math.isnan(x) for x in row)
 
 
-def _attr(number: Any, format: Format) -> Any:
+def as_attr(number: Any, format: Format) -> Any:
     return points.fit([number], format)[0] if isinstance(number, float) else number
 
 
-def _kink(name: str, row: Sequence[float], known: Mapping[Any, Any]) -> tuple[float, ...] | None:
+def kink_at(name: str, row: Sequence[Any]) -> tuple[float, ...] | None:
+    """Return the slopes that are taken at a kink, None elsewhere."""
     if name in TIES and row[0] == row[1]:
         return (0.5, 0.5)
-    return known[tuple(row)][1] if tuple(row) in known else None
+    at = conventions_of(name).get(tuple(map(float, row)))
+    return None if at is None else at[1]
 
 
 def _evaluate(
     name: str, row: Sequence[float], numbers: Sequence[Any], format: Format
 ) -> tuple[High, list[High]]:
-    value, slopes = _compiled(name)
+    if name == "nan_to_num" and not math.isfinite(row[0]):
+        filled = 0.0 if math.isnan(row[0]) else math.copysign(format.top, row[0])
+        return _exact(filled, format), [_exact(0.0, format)]
+    value, slopes = compiled(name)
+    if name == "nextafter":
+        a, b = np.array(row).astype(format.dtype)
+        return _exact(float(np.nextafter(a, b)), format), [_exact(s, format) for s in (1.0, 0.0)]
 
     def closed(function: Callable[..., High]) -> Callable[..., High]:
         return lambda *operands: function(*operands, *numbers)
@@ -170,7 +188,7 @@ def _exact(number: float, format: Format) -> High:
         return mp.mpf(number)
 
 
-def _multiplied(cotangent: float, slope: High, format: Format) -> Rounded:
+def multiplied(cotangent: float, slope: High, format: Format) -> Rounded:
     mp = library("mpmath").mp
     with mp.workdps(3 * format.decimals):
         return round_to(mp.mpf(cotangent) * slope, format)
@@ -185,10 +203,10 @@ def formula_of(rule: str) -> str:
     if rule not in rules.SAME:
         return rules.WHOLE[rule] if rule in rules.WHOLE else rules.FACTORS[rule]
     base, words = rules.SAME[rule]
-    return _reworded(formula_of(base), {OTHER_NAMES.get(k, k): v for k, v in words.items()})
+    return reworded(formula_of(base), {OTHER_NAMES.get(k, k): v for k, v in words.items()})
 
 
-def _reworded(text: str, words: Mapping[str, str]) -> str:
+def reworded(text: str, words: Mapping[str, str]) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda found: words.get(found[0], found[0]), text)
 
 
@@ -262,7 +280,7 @@ def _rule_set(
         if "grad_out" in names:
             columns.gradients[0].append(round_to(factor, format))
         else:
-            columns.gradients[0].append(_multiplied(g, factor, format))
+            columns.gradients[0].append(multiplied(g, factor, format))
     return columns.to_dict(params=dict(written), **({"draws": draws} if draws else {}))
 
 

@@ -10,12 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ... import __name__ as package
-from ...errors import MultigradError, suggest
+from ...errors import suggest
+from ...functions.function import Function
+from ...functions.importers import convert
 from ...graph.ops.kinks import kinks_of
 from ...rules import registry
 from ...rules.model.rule import Rule
-from . import cases
-from .elementwise import BINARY, UNARY, Formula
+from . import cases, discrete, functions
+from .elementwise import FORMULAS, Formula
+from .functions import NoVectors
 from .rounding import FORMATS
 from .witness import library
 
@@ -25,17 +28,13 @@ LEAST = 8  # a shorter column stands where it is
 OF_XP = "xp."
 
 
-class NoVectors(MultigradError, ValueError):
-    """The witness has no formula of what is named."""
-
-
 def every_subject() -> list[str]:
     """Return the names of all that the witness has a formula of: ops as `xp.softplus`."""
-    return [*(f"{OF_XP}{name}" for name in (*UNARY, *BINARY)), *registry.rules()]
+    return [*(f"{OF_XP}{name}" for name in (*FORMULAS, *discrete.ALL)), *registry.rules()]
 
 
 def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
-    """Return exact results of rules and ops as plain data, computed by mpmath and sympy.
+    """Return exact results of rules, ops and Functions as plain data, computed by mpmath and sympy.
 
     Examples:
         >>> from multigrad.testing import vectors
@@ -44,11 +43,13 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
         ['triangular', 'softplus']
 
     Args:
-        objects: rules, by name or as they are, and ops, as `xp.softplus`; all, if none is given.
+        objects: rules, by name or as they are, ops, as `xp.softplus`, and Functions whose forward
+            is elementwise, or what `xg.convert` takes; all rules and ops, if none is given.
         dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
 
     Raises:
         NoVectors: there is no formula of it.
+        TraceError: a Function has not been called, and its signature does not tell how to.
         MissingWitness: mpmath or sympy is not installed.
     """
     for name in dtypes or ():
@@ -69,11 +70,15 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
 
 def _subject(obj: Any, dtypes: Sequence[str] | None) -> Data:
     formats = cases.all_formats(dtypes)
-    if isinstance(obj, str) and obj.removeprefix(OF_XP) in {**UNARY, **BINARY}:
-        name = obj.removeprefix(OF_XP)
-        if obj != name or name not in registry.rules():
-            return _op(name, UNARY[name] if name in UNARY else BINARY[name], formats)
+    name = obj.removeprefix(OF_XP) if isinstance(obj, str) else ""
+    if obj != name or name not in registry.rules():
+        if name in FORMULAS:
+            return _op(name, FORMULAS[name], formats)
+        if name in discrete.ALL:
+            return _discrete(name, formats)
     rule = obj
+    if callable(obj) and not isinstance(obj, Rule):
+        return _function(obj if isinstance(obj, Function) else convert(obj), formats)
     if isinstance(obj, str):
         if obj not in registry.rules():
             known = every_subject()
@@ -102,6 +107,27 @@ def _op(name: str, formula: Formula, formats: Sequence[Any]) -> Data:
         "inputs": list(formula.operands),
         **({"attrs": formula.attrs} if formula.attrs else {}),
         "sets": [cases.op_set(name, format) for format in formats],
+    }
+
+
+def _function(function: Function, formats: Sequence[Any]) -> Data:
+    chain = functions.chain_of(function)
+    return {
+        "name": chain.name,
+        "kind": "function",
+        "formula": chain.formula,
+        "inputs": list(chain.inputs),
+        "sets": functions.sets(chain, formats),
+    }
+
+
+def _discrete(name: str, formats: Sequence[Any]) -> Data:
+    return {
+        "name": name,
+        "kind": "op",
+        "formula": discrete.ALL[name][0],
+        "inputs": list(discrete.operands_of(name)),
+        "sets": discrete.sets(name, formats),
     }
 
 

@@ -106,6 +106,8 @@ UNARY: dict[str, Formula] = {
     "trunc": _step("where(x < 0, -floor(-x), floor(x))"),
     "heaviside": _step("where(x > 0, 1, 0)"),
     "stop_gradient": _step("x"),
+    "nan_to_num": Formula("x"),  # what NaN and infinities become is in cases.py
+    "astype": Formula("x", slopes=("1",), attrs={"dtype": "float16"}),
     "frac": Formula("x - where(x < 0, -floor(-x), floor(x))", slopes=("1",)),
     "polygamma": Formula("polygamma(n, x)", attrs={"n": 1}),
     "leaky_relu": Formula("where(x > 0, x, slope * x)", attrs={"slope": 0.01}),
@@ -145,6 +147,8 @@ BINARY: dict[str, Formula] = {
         "1",
         "where(a / b < 0, floor(-a / b), -floor(a / b))",
     ),
+    "nextafter": _pair("nextafter(a, b)", "1", "0"),
+    "full_like": Formula("value", ("x", "value"), ("0", "1")),
     "hypot": _pair("sqrt(a**2 + b**2)"),
     "atan2": _pair("atan2(a, b)"),
     "logaddexp": _pair("log(exp(a) + exp(b))"),
@@ -153,3 +157,22 @@ BINARY: dict[str, Formula] = {
         "where(a == 0, 0, a * log(1 + b))", "log(1 + b)", "where(a == 0, 0, a / (1 + b))"
     ),
 }
+TERNARY: dict[str, Formula] = {
+    # The bounds belong to the inside; where they cross, all is the upper one.
+    "clip": Formula(
+        "where(max < min, max, where(x < min, min, where(max < x, max, x)))",
+        ("x", "min", "max"),
+        (
+            "where(max < min, 0, where(x < min, 0, where(max < x, 0, 1)))",
+            "where(min < max, where(x < min, 1, 0), 0)",  # bounds that are equal have none
+            "where(max < min, 1, where(max < x, 1, 0))",
+        ),
+    ),
+    "lerp": Formula("start + weight * (end - start)", ("start", "end", "weight")),
+    "where": Formula(
+        "where(condition == 0, b, a)",
+        ("condition", "a", "b"),
+        ("0", "where(condition == 0, 0, 1)", "where(condition == 0, 1, 0)"),
+    ),
+}
+FORMULAS: dict[str, Formula] = {**UNARY, **BINARY, **TERNARY}

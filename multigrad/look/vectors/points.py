@@ -14,7 +14,7 @@ from .rounding import Format
 
 COTANGENTS = (1.25, -0.75, 1.5, 0.625, -1.875, 0.8125, 1.0625, -1.375, 0.5625, -1.125)
 ORDINARY = 2.0, 3.0, 0.1, 0.7, 1.3, 2.6, 0.011, 4.4, 7.3, 12.5
-MARKS = (0.5, 1.0, 3.0, 6.0)
+MARKS = (0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 8.0, 10.0, 20.0)
 
 
 def fit(numbers: Iterable[float], format: Format) -> list[float]:
@@ -42,7 +42,7 @@ def extremes(format: Format) -> list[float]:
 def of_one_operand(format: Format, thresholds: Sequence[float] = ()) -> list[float]:
     """Return the points of a function of one number."""
     marks = [m for m in (*MARKS, *thresholds) if math.isfinite(m)]
-    far = (1e-3, 20.0, 88.5, 1e4)
+    far = (1e-3, 88.5, 1e4)
     positive = [*around(marks, format), *far, *ORDINARY]
     negative = [-number for number in positive]
     return fit([*extremes(format), *positive, *negative], format)
@@ -56,6 +56,12 @@ def of_two_operands(format: Format) -> list[tuple[float, float]]:
     near = [n for n in around([1.0], format) if n != 1.0]
     pairs = [*itertools.product(values, values), *((1.0, n) for n in near)]
     return [*pairs, *((n, 1.0) for n in near)]
+
+
+def of_three_operands(format: Format, *, is_choice: bool) -> list[tuple[float, float, float]]:
+    """Return triples of finite numbers, equal ones among them; the first may be a condition."""
+    values = fit([0.0, 0.3, -2.6, 1.0, 2.0, 7.0], format)
+    return list(itertools.product((0.0, 1.0) if is_choice else values, values, values))
 
 
 def cotangents(count: int) -> list[float]:

@@ -33,7 +33,9 @@ def test_no_rule_is_accused() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_no_function_is_accused() -> None:
-    found = {name: accusations(f, *f.examples) for name, f in xg.estimators.catalogue().items()}
+    found = {
+        name: accusations(f, *(f.examples or ())) for name, f in xg.estimators.catalogue().items()
+    }
     assert {name: said for name, said in found.items() if said} == {}
 
 
