@@ -32,7 +32,7 @@ from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
 from .distributed import ranks
 from .hooks import automatic_hooks
-from .importers import autograd_function
+from .importers import autograd_function, operators
 from .kernels import ops, random
 from .kernels.fast import alone
 
@@ -105,6 +105,8 @@ backend = Backend(
     ),
     imports=Imports(
         import_function=autograd_function.import_function,
+        operators=operators.operators,
+        find_operator=operators.find_operator,
         hook_params=automatic_hooks.hook_params,
     ),
     models=Models(

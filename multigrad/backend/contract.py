@@ -355,6 +355,14 @@ class Imports:
     import_function: Callable[[Any], Any] | None = None
     """The recipe of the framework's own custom gradient."""
 
+    operators: Callable[[], Iterable[str]] | None = None
+    """The names of operators with a gradient of their own that packages have registered, as
+    namespace::name."""
+
+    find_operator: Callable[[Any], Callable[..., Any] | None] | None = None
+    """(its name, or an object that stands for it) -> the operator as a function with a signature;
+    None: it is none."""
+
     container: Callable[[Any], Parts | None] | None = None
     """How an object is taken apart, and put together of other parts, whose class its users have
     registered as a container; None: it is none."""

@@ -66,6 +66,7 @@ class AuditReport(InNotebooks):
         laws: what came of each law.
         problem: why it does not run at all; then no law was asked.
         inputs: what it was called with, tensors by dtype and shape.
+        source: where the command has the inputs from; "" where they were given.
     """
 
     name: str
@@ -73,6 +74,7 @@ class AuditReport(InNotebooks):
     laws: tuple[Finding, ...]
     problem: str = ""
     inputs: str = ""
+    source: str = ""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -98,6 +100,8 @@ class AuditReport(InNotebooks):
         lines = [
             f"{self.name} on {self.home}{given}: {kept} laws kept, {len(self.findings)} broken"
         ]
+        if self.source:
+            lines.append(f"  inputs: {self.source}")
         for state in (BROKEN, REFUSED, NOT_APPLICABLE):
             for finding in self.laws:
                 if finding.state == state:
@@ -110,8 +114,8 @@ class AuditReport(InNotebooks):
         """Return the report as one line of JSON."""
         return json.dumps(
             {
-                "name": self.name, "home": self.home, "inputs": self.inputs, "ok": self.ok,
-                "problem": self.problem,
+                "name": self.name, "home": self.home, "inputs": self.inputs,
+                "source": self.source, "ok": self.ok, "problem": self.problem,
                 "laws": [asdict(finding) for finding in self.laws],
             }
         )  # fmt: skip

@@ -32,7 +32,12 @@ def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[s
             of a module or a layer the parameters are added to the inputs.
     """
     if isinstance(fn, tuple) and 1 < len(fn) < 4 and all(map(callable, fn)):
-        return function(*fn, native=True), inputs, ()
+        forward, backward, *residuals = fn
+        return function(forward, backward, *residuals, native=True), inputs, ()
+    return _open_object(fn, inputs)
+
+
+def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
     if isinstance(fn, type):
         original = find_original(fn)
         fn = fn if original.is_custom else original.call

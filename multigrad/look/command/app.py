@@ -264,15 +264,17 @@ def audit(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET...", help="module:name, or a module, a package or a .py file, whole."
+            metavar="TARGET...",
+            help="module:name, or a module, a package or a .py file, whole; or a rule's name.",
         ),
     ],
     inputs: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
-            help="An input: 4x6, 4x6:int64, 0.5, True; once for each argument. Else they are "
-            "guessed, or read from GRADIENT_INPUTS of the module.",
+            help="An input: 4x6, 4x6:int64, 0.5, True; once for each argument. Else they are read "
+            "from GRADIENT_INPUTS of the module, taken from annotations, docstrings and tests, or "
+            "guessed.",
         ),
     ] = None,
     laws: Annotated[
@@ -288,6 +290,13 @@ def audit(
             help="The gradient is meant to differ from the derivative, or not; else it is found.",
         ),
     ] = None,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples/--no-examples",
+            help="Run examples of docstrings and tests, to see what the targets are called with.",
+        ),
+    ] = True,
     limit: Annotated[float, typer.Option(min=1.0, help="Seconds for each target.")] = 120.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object on a line for each target.")
@@ -302,7 +311,8 @@ def audit(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with report_errors():
         prepare_environment()
-        asked = Asked(tuple(inputs or ()), choose_laws(laws or (), without or ()), surrogate, limit)
+        chosen = choose_laws(laws or (), without or ())
+        asked = Asked(tuple(inputs or ()), chosen, surrogate, limit, examples)
         code = audit_targets(
             targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo
         )

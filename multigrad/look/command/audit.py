@@ -6,34 +6,28 @@ stays where somebody stops it.
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import json
-import sys
-import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from multigrad.errors import MultigradError
-from multigrad.functions.function import Function
-from multigrad.look.audit.ahead import advise, help_imports, place_of, read_notes
+from multigrad.look.audit.ahead import place_of, read_notes
 from multigrad.look.audit.audit import BROKEN, AuditReport, audit
 from multigrad.look.audit.laws import LAWS
-from multigrad.look.originals import arguments_of, find_original
-from multigrad.rules.model.rule import Rule
 
-from .apart import Apart
+from .apart import Apart, Lost
 from .audit_pages import to_html, to_junit
-from .convert import SHAPE, guess_inputs
-from .inputs import SEED, draw, read_inputs
-from .named import find_in, import_named
-from .packages import find_custom_gradients
+from .audited.guessed import ANNOTATIONS, described_inputs, guessed_inputs
+from .audited.recorded import places_to_look, read_record, record
+from .audited.targets import Targets, find_target, find_targets, holder_of
+from .inputs import read_inputs
 
+GUESSED = "guessed"
+EXAMPLES_LIMIT = 30.0  # seconds for all docstrings and tests of a target
 FAILURE, STOPPED = 1, 130
 INPUTS_IN_CODE = "GRADIENT_INPUTS"
 Print = Callable[[str], None]
@@ -48,12 +42,14 @@ class Asked:
         laws: the names of those to hold it against; None: all.
         surrogate: whether the gradient is meant to differ from the derivative; None: it is found.
         limit: seconds for each target.
+        examples: whether docstrings and tests are run, to see what targets are called with.
     """
 
     words: tuple[str, ...] = ()
     laws: tuple[str, ...] | None = None
     surrogate: bool | None = None
     limit: float = 120.0
+    examples: bool = True
 
 
 def audit_targets(
@@ -78,12 +74,14 @@ def audit_targets(
     read_inputs(asked.words)
     found: list[tuple[str, AuditReport]] = []
     is_stopped = False
+    show = _as_line if as_json else _as_text
+    say = _say_nothing if as_json else echo
     with Apart(asked.limit) as process:
         try:
-            for name in _names(process, targets, None if as_json else echo):
-                report = _audit(process, name, asked)
-                found.append((name, report))
-                echo(_as_line(name, report) if as_json else _as_text(name, report))
+            for target in targets:
+                for name, report in _audit_all(process, target, asked, say, len(targets) == 1):
+                    found.append((name, report))
+                    echo(show(name, report))
         except KeyboardInterrupt:
             is_stopped = True
     if not as_json:
@@ -112,151 +110,132 @@ def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | No
     return tuple(name for name in known if (not only or name in only) and name not in but)
 
 
-def _names(process: Apart, targets: Sequence[str], say: Print | None) -> Iterator[str]:
-    for target in targets:
-        process.first = (find_targets, target)  # to import it takes none of an audit's time
-        names, unimported = process.call(*process.first)
-        if say is not None:
-            if not names:
-                say(f"{target} defines no custom gradients")
-            for name, reason in unimported.items():
-                say(f"{name} cannot be imported: {reason}")
-            for note in process.call(read_notes):
-                say(f"{target} {note}")
-        yield from names
+def _audit_all(
+    process: Apart, target: str, asked: Asked, say: Print, is_alone: bool
+) -> Iterator[tuple[str, AuditReport]]:
+    """Yield the name and the report of each thing that a target names or defines.
+
+    Raises:
+        MultigradError: a target that is alone is nothing that can be audited.
+    """
+    with TemporaryDirectory() as folder:
+        try:
+            found = _find(process, target, folder, say)
+        except MultigradError as error:
+            if is_alone:
+                raise
+            yield target, AuditReport(target, "", (), problem=str(error))
+            return
+        names = (*found.names, *found.unmade)
+        if asked.examples and names and not asked.words:
+            _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
+        for n, name in enumerate(names):
+            call = Path(folder, str(n))
+            if name in found.unmade and not call.exists():
+                say(f"{name} is not made without arguments: name an object of it")
+            else:
+                yield name, _audit(process, name, asked, call)
 
 
-def _audit(process: Apart, name: str, asked: Asked) -> AuditReport:
+def _say_nothing(text: str) -> None:
+    """What is said beside the reports is no part of JSON."""
+
+
+def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
+    """Return what there is to be audited, without the modules that end the process."""
+    journal, skipped = Path(folder, "imported"), dict[str, str]()
+    while True:
+        # To import it takes none of an audit's time.
+        process.first = (find_targets, target, str(journal), tuple(skipped))
+        try:
+            found: Targets = process.call(*process.first)
+        except Lost as lost:
+            if not journal.exists() or (name := journal.read_text()) in skipped:
+                raise MultigradError(f"{target} cannot be imported: {lost}") from lost
+            skipped[name] = str(lost)
+        else:
+            break
+    if not found.names:
+        say(f"{target} defines no custom gradients")
+    for name, reason in {**skipped, **found.unimported}.items():
+        say(f"{name} cannot be imported: {reason}")
+    for note in process.call(read_notes):
+        say(f"{target} {note}")
+    return found
+
+
+def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, say: Print) -> None:
+    """Let docstrings and tests call what is to be audited."""
     try:
-        report: AuditReport = process.call(audit_named, name, asked)
+        modules, files = process.call(places_to_look, names)
+        if modules or files:
+            with Apart(limit) as other:
+                other.first = process.first
+                other.call(record, names, modules, files, folder)
+    except MultigradError as error:
+        say(f"docstrings and tests, which show inputs: {error}")
+
+
+def _audit(process: Apart, name: str, asked: Asked, recorded: Path) -> AuditReport:
+    try:
+        report: AuditReport = process.call(audit_named, name, asked, str(recorded))
     except MultigradError as error:
         return AuditReport(name, "", (), problem=str(error))
     return report
 
 
 # --- in the other process -------------------------------------------------------------------------
-def find_targets(what: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return what is to be audited, as module:name, and which modules cannot be imported.
+def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
+    """Audit one thing, with inputs that are given, that its module states, that annotations,
+    docstrings or tests have for it, or that are guessed.
 
-    Raises:
-        MultigradError: there is no such thing.
-    """
-    module, _, name = what.partition(":")
-    holder = _import(module)
-    if name:
-        find_in(holder, name)
-        return (what,), {}
-    found = find_custom_gradients(holder, (Function, Rule))
-    names = (each.removeprefix(f"{holder.__name__}:") for each in found.named)
-    return tuple(each if ":" in each else f"{module}:{each}" for each in names), found.unimported
-
-
-def audit_named(what: str, asked: Asked) -> AuditReport:
-    """Audit one thing, with inputs that are given, that its module states, or that are guessed.
+    Args:
+        recorded: the file of a call that a docstring or a test has made.
 
     Raises:
         MultigradError: there is no such thing, or nothing that is guessed runs.
     """
-    module, _, name = what.partition(":")
-    holder = _import(module)
-    fn = find_in(holder, name)
-    stated = vars(holder).get(INPUTS_IN_CODE, {}).get(name)
-    report = AuditReport(what, "", (), "nobody knows its arguments")
-    for inputs in inputs_to_try(fn, asked.words, stated):
-        report = audit(fn, *inputs, laws=asked.laws, surrogate=asked.surrogate)
+    fn = find_target(what)
+    said: Any = getattr(holder_of(what), INPUTS_IN_CODE, {})
+    stated = said.get(what.partition(":")[2])
+    first: AuditReport | None = None
+    for source, called, inputs in _calls_to_try(fn, asked.words, stated, recorded):
+        report = audit(called, *inputs, laws=asked.laws, surrogate=asked.surrogate)
         if not report.problem:
-            return replace(report, home=place_of(report.home))
+            return replace(report, home=place_of(report.home), source=source)
+        first = report if first is None else first
+    report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
     if not asked.words and stated is None:
         problem = f"no inputs that were guessed fit; give --input. {report.problem}"
         return replace(report, problem=problem)
     return report
 
 
-def _import(name: str) -> types.ModuleType:
-    help_imports()
-    try:
-        return _import_as_named(name)
-    except MultigradError as error:
-        advice = advise(error.__cause__)
-        if not advice:
-            raise
-        raise MultigradError(f"{error}{advice}") from error
-
-
-def _import_as_named(name: str) -> types.ModuleType:
-    path = Path(name)
-    if path.suffix != ".py":
-        return import_named(name)
-    if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", "") == str(path):
-        return sys.modules[path.stem]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise MultigradError(f"there is no file {name}")
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[path.stem]
-        raise MultigradError(
-            f"{name} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
-# --- inputs that are guessed ----------------------------------------------------------------------
-NUMBERS = {"bool": True, "int": 2, "float": 0.5, "str": "mean"}
-INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "idx")
-LINES = ("bias", "gamma", "beta", "running_mean", "running_var")
-EACH = SHAPE[-1]
-SHAPES = (SHAPE, (EACH, EACH), (EACH,), (2, 4, EACH), (2, 3, 4, EACH))
-MOST_GUESSES = 40
-
-
-def inputs_to_try(fn: Any, words: Sequence[str] = (), stated: Any = None) -> Iterable[Any]:
-    """Return the inputs to try, the likeliest first."""
+def _calls_to_try(
+    fn: Any, words: Sequence[str], stated: Any, recorded: str
+) -> Iterator[tuple[str, Any, Sequence[Any]]]:
+    """Yield where inputs come from, what is called with them, and the inputs: the surest first."""
     if words:
-        return [read_inputs(words)]
+        yield "--input", fn, read_inputs(words)
+        return
     if stated is not None:
-        return [stated() if callable(stated) else stated]
-    return itertools.islice(_guesses(fn), MOST_GUESSES)
+        given: Any = stated() if callable(stated) else stated
+        yield INPUTS_IN_CODE, fn, given
+        return
+    call = read_record(recorded) if recorded else None
+    if call is not None and call[1] is not None:
+        fn = call[1]  # an object of the class that is named
+    described = [(source, fn, inputs) for source, inputs in described_inputs(fn)]
+    yield from (each for each in described if each[0] == ANNOTATIONS)
+    if call is not None:
+        yield call[0], fn, call[2]
+    yield from (each for each in described if each[0] != ANNOTATIONS)
+    yield from ((GUESSED, fn, inputs) for inputs in guessed_inputs(fn))
 
 
-def _guesses(fn: Any) -> Iterator[list[Any]]:
-    parameters = arguments_of(find_original(fn)) or [None]
-    for shape in SHAPES:
-        generator = np.random.default_rng(SEED)
-        likely = [_likely(parameter, shape, generator) for parameter in parameters]
-        yield likely
-        if shape == SHAPE:
-            yield guess_inputs(fn)
-        yield [draw(shape, "float32", generator) for _ in parameters]
-        for number in (2, 0.5, None):  # what follows the first is often no tensor
-            yield [likely[0], *(number for _ in likely[1:])]
-
-
-def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
-    """Return a value by an argument's annotation, else by its name."""
-    annotation = str(getattr(parameter, "annotation", ""))
-    for word, number in NUMBERS.items():
-        if f"'{word}'" in annotation or annotation == word:
-            return number
-    name = str(getattr(parameter, "name", ""))
-    if name in INTEGERS:
-        return draw(shape[:1], "int64", generator)
-    if name == "mask" or name.endswith("_mask"):
-        return draw(shape, "bool", generator)
-    if name in ("dim", "axis"):
-        return -1
-    if name == "eps" or name.startswith("epsilon"):
-        return 1e-5
-    if name in LINES:
-        return draw(shape[-1:], "float32", generator)
-    if name == "weight" and len(shape) > 1:
-        return draw((EACH, EACH), "float32", generator)
-    return draw(shape, "float32", generator)
+def inputs_to_try(fn: Any) -> Iterator[Sequence[Any]]:
+    """Return the inputs to try where nobody gives any, the likeliest first."""
+    return (inputs for _, _, inputs in _calls_to_try(fn, (), None, ""))
 
 
 # --- printing -------------------------------------------------------------------------------------

@@ -56,6 +56,10 @@ def to_junit(reports: Reports) -> str:
             errors=str(int(bool(report.problem))),
             skipped=str(sum(each.state == NOT_APPLICABLE for each in report.laws)),
         )
+        if report.source:
+            given = ElementTree.SubElement(suite, "properties")
+            value = f"{report.inputs} ({report.source})"
+            ElementTree.SubElement(given, "property", name="inputs", value=value)
         if report.problem:
             case = ElementTree.SubElement(suite, "testcase", classname=name, name="runs")
             ElementTree.SubElement(case, "error", message=report.problem)
@@ -90,7 +94,8 @@ def to_html(reports: Reports) -> str:
 
 
 def _row(name: str, report: AuditReport, laws: Sequence[str]) -> str:
-    head = f"<tr><th><code>{escape(name)}</code></th>"
+    title = escape(f"{report.inputs} ({report.source})" if report.source else report.inputs)
+    head = f'<tr><th title="{title}"><code>{escape(name)}</code></th>'
     if report.problem:
         return f'{head}<td colspan="{len(laws) or 1}">{escape(report.problem)}</td></tr>'
     by_law = {finding.law: finding for finding in report.laws}
@@ -106,7 +111,11 @@ def _cell(finding: Finding | None) -> str:
 
 
 def _details(name: str, report: AuditReport) -> str:
-    lines = [f"<h2><code>{escape(name)}</code></h2>", "<ul>"]
+    lines = [f"<h2><code>{escape(name)}</code></h2>"]
+    if report.inputs:
+        source = f", {report.source}" if report.source else ""
+        lines.append(f"<p>On {escape(report.home)} with {escape(report.inputs + source)}.</p>")
+    lines.append("<ul>")
     if report.problem:
         lines.append(f"<li>it does not run: {escape(report.problem)}</li>")
     lines += [

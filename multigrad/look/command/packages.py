@@ -11,7 +11,7 @@ import pkgutil
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,15 +33,28 @@ class Found:
     unimported: dict[str, str] = field(default_factory=dict)
 
 
-def find_custom_gradients(package: types.ModuleType, kinds: tuple[type, ...] = ()) -> Found:
+def find_custom_gradients(
+    package: types.ModuleType,
+    kinds: tuple[type, ...] = (),
+    note: Callable[[str], Any] | None = None,
+    skipped: Collection[str] = (),
+) -> Found:
     """Return every custom gradient that a module or a package and its submodules define.
 
     Args:
         kinds: types of whose objects are custom gradients, too.
+        note: is told of each module before it is imported, which may end the process.
+        skipped: modules that are not imported.
     """
     found = Found()
     seen: set[int] = set()
-    for module in _modules(package, found.unimported):
+
+    def is_wanted(name: str) -> bool:
+        if note is not None:
+            note(name)
+        return name not in skipped
+
+    for module in _modules(package, found.unimported, is_wanted):
         for name, value in sorted(vars(module).items()):
             if id(value) in seen or not _is_own(value, package):
                 continue
@@ -59,7 +72,9 @@ def _is_own(value: Any, package: types.ModuleType) -> bool:
     return isinstance(home, str) and f"{home}.".startswith(f"{package.__name__}.")
 
 
-def _modules(package: types.ModuleType, unimported: dict[str, str]) -> Iterator[types.ModuleType]:
+def _modules(
+    package: types.ModuleType, unimported: dict[str, str], is_wanted: Callable[[str], bool]
+) -> Iterator[types.ModuleType]:
     yield package
     path = getattr(package, "__path__", None)
     if path is None:
@@ -68,9 +83,9 @@ def _modules(package: types.ModuleType, unimported: dict[str, str]) -> Iterator[
         last = info.name.rpartition(".")[2]
         if last in SKIPPED or last.startswith("test_") or last.endswith("_test"):
             continue
-        module = _import(info.name, unimported)
+        module = _import(info.name, unimported) if is_wanted(info.name) else None
         if module is not None:
-            yield from _modules(module, unimported)
+            yield from _modules(module, unimported, is_wanted)
 
 
 def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:

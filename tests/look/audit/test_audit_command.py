@@ -98,8 +98,8 @@ def test_functions_of_a_file_are_audited_and_the_broken_law_is_told(ours: Path) 
     assert code == 1
     assert f"{ours}:square on numpy with float32[4, 6]: 3 laws kept, 0 broken" in said
     assert (
-        f"{ours}:halved on numpy with float32[4, 6]: 2 laws kept, 1 broken\n  derivative: broken: "
-        in said
+        f"{ours}:halved on numpy with float32[4, 6]: 2 laws kept, 1 broken\n  inputs: guessed\n"
+        "  derivative: broken: " in said
     )
     assert "2 audited: 1 keep every law, 0 do not run\n  derivative: 1 broken" in said
 
@@ -115,12 +115,16 @@ def test_reports_are_written_for_machines_and_for_people(ours: Path, tmp_path: P
     code, said = run(f"{ours}:halved", as_json=True, junit=junit, html=html)
     (row,) = map(json.loads, said.splitlines())
     assert (code, row["target"], row["ok"]) == (1, f"{ours}:halved", False)
+    assert (row["inputs"], row["source"]) == ("float32[4, 6]", "guessed")
     (suite,) = ElementTree.parse(junit).getroot()
     assert suite.attrib["failures"] == "1" and suite.attrib["tests"] == "3"
     assert [case.attrib["name"] for case in suite if case.find("failure") is not None] == [
         "derivative"
     ]
+    (given,) = suite.iterfind("properties/property")
+    assert given.attrib["value"] == "float32[4, 6] (guessed)"
     page = html.read_text(encoding="utf-8")
+    assert "On numpy with float32[4, 6], guessed." in page
     assert "halved" in page and 'class="mark broken"' in page
     assert "http" not in page.replace("<!doctype html>", "")  # it asks nobody for anything
 
@@ -132,6 +136,27 @@ def test_a_module_that_cannot_be_imported_is_an_error_that_names_it(tmp_path: Pa
         run(str(file))
     with pytest.raises(MultigradError, match=r"there is no file .*none.py"):
         run(str(tmp_path / "none.py"))
+
+
+def test_what_cannot_be_imported_is_reported_and_the_rest_goes_on(ours: Path) -> None:
+    package = ours.parent / "crashing"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "ends.py").write_text("import os; os._exit(3)")
+    (package / "good.py").write_text(
+        f'{OURS}\ndef show():\n    """\n    >>> import os; os._exit(5)\n    >>> square\n    """'
+    )
+    wrong = ours.parent / "wrong.py"
+    wrong.write_text("import no_such_module")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ours.parent))
+        code, said = run("crashing", str(wrong), f"{ours}:square")
+    assert code == 1
+    assert "crashing.ends cannot be imported: it ends its process: exit code 3" in said
+    assert "docstrings and tests, which show inputs: it ends its process: exit code 5" in said
+    assert "crashing.good:square on numpy" in said
+    assert f"{wrong} does not run: {wrong} cannot be imported: ModuleNotFoundError" in said
+    assert f"{ours}:square on numpy" in said and "5 audited: 3 keep every law" in said
 
 
 def test_a_law_of_another_name_is_told() -> None:
