@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -153,7 +154,12 @@ def main() -> int:
         if options.update:
             write_audited(found, read_cases(files=files))
     minutes = (time.perf_counter() - start) / 60
-    print(f"{len(rows)} audited, {wrong} not as in the table, {minutes:.1f} minutes")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = (used.ru_utime + used.ru_stime) / 60
+    print(
+        f"{len(rows)} audited, {wrong} not as in the table, {minutes:.1f} minutes, "
+        f"{cpu:.1f} of a CPU"
+    )
     gone = 0 if options.chosen else run_faults()
     return 1 if (wrong and not options.update) or gone else 0
 

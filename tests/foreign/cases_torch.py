@@ -316,16 +316,6 @@ def torchdiffeq_adjoint(y: torch.Tensor) -> torch.Tensor:
     return odeint_adjoint(Decay(), y, times, rtol=1e-8, atol=1e-10, method="dopri5")
 
 
-def torchdiffeq_event(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Solve until the sum is 1, the gradient by the implicit function theorem."""
-    from torchdiffeq import odeint_event
-
-    start = torch.zeros((), dtype=y.dtype)
-    return odeint_event(
-        Decay(), 1.0 + y, start, event_fn=lambda t, y: y.sum() - 3.0, rtol=1e-9, atol=1e-10
-    )
-
-
 def torch_numpy_cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Join by an op of torch's own tests of custom ops."""
     from torch.testing._internal.custom_op_db import numpy_cat

@@ -22,8 +22,9 @@ MEANT = "by design"
 HEADING = re.compile(r"# (?P<package>[\w.-]+)==(?P<version>[\w.]+), (?P<law>[\w ]+): (?P<said>.+)")
 STATES = (KEPT, BROKEN, MEANT, REFUSED, NOT_APPLICABLE)
 MEANINGS = {
-    BROKEN: "the numbers are other than the law says, without a word. That is what was measured; "
-    "what was looked into, and is a fault, stands under [faults](#faults)",
+    BROKEN: "the numbers are other than the law says, without a word; for `bytes` and `saved`, "
+    "what is kept for the backward is. That is what was measured; what was looked into, and is a "
+    "fault, stands under [faults](#faults)",
     MEANT: "they are, and the author says so, in a docstring, a comment or the name, or by a None "
     "for an argument: a straight-through estimator, a clipped gradient, a drawn spike",
     REFUSED: "the code, or the framework for it, raises an error: it is not offered",

@@ -369,7 +369,8 @@ def render_audit() -> str:
         "name such as `cases_torch:` is a function there that applies what the package holds.",
         bullets(audits.MEANINGS),
         f"To see it again:\n\n```text\n{audits.STEPS}\n```",
-        "## By law\n\n"
+        "## By law\n\nA law that is newer than the last run of a row does not count it; kernels, "
+        "which run outside of compiled code, are not asked `compiled`.\n\n"
         + table(("law", *audits.STATES, "mended by conversion"), audits.by_law(rows)),
         "## By package\n\nHow many gradients break a law or refuse one, how many of these laws "
         "they keep once they are converted, and how many faults are written down below.\n\n"
@@ -377,11 +378,13 @@ def render_audit() -> str:
             ("package", "audited", "break", "refuse", "mended", "faults"),
             audits.by_package(rows, faults),
         ),
-        f"## Faults\n\n{len(faults)} faults, each as code that needs only the package and its "
+        "## Faults\n\nWhat packages do that their own documentation, the paper they name, or a "
+        f"law does not say: {len(faults)} faults, each as code that needs only the package and its "
         "framework, and runs to its end while the fault is there; `tox -e audit` runs them all, "
         "`tox -e kernels` those of kernels, and each says which a release has mended. A surrogate "
         "that means to differ is none, nor is a limit that is documented, nor what raises an error "
-        "that says so.",
+        "that says so. The rules here follow the paper; what a package really computes stands "
+        "under the package's name, where it is a curve at all ([which is which](same_name.md)).",
         shown,
         "## What is broken, and what is meant\n\n"
         + table(

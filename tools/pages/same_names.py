@@ -74,7 +74,7 @@ INTRODUCTION = (
     "gradient at 0, 0.5 and -0.5, and the area below the factor, *none* where it is infinite or "
     "undefined. *As the first*: the params that give the first rule of a table these numbers. All "
     "rules with their sources: [rules](rules.md); what packages do that they do not say: "
-    "[faults](peers_faults.md)."
+    "[faults](audit.md#faults)."
 )
 
 

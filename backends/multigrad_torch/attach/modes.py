@@ -157,7 +157,7 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
     for each in held:
         is_read = each.is_surely_read or any(_place(x) in watch.read for x in each.stand_ins())
         is_read = is_read or _changes(each, pull, gradients)
-        found.append(Kept(each.where, each.tensor.nbytes, is_read, _apart(each)))
+        found.append(Kept(each.where, _size(each.tensor), is_read, _apart(each)))
     return found
 
 
@@ -246,6 +246,11 @@ def _leaf(x: Tensor) -> Tensor:
 def _place(x: Tensor) -> int:
     """Return where a tensor's memory begins; views have that of what they view."""
     return x.untyped_storage().data_ptr() if x.layout is torch.strided else 0
+
+
+def _size(x: Tensor) -> int:
+    """Return bytes; of what is sparse those of its values."""
+    return x.nbytes if x.layout is torch.strided else x.element_size() * x._nnz()
 
 
 def _apart(each: Saved | Attribute) -> str:
