@@ -185,7 +185,7 @@ LAWS: tuple[Law[Trial, str], ...] = (
         "bytes",
         "The backward reads all that is kept for it.",
         modes.judge_bytes,
-        reason="memory is held for nothing",
+        reason="memory is held for nothing, where nobody else holds it",
     ),
     Law(
         "saved",

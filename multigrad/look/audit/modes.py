@@ -35,6 +35,8 @@ def judge_forward(trial: Trial) -> str:
     push = _mode(trial, "jvp")
     run, u = start(trial)
     gradients, given = run.gradients(u), trial.cast(trial.wide)
+    if not all(np.isfinite(gradients[n]).all() for n in trial.floats if gradients[n] is not None):
+        raise NotApplicable("it has no finite gradient at the inputs")
     ways: list[list[int]] = [[n] for n in trial.floats]
     for seed, moved in enumerate([*ways, trial.floats] if len(ways) > 1 else ways):
         tangents = _tangents(trial, given, moved, seed)
@@ -71,8 +73,6 @@ def _tangents(trial: Trial, given: Arrays, moved: Sequence[int], seed: int) -> l
 def _off(trial: Trial, u: Arrays, found: Arrays, gradients: Arrays, tangents: list[Any]) -> str:
     left, size = _product(u, found)
     right, other = _product(gradients, tangents)
-    if not np.isfinite(right):  # at a pole
-        return ""
     steps = sum(float(np.sum(np.abs(t.astype(np.float64)))) for t in tangents if t is not None)
     allowed = trial.loose * (size + other) + trial.noise * steps
     if abs(left - right) <= allowed:
@@ -91,7 +91,7 @@ def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]
 
 
 def judge_checkpoint(trial: Trial) -> str:
-    """The forward runs a second time within the backward; another call is under way then."""
+    """The forward runs a second time within the backward."""
     ways = _mode(trial, "checkpoints")
     run, u = start(trial)
     wanted, given = run.gradients(u), trial.cast(trial.wide)
@@ -101,10 +101,9 @@ def judge_checkpoint(trial: Trial) -> str:
         said = worst(other.arrays(), run.arrays(), trial.loose, trial.noise)
         if said:
             return f"under {name} the output differs: {said.replace('argument', 'output')}"
-        for _ in range(2):  # what is recomputed once may have been used up
-            said = worst(other.gradients(u), wanted, trial.loose, trial.noise)
-            if said:
-                return f"under {name} {said}"
+        said = worst(other.gradients(u), wanted, trial.loose, trial.noise)
+        if said:
+            return f"under {name} {said}"
     return ""
 
 

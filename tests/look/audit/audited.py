@@ -30,6 +30,7 @@ LEFT_OUT = {
     r"select_n": "it is about places",
     r"^pdist$": "in torch 2.13 its gradient of nothing ends the process",
     r"^group_norm$": "in torch 2.13, in float16 on a CPU, what it saves is rounded",
+    r"^fake_quant": "it is straight-through",
     r"^moments": "TensorFlow 2.21 holds the mean fixed: its second derivative is another one",
 }
 # What is said of these is true: a law, and the words of a name.
