@@ -62,14 +62,6 @@ def first(x: Shape, *others: Shape, axis: Axis = None, **attrs: Any) -> Shape:
     return x
 
 
-def second(x: Shape, like: Shape, *others: Shape, axis: Axis = None, **attrs: Any) -> Shape:
-    return first(like, axis=axis)
-
-
-def third(x: Shape, other: Shape, like: Shape, axis: Axis = None, **attrs: Any) -> Shape:
-    return first(like, axis=axis)
-
-
 def like_drawn(key: Shape, x: Shape, *params: Shape) -> Shape:
     return broadcast(x, *params)
 
@@ -152,12 +144,6 @@ BY_RESULT: Mapping[ResultRule, ShapeRule] = {
     results.called: first,
     results.reordered: in_order,
     results.held: in_order,
-    results.shaped_like_second: second,
-    results.gathered: second,
-    results.puts: second,
-    results.placed: third,
-    results.cotangent_of_left: third,
-    results.cotangent_of_right: third,
     results.drawn: like_drawn,
     results.reduced: reduced,
     results.index_reduced: reduced,

@@ -89,7 +89,6 @@ BROADCAST_TO = shaped(
     broadcast_to,
     broadcast_to_vjp,
     "x repeated to the shape of `like`.",
-    shape_of=None,
     composed=True,
     shaped_like=1,
     view="always",
@@ -153,7 +152,6 @@ RESHAPE_LIKE = shaped(
     reshape_like,
     reshape_like_vjp,
     "The same elements in the shape of `like`.",
-    shape_of=None,
     shaped_like=1,
     view="sometimes",
 )
