@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import in_use
+from ..backend.finding.discovery import in_use, load_backend
 from ..capture.code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
 from ..functions.calls.arguments import signature_of
@@ -84,7 +84,12 @@ def _make(cls: type) -> Any:
 
 
 def _homes(obj: Any, dialect: str) -> Iterator[Backend]:
-    """Yield the frameworks that a function may run on: that of its class, of its code, any."""
+    """Yield the frameworks that a function may run on: that of its tensors alone, where it holds
+    some; that of its class, of its code, any.
+    """
+    if home := getattr(obj, "home_of_tensors", ""):
+        yield load_backend(home)
+        return
     roots = [base.__module__.partition(".")[0] for base in type(obj).__mro__]
     likely = [backend for backend in in_use() if backend.name in roots]
     yield from likely

@@ -88,6 +88,7 @@ class Opened:
 
     def __init__(self, owner: Any, state: State, count: int) -> None:
         self.owner, self.state, self.count = owner, state, count
+        self.home_of_tensors = state.home
         self.__name__ = name_of(owner)
         self.rest = {name: held for name, held in state.tensors.items() if not _is_trained(held)}
 

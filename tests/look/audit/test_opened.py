@@ -111,3 +111,30 @@ def test_a_sparse_gradient_is_compared_with_its_zeros() -> None:
     given = torch.ones(4, 2), torch.tensor([1, 1, 3])
     assert broken(rows(1.0), *given) == []
     assert [law for law, _ in broken(rows(0.5), *given)] == ["derivative"]
+
+
+@pytest.mark.needs("torch", "jax")
+def test_a_module_is_audited_on_the_framework_of_its_parameters_alone() -> None:
+    import jax.numpy as jnp
+    import torch
+
+    class Doubled(torch.autograd.Function):  # its forward runs on any framework's arrays
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any) -> Any:
+            return x * weight * 1.0
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            return 2.0 * grad_out, 2.0 * grad_out
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Any) -> Any:
+            return Doubled.apply(x, self.weight)
+
+    for x in (np.float32(X), jnp.asarray(X)):
+        report = xg.audit(Layer(), x, laws=["derivative"])
+        assert report.home == "torch" and not report.ok

@@ -45,6 +45,20 @@ def slope(x):
 def slope_grad(x):  # a derivative, which is no VJP
     return np.cos(x)
 '''
+HIPS = """
+from autograd.core import primitive_vjps
+
+
+def cube(x):
+    return x * x * x
+
+
+def make_vjp(argnums, ans, args, kwargs):
+    return lambda g: tuple(3.0 * g * args[n] * args[n] for n in argnums)
+
+
+primitive_vjps[cube] = make_vjp  # as autograd's defvjp writes it
+"""
 TORCHS = '''
 import numpy as np
 import torch
@@ -129,6 +143,15 @@ class Layer(torch.nn.Module):
         return Tested.apply(x, self.weight)
 
 
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(7, 5)
+
+    def forward(self, x):
+        return Tested.apply(self.first(x), torch.ones(5, 2, dtype=x.dtype))
+
+
 class Other(Layer):
     def forward(self, x):
         return Tested.apply(x, 2 * self.weight)
@@ -159,7 +182,11 @@ def run(*targets: str, **asked: Any) -> tuple[int, str]:
 def test_pairs_in_numpy_and_names_of_rules_are_targets(tmp_path: Path) -> None:
     file = tmp_path / "pairs.py"
     file.write_text(PAIRS)
-    code, said = run(str(file), f"{file}:product", "triangular", "estimators.ste_round")
+    (tmp_path / "autograd").mkdir()
+    (tmp_path / "autograd" / "core.py").write_text("primitive_vjps = {}")
+    (tmp_path / "hips.py").write_text(HIPS)
+    others = ("triangular", "estimators.ste_round", str(tmp_path / "hips.py"))
+    code, said = run(str(file), f"{file}:product", *others)
     assert code == 1
     assert f"{file}:square on numpy with float32[4, 6]: 1 laws kept, 0 broken" in said
     lines = said.splitlines()
@@ -169,7 +196,8 @@ def test_pairs_in_numpy_and_names_of_rules_are_targets(tmp_path: Path) -> None:
     assert lines[lines.index(product) + 2].startswith("  derivative: broken: argument 1[0]")
     assert "triangular on numpy with float32[41]: 0 laws kept, 0 broken" in said
     assert "estimators.ste_round on numpy with " in said
-    assert "slope" not in said and "5 audited: 3 keep every law" in said
+    assert "slope" not in said and "6 audited: 4 keep every law" in said
+    assert "hips.py:cube on numpy with float32[4, 6]: 1 laws kept, 0 broken" in said
 
 
 def test_a_word_that_names_nothing_is_told() -> None:
@@ -208,6 +236,7 @@ def test_operators_and_modules_are_found_and_code_that_calls_them_says_inputs(
     assert inputs("Tested") == "test_things.py::test_layer"
     assert given("Layer") == "float32[3, 5], weight float32[5, 2]"
     assert "  derivative: broken: weight[" in "\n".join(found["Layer"])
+    assert given("Wide") == "float32[4, 7], first.bias float32[5], first.weight float32[5, 7]"
     assert f"{file}:Other is not made without arguments: name an object of it" in said
     assert given("audited_here::power") == "float32[4, 6], 2"
     assert "1 laws kept" in found["audited_here::power"][0]

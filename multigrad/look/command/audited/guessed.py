@@ -4,17 +4,21 @@ the names of its arguments.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import itertools
 import re
+import textwrap
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from multigrad.capture.code.state import held_by, read_state
 from multigrad.errors import MultigradError
+from multigrad.functions.held import owner_of_method
 from multigrad.look.originals import arguments_of, find_original
 from multigrad.rules.in_force.activation import Activation
 from multigrad.rules.model.rule import Rule
@@ -28,8 +32,10 @@ INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "
 LINES = ("bias", "gamma", "beta", "running_mean", "running_var")
 EACH = SHAPE[-1]
 SHAPES = (SHAPE, (EACH, EACH), (EACH,), (2, 4, EACH), (2, 3, 4, EACH))
+# What an argument may be besides, one at a time.
+OTHERWISE = (None, 2, True, "uniform", "line", "indices")
 LENGTHS = (4, 6, 3, 5, 2)  # of axes that have names
-MOST_GUESSES = 40
+MOST_GUESSES, MOST_LENGTHS = 90, 3
 AXES = r"\((?P<axes>(?:[A-Z]\w*|\d+)(?:, ?(?:[A-Z]\w*|\d+))*,?)\)"  # (N, C)
 ANNOTATIONS, DOCSTRING = "its annotations", "its docstring"
 Inputs = list[Any]
@@ -68,15 +74,71 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
         with contextlib.suppress(MultigradError):
             yield make_default_inputs(fn, "float32")
     parameters = _parameters_of(fn) or [None]
-    for shape in SHAPES:
+    flags = _flags_of(_code_of(fn))
+    for shape in (*_shapes_beside(fn), *SHAPES):
         generator = np.random.default_rng(SEED)
-        likely = [_likely(parameter, shape, generator) for parameter in parameters]
+        likely = _likely_all(parameters, flags, shape, generator)
         yield likely
         if shape == SHAPE and not isinstance(fn, tuple | Rule):
             yield guess_inputs(fn)
         yield [draw(shape, "float32", generator) for _ in parameters]
         for number in (2, 0.5, None):  # what follows the first is often no tensor
             yield [likely[0], *(number for _ in likely[1:])]
+    for shape in (SHAPE, SHAPES[-1]):
+        yield from _varied(parameters, flags, shape)
+
+
+def _shapes_beside(fn: Any) -> Iterator[tuple[int, ...]]:
+    """Yield shapes that may fit what an object holds, as the lengths of its weights tell."""
+    if isinstance(fn, type):
+        original = find_original(fn)
+        fn = None if original.is_custom else original.call
+    if fn is None or owner_of_method(fn) is not fn or inspect.isfunction(fn):
+        return
+    shapes = (held_by(each).shape for each in read_state(fn).tensors.values())
+    lengths = dict.fromkeys(int(n) for shape in shapes for n in reversed(shape))
+    for n in itertools.islice(lengths, MOST_LENGTHS):
+        yield from ((4, n), (2, n, 8, 8), (2, 4, n), (n,))
+
+
+def _varied(parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...]) -> Iterator[Inputs]:
+    """Yield what is likely with another value for one argument, the last ones first."""
+    generator = np.random.default_rng(SEED)
+    likely = _likely_all(parameters, flags, shape, generator)
+    tensors = {
+        "uniform": draw(shape, "uniform", generator),
+        "line": draw(shape[-1:], "float32", generator),
+        "indices": draw(shape, "int64", generator),
+    }
+    for other in OTHERWISE:
+        for place in reversed(range(len(likely))):
+            yield [*likely[:place], tensors.get(str(other), other), *likely[place + 1 :]]
+
+
+def _likely_all(
+    parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...], generator: Any
+) -> Inputs:
+    return [
+        False if getattr(p, "name", "") in flags else _likely(p, shape, generator)
+        for p in parameters
+    ]
+
+
+def _flags_of(function: Any) -> set[str]:
+    """Return the names of arguments that code uses as a condition, as no tensor is."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return set()
+    tests: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            tests.append(node.test)
+        elif isinstance(node, ast.BoolOp):
+            tests += node.values
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            tests.append(node.operand)
+    return {test.id for test in tests if isinstance(test, ast.Name)}
 
 
 def _parameters_of(fn: Any) -> Sequence[Any]:
@@ -134,6 +196,8 @@ def _sized(axes: Sequence[str], sizes: dict[str, int]) -> tuple[int, ...]:
 def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
     """Return a value by an argument's annotation, else by its name."""
     annotation = str(getattr(parameter, "annotation", ""))
+    if annotation.endswith("?"):  # of a schema
+        return None
     for word, number in NUMBERS.items():
         if f"'{word}'" in annotation or annotation == word:
             return number

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.errors import MultigradError
 from multigrad.functions.calls.arguments import flatten, signature_of
 from multigrad.functions.importers import owner_of_custom
 from multigrad.graph.ir.types import dtype_name
@@ -100,7 +99,7 @@ def record(names: Sequence[str], modules: Sequence[str], files: Sequence[str], f
     """
     recorder = Recorder(Path(folder), len(names))
     for n, name in enumerate(names):
-        with contextlib.suppress(MultigradError):
+        with contextlib.suppress(Exception):  # it is audited with other inputs
             recorder.watch(n, find_target(name))
     sys.path.insert(0, os.getcwd())
     with contextlib.redirect_stderr(io.StringIO()):
@@ -141,7 +140,8 @@ class Recorder:
             takes_ctx = not getattr(find_original(target).function.recipe, "has_setup", False)
             self._replace(target, "forward", lambda args, _: self.keep(n, None, args[takes_ctx:]))
         elif isinstance(target, type):
-            name = "forward" if hasattr(target, "forward") else "call"
+            names = ("forward", "call", "__call__")
+            name = next(each for each in names if hasattr(target, each))
 
             def keep(args: Any, kwargs: Any) -> None:
                 self.keep(n, args[0], _positional(getattr(args[0], name), args[1:], kwargs))

@@ -73,9 +73,12 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
     modules = [m for n, m in sorted(sys.modules.items()) if m and f"{n}.".startswith(f"{home}.")]
     ids = {id(value) for value in found.named.values()}
     names = list(found.named)
+    operators = dict[str, str]()  # the module that names each first
     for each in modules:
         names += [f"{each.__name__}:{name}" for name in _pairs(each)]
-        names += [f"{each.__name__}:{name}" for name in _operators(each)]
+        for name in _operators(each):
+            operators.setdefault(name, f"{each.__name__}:{name}")
+    names += operators.values()
     models = dict(_models(modules, ids))
     unmade = [name for name, cls in models.items() if not _is_made_bare(cls)]
     names += [name for name in models if name not in unmade]
@@ -133,9 +136,11 @@ def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any
     """
     known = getattr(sys.modules.get("autograd.core"), "primitive_vjps", {})
     with contextlib.suppress(TypeError):
-        if forward in known and _is_of(forward, holder):
+        if forward in known and _is_of(getattr(forward, "fun", forward), holder):
             return _of_hips(forward, known[forward])
-    if not isinstance(forward, types.FunctionType) or dialect_of(forward) not in IN_NUMPY:
+    if not isinstance(forward, types.FunctionType) or not _is_of(forward, holder):
+        return None
+    if dialect_of(forward) not in IN_NUMPY:
         return None
     for ending in PAIRED:
         backward = getattr(holder, name + ending, None) if "." not in name else None
@@ -178,7 +183,7 @@ def _of_hips(primitive: Any, make: Callable[..., Any]) -> tuple[Any, Any]:
 
 def _pairs(module: types.ModuleType) -> Iterator[str]:
     for name, value in sorted(vars(module).items()):
-        if callable(value) and _is_of(value, module) and pair_of(module, name, value):
+        if callable(value) and pair_of(module, name, value):
             yield name
 
 
