@@ -61,6 +61,7 @@ KEPT: tuple[Difference, ...] = (
     Difference("tanh", "slope", ("float64",), "7 eps of 1", TANH, ulps=8),
     Difference("tanh_shrink", "slope", ("float64",), "8 eps of 1", TANH, ulps=8),
     Difference("mish", "slope", ("float64",), "6 eps of x", TANH, ulps=7),
+    Difference("gelu, approximate", "slope", ("float64",), "7 eps of x", TANH, ulps=7),
     Difference(
         "triangular", "rule", ("float16",), "inf or NaN for a width below 2e-5",
         "XLA divides by a scalar through its reciprocal, here above the range",

@@ -158,8 +158,9 @@ def kink_at(name: str, row: Sequence[Any]) -> tuple[float, ...] | None:
     """Return the slopes that are taken at a kink, None elsewhere."""
     if name in TIES and row[0] == row[1]:
         return (0.5, 0.5)
-    at = conventions_of(name).get(tuple(map(float, row)))
-    return None if at is None else at[1]
+    at = tuple(map(float, row))
+    known = conventions_of(name).get(at)
+    return None if known is None or at != tuple(row) else known[1]  # and none of a number beside it
 
 
 def _evaluate(

@@ -13,7 +13,9 @@ import numpy as np
 from .rounding import Format
 
 COTANGENTS = (1.25, -0.75, 1.5, 0.625, -1.875, 0.8125, 1.0625, -1.375, 0.5625, -1.125)
-ORDINARY = 2.0, 3.0, 0.1, 0.7, 1.3, 2.6, 0.011, 4.4, 7.3, 12.5
+ORDINARY = 0.1, 0.4, 0.7, 0.85, 1.3, 1.7, 2.6, 0.011, 4.4, 5.3, 7.3, 12.5, 15.0, 27.0
+# Where libraries have been seen to err most.
+HARD = 7.0, 18.0, 19.0, 0.023643249400513433
 MARKS = (0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 8.0, 10.0, 20.0)
 
 
@@ -43,7 +45,7 @@ def of_one_operand(format: Format, thresholds: Sequence[float] = ()) -> list[flo
     """Return the points of a function of one number."""
     marks = [m for m in (*MARKS, *thresholds) if math.isfinite(m)]
     far = (1e-3, 88.5, 1e4)
-    positive = [*around(marks, format), *far, *ORDINARY]
+    positive = [*around(marks, format), *far, *ORDINARY, *HARD]
     negative = [-number for number in positive]
     return fit([*extremes(format), *positive, *negative], format)
 

@@ -1,13 +1,15 @@
 """The VJP of every elementwise op at every edge, in every dtype, on every backend, against its
 derivative in float64.
 
-The derivatives are those of `testing/slopes.py`, from calculus. A number must be within 4 eps of
-the exact one, or of the largest value met on the way to it (PEAKS); what is not finite must be
-equal. Where a framework takes subnormal numbers for zero, the derivative at zero is right too.
+The derivatives are those of the vectors that are kept (`testing/exact.py`), and of two operands at
+infinities and zeros those of calculus (`testing/slopes.py`). A number must be within 4 eps of the
+exact one, or of the largest value met on the way to it (PEAKS); what is not finite must be equal.
+Where a framework takes subnormal numbers for zero, the derivative at zero is right too.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -25,16 +27,16 @@ from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace
 
 from ...differences import DESIGNED, allowed, flushes, kept
-from ...oracles import DTYPES, finfo, slack, spread, subnormals
+from ...exact import exact, names_of
+from ...oracles import DTYPES, finfo, slack, spread
 from ...oracles import edge_values as ends
-from ...slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, UNARY
+from ...slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, PROMISED
 from ...under_test import strided
 from ..ops.test_ops import widen
 
 xp = xg.xp
 Wide = Any
-# Thresholds that `edge_values` has not: where an op has a kink, a pole or an end.
-THRESHOLDS = (0.25, 3.0, 8.0, 10.0, 20.0)
+UNARY = names_of(1)
 CALLS: dict[str, Callable[[Any], Any]] = {
     "polygamma": lambda x: xp.polygamma(1, x),
     "celu": lambda x: xp.celu(x, alpha=1.5),
@@ -54,12 +56,22 @@ def derivative_of(name: str, backend: str) -> Callable[..., Any]:
     return emit_rule(grad, load_backend(backend))[0]
 
 
-def points(dtype: Any) -> Any:
-    """Edges, subnormal numbers, thresholds with both neighbors, integers and ordinary numbers."""
-    narrow = np.random.default_rng(1).uniform(-1, 1, 60).astype(dtype)
-    whole = np.arange(-30, 31).astype(dtype)
-    parts = [ends(dtype, *THRESHOLDS), subnormals(dtype), narrow, whole, spread(30, dtype, width=3)]
-    return np.concatenate(parts)
+@cache
+def slopes_of(name: str, dtype: Any) -> tuple[Any, Wide]:
+    """Where vectors have the slope of an op, and it; and what its row promises elsewhere."""
+    known = exact(name, dtype)
+    (x,), (slope,) = known.operands, known.slopes
+    promised = np.reshape(PROMISED.get(name, ()), (-1, 2))
+    own = promised[:, 0].astype(dtype)
+    is_other = ~np.array([any(map(functools.partial(is_same, each), own)) for each in x], bool)
+    if name in NOT_FAR:
+        is_other &= ~(np.abs(x.astype(np.float64)) > NOT_FAR[name])
+    return np.concatenate([x[is_other], own]), np.concatenate([slope[is_other], promised[:, 1]])
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether numbers are the same, zeros of both signs apart."""
+    return bool(np.isnan(a) and np.isnan(b)) or (a == b and np.signbit(a) == np.signbit(b))
 
 
 def cotangents(x: Any) -> Any:
@@ -86,26 +98,29 @@ def error_in_eps(actual: Any, g: Any, slope: Wide, peak: Wide, gain: Wide = 1.0)
     return np.where(same | overflow, 0, np.where(np.isnan(error), np.inf, error))
 
 
-def flushed(x: Any, backend: str) -> Any:
-    """x as the backend sees it: where subnormal numbers are taken for zero, with zeros."""
-    small = np.abs(x.astype(np.float64)) < float(finfo(x.dtype).smallest_normal)
-    return np.where(small & flushes(backend, x.dtype), x * 0, x)
+def worst(backend: Any, name: str, which: Any, g: Any, actual: Any, x: Any, slope: Wide) -> Any:
+    """The error at each point; where x is a subnormal number that the backend flushes, the smaller
+    one of it and of a zero of its sign.
 
-
-def worst(backend: Any, name: str, x: Any, g: Any, actual: Any) -> Any:
-    """The error at each point; the smaller one, where x is a subnormal number that the backend
-    flushes.
+    Args:
+        which: the places of the points among all of the vectors.
     """
     assert actual.dtype == x.dtype
-    assert actual.shape == x.shape
-    errors = []
+    assert actual.shape == which.shape
+    whole = slope[which]
     with np.errstate(all="ignore"):
-        for seen in (x, flushed(x, backend.name)):
-            wide = widen(seen)
-            slope = UNARY[name](wide)
-            peak = PEAKS[name](wide, slope) if name in PEAKS else np.zeros_like(slope)
-            errors.append(error_in_eps(actual, g, slope, peak))
-    return np.minimum(*errors)
+        errors = [error_in_eps(actual, g, whole, peak_of(name, x[which], whole))]
+        if flushes(backend.name, x.dtype):
+            zeros = [slope[[is_same(each, zero) for each in x]] for zero in (0.0, -0.0)]
+            at = [own[0] if len(own) else np.nan for own in zeros]
+            small = np.abs(x.astype(np.float64)) < float(finfo(x.dtype).smallest_normal)
+            seen = np.where(small, np.where(np.signbit(x), at[1], at[0]), slope)[which]
+            errors.append(error_in_eps(actual, g, seen, peak_of(name, x[which] * 0, seen)))
+    return np.minimum.reduce(errors)
+
+
+def peak_of(name: str, x: Any, slope: Wide) -> Wide:
+    return PEAKS[name](widen(x), slope) if name in PEAKS else np.zeros_like(slope)
 
 
 def evaluate(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:
@@ -115,12 +130,10 @@ def evaluate(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:
 
 def slope_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any]:
     """The points, and the error at each."""
-    x = points(dtype)
-    if name in NOT_FAR:
-        x = x[~(np.abs(x.astype(np.float64)) > NOT_FAR[name])]
+    x, slope = slopes_of(name, dtype)
     g = cotangents(x)
     actual = evaluate(backend, derivative_of(name, backend.name), g, x)
-    return x, worst(backend, name, x, g, actual)
+    return x, worst(backend, name, np.arange(x.size), g, actual, x, slope)
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -132,14 +145,42 @@ def test_the_vjp_of_every_function_is_right_at_every_edge(backend: Any, name: st
 
 
 @cache
-def derivatives_of(name: str, backend: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Two functions `(grad_out, a, b) -> gradient`, one for each operand."""
-    trace = Trace(name)
-    a, b = trace.input("a", INPUT), trace.input("b", INPUT)
-    graph = Graph(name, (a.node, b.node), (getattr(xp, name)(a, b).node,))
+def derivatives_of(name: str, backend: str) -> list[Callable[..., Any]]:
+    """A function `(grad_out, *operands) -> gradient` for each operand that is a number."""
+    trace, count = Trace(name), len(exact(name, DTYPES[0]).operands)
+    inputs = [trace.input(word, INPUT) for word in "abc"[:count]]
+    operands = [inputs[0] > 0.5, *inputs[1:]] if name == "where" else inputs
+    result = getattr(xp, name)(*operands)
+    graph = Graph(name, tuple(each.node for each in inputs), (result.node,))
+    wanted = "bc" if name == "where" else "abc"[:count]
     native = load_backend(backend)
-    first, second = (emit_rule(simplify(pullback(graph, wrt)), native)[0] for wrt in "ab")
-    return first, second
+    return [emit_rule(simplify(pullback(graph, wrt)), native)[0] for wrt in wanted]
+
+
+@pytest.mark.parametrize("name", names_of(3))
+def test_the_vjps_of_three_operands_are_those_of_the_witness(backend: Any, name: str) -> None:
+    for dtype in DTYPES:
+        known, functions = exact(name, dtype), derivatives_of(name, backend.name)
+        g = cotangents(known.operands[0])
+        for function, slope in zip(functions, known.slopes[-len(functions) :], strict=True):
+            actual = evaluate(backend, function, g, *known.operands)
+            with np.errstate(all="ignore"):
+                errors = error_in_eps(actual, g, slope, np.abs(slope))
+            wrong = errors > allowed(backend.name, name, "slope", dtype)
+            rows = [row[wrong][:6] for row in known.operands]
+            assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {rows}"
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_slopes_by_hand_are_those_of_the_witness_where_it_has_them(name: str) -> None:
+    for dtype in DTYPES:
+        known = exact(name, dtype)
+        a, b = map(widen, known.operands)
+        with np.errstate(all="ignore"):
+            for mine, slope in zip(BINARY[name](a, b), known.slopes, strict=True):
+                fits = np.isfinite(slope)  # beyond the range of the dtype it is an infinity
+                limit = 4 * float(finfo(dtype).eps) * np.abs(slope) + slack(dtype)
+                assert (np.abs(mine - slope) <= limit)[fits].all(), (name, dtype)
 
 
 def pair_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any, list[Any]]:
@@ -199,13 +240,17 @@ def test_the_vjp_has_the_shape_of_its_input_and_does_not_mind_the_strides(
     function = derivative_of(name, backend.name)
     for dtype in DTYPES[:1] if compiling else DTYPES:
         limit = allowed(backend.name, name, "slope", dtype)
+        points, slope = slopes_of(name, dtype)
+        size = np.abs(points.astype(np.float64))
+        ordinary = np.flatnonzero((size > 0.05) & (size < 8) & np.isfinite(slope))
         for shape in (*SHAPES, (4, 6)):
-            x, g = np.abs(spread(shape, dtype)) / 4 + dtype.type(0.1), spread(shape, dtype, seed=1)
+            which = np.resize(ordinary, shape)
+            x, g = points[which], spread(shape, dtype, seed=1)
             x, g = np.asarray(x, dtype), np.asarray(g, dtype)
             if shape == (4, 6):
                 actual = evaluate(backend, lambda g, x: function(strided(g), strided(x)), g, x)
-                x, g = strided(x), strided(g)
+                which, g = strided(which), strided(g)
             else:
                 actual = evaluate(backend, function, g, x)
-            errors = worst(backend, name, x, g, actual)
+            errors = worst(backend, name, which, g, actual, points, slope)
             assert (errors <= limit).all(), f"{name}, {dtype}, {shape}: {errors.max()} eps"
