@@ -27,7 +27,7 @@ from .audited.targets import Targets, find_target, find_targets, holder_of
 from .inputs import read_inputs
 
 GUESSED = "guessed"
-EXAMPLES_LIMIT = 30.0  # seconds for all docstrings and tests of a target
+EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
 FAILURE, STOPPED = 1, 130
 INPUTS_IN_CODE = "GRADIENT_INPUTS"
 Print = Callable[[str], None]
@@ -171,7 +171,7 @@ def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, 
         if modules or files:
             with Apart(limit) as other:
                 other.first = process.first
-                other.call(record, names, modules, files, folder)
+                other.call(record, names, (modules, files), folder, 0.8 * limit)
     except MultigradError as error:
         say(f"docstrings and tests, which show inputs: {error}")
 
@@ -200,7 +200,10 @@ def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
     stated = said.get(what.partition(":")[2])
     first: AuditReport | None = None
     for source, called, inputs in _calls_to_try(fn, asked.words, stated, recorded):
-        report = audit(called, *inputs, laws=asked.laws, surrogate=asked.surrogate)
+        try:
+            report = audit(called, *inputs, laws=asked.laws, surrogate=asked.surrogate)
+        except MultigradError as error:
+            report = AuditReport(what, "", (), problem=str(error))
         if not report.problem:
             return replace(report, home=place_of(report.home), source=source)
         first = report if first is None else first

@@ -79,6 +79,8 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
         generator = np.random.default_rng(SEED)
         likely = _likely_all(parameters, flags, shape, generator)
         yield likely
+        if shape == SHAPE:
+            yield [*likely, *_defaults_of(fn)]
         if shape == SHAPE and not isinstance(fn, tuple | Rule):
             yield guess_inputs(fn)
         yield [draw(shape, "float32", generator) for _ in parameters]
@@ -145,6 +147,14 @@ def _parameters_of(fn: Any) -> Sequence[Any]:
     """Return the parameters that a call must fill."""
     fn = fn[0] if isinstance(fn, tuple) else fn
     return [] if isinstance(fn, Rule) else arguments_of(find_original(fn)) or []
+
+
+def _defaults_of(fn: Any) -> Inputs:
+    """Return the defaults of the arguments that a call may leave out: some code wants them said."""
+    fn = fn[0] if isinstance(fn, tuple) else fn
+    signature = None if isinstance(fn, Rule) else find_original(fn).function.parameters
+    given = signature.parameters.values() if signature is not None else ()
+    return [p.default for p in given if p.default is not p.empty and p.kind is not p.KEYWORD_ONLY]
 
 
 def _code_of(fn: Any) -> Any:

@@ -11,7 +11,9 @@ import io
 import os
 import pickle
 import re
+import signal
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,8 +34,10 @@ from .targets import find_target, holder_of, source_of
 
 SMALL, MOST = 2**12, 2**16  # numbers in a call that is as good as another, and in one that is kept
 UNWANTED = 2 * MOST + 1  # as is a call without floats
+LONGEST = 5.0  # seconds for a docstring or a test
 MOST_FILES = 12  # of tests, the likeliest first
 TESTS = ("test", "tests")
+PLAIN = ("-q", "-p", "no:cacheprovider", "-c", os.devnull)  # of pytest, whatever a project asks
 INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -93,17 +97,26 @@ def _named_as_tests(files: Iterator[Path]) -> Iterator[Path]:
 
 
 # --- in a process of its own ----------------------------------------------------------------------
-def record(names: Sequence[str], modules: Sequence[str], files: Sequence[str], folder: str) -> None:
+def record(
+    names: Sequence[str], places: tuple[Sequence[str], Sequence[str]], folder: str, seconds: float
+) -> None:
     """Run docstrings and tests until each target was called, and write its call to the folder, as
     the target's place among the names.
+
+    Args:
+        places: modules and files, as `places_to_look` has them.
+        seconds: for all; docstrings have half of them.
     """
+    modules, files = places
     recorder = Recorder(Path(folder), len(names))
     for n, name in enumerate(names):
         with contextlib.suppress(Exception):  # it is audited with other inputs
             recorder.watch(n, find_target(name))
     sys.path.insert(0, os.getcwd())
     with contextlib.redirect_stderr(io.StringIO()):
+        recorder.deadline = time.monotonic() + seconds / 2
         _run_docstrings(modules, recorder)
+        recorder.deadline = time.monotonic() + seconds / 2
         _run_tests(files, recorder)
 
 
@@ -127,12 +140,27 @@ class Recorder:
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
         self.place = ""
+        self.deadline = float("inf")
         self.ranks = [UNWANTED] * count
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing better is to come."""
-        return max(self.ranks) <= SMALL
+        """Whether nothing better is to come, or no time is left."""
+        return max(self.ranks) <= SMALL or time.monotonic() > self.deadline
+
+    @contextlib.contextmanager
+    def run(self, place: str) -> Iterator[None]:
+        """Stop what runs too long: it gets a TimeoutError, again and again."""
+        self.place = place
+        has_alarm = hasattr(signal, "setitimer")  # Windows has none
+        if has_alarm:
+            signal.signal(signal.SIGALRM, _raise_timeout)
+            signal.setitimer(signal.ITIMER_REAL, LONGEST, LONGEST)
+        try:
+            yield
+        finally:
+            if has_alarm:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def watch(self, n: int, target: Any) -> None:
         """Look at the calls of a target from now on."""
@@ -233,9 +261,13 @@ def _run_docstrings(modules: Sequence[str], recorder: Recorder) -> None:
                 if recorder.is_done:
                     return
                 if test.examples:
-                    recorder.place = f"the docstring of {test.name}"
-                    with contextlib.redirect_stdout(io.StringIO()):
+                    place = f"the docstring of {test.name}"
+                    with recorder.run(place), contextlib.redirect_stdout(io.StringIO()):
                         doctest.DocTestRunner(verbose=False).run(test, out=_say_nothing)
+
+
+def _raise_timeout(number: int, frame: Any) -> None:
+    raise TimeoutError(f"it does not end within {LONGEST:g} s")
 
 
 def _say_nothing(text: str) -> None:
@@ -250,17 +282,9 @@ def _run_tests(files: Sequence[str], recorder: Recorder) -> None:
     for file in files:
         if recorder.is_done:
             return
-        plain = [
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            os.devnull,
-            "--rootdir",
-            str(Path(file).parent),
-        ]
         with contextlib.suppress(Exception, SystemExit):
-            pytest.main([*plain, file], plugins=[Watching(file, recorder)])
+            folder = str(Path(file).parent)
+            pytest.main([*PLAIN, "--rootdir", folder, file], plugins=[Watching(file, recorder)])
 
 
 class Watching:
@@ -268,12 +292,14 @@ class Watching:
 
     def __init__(self, file: str, recorder: Recorder) -> None:
         self.file, self.recorder = file, recorder
+        self.running = contextlib.ExitStack()
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """Note the test that runs."""
-        self.recorder.place = f"{Path(self.file).name}::{item.name}"
+        self.running.enter_context(self.recorder.run(f"{Path(self.file).name}::{item.name}"))
 
     def pytest_runtest_teardown(self, item: Any) -> None:
         """Stop where nothing is left to be seen."""
+        self.running.close()
         if self.recorder.is_done:
             item.session.shouldstop = "each target was called"
