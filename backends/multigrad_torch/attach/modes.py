@@ -4,6 +4,7 @@ what the custom gradients in a graph keep.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -106,9 +107,9 @@ def autocast(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 def _device_asked(forward: Any) -> str:
     """Return the device whose autocast torch's `custom_fwd` around a forward looks at."""
     while forward is not None:
-        code, cells = getattr(forward, "__code__", None), getattr(forward, "__closure__", None)
+        code = getattr(forward, "__code__", None)
         if code is not None and code.co_name == "decorate_fwd":
-            return str(dict(zip(code.co_freevars, cells, strict=True))["device_type"].cell_contents)
+            return str(inspect.getclosurevars(forward).nonlocals["device_type"])
         forward = getattr(forward, "__wrapped__", None)
     return ""
 
@@ -157,7 +158,7 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
     for each in held:
         is_read = each.is_surely_read or any(_place(x) in watch.read for x in each.stand_ins())
         is_read = is_read or _changes(each, pull, gradients)
-        found.append(Kept(each.where, _size(each.tensor), is_read, _apart(each)))
+        found.append(Kept(each.where, _size(each.tensor), is_read, _apart(each, watch)))
     return found
 
 
@@ -166,6 +167,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.read: set[int] = set()
+        self.without: dict[Any, list[bool]] = {}  # by node, which arguments it has no gradient for
         self.unpacked: list[Saved] = []
 
     def hooks(self) -> Any:
@@ -253,13 +255,21 @@ def _size(x: Tensor) -> int:
     return x.nbytes if x.layout is torch.strided else x.element_size() * x._nnz()
 
 
-def _apart(each: Saved | Attribute) -> str:
-    """Return whether an attribute is an output or an input: within forward nothing else asks for a
-    gradient.
+def _apart(each: Saved | Attribute, watch: Watch) -> str:
+    """Return whether an attribute is an output, or an input that has a gradient: within forward
+    nothing else asks for one.
     """
-    if isinstance(each, Saved) or not each.tensor.requires_grad:
+    x = each.tensor
+    if isinstance(each, Saved) or not x.requires_grad:
         return ""
-    return "output" if each.tensor.grad_fn is each.node else "input"
+    if x.grad_fn is each.node:
+        return "output"
+    edges = zip(each.node.next_functions, watch.without.get(each.node, []), strict=False)
+    for (further, number), is_without in edges:
+        is_own = getattr(further, "variable", None) is x if x.is_leaf else further is x.grad_fn
+        if is_own and number == x.output_nr and is_without:
+            return ""  # a number, of which a tensor was made to try it
+    return "input"
 
 
 class Reads(TorchDispatchMode):
@@ -282,10 +292,14 @@ class Reads(TorchDispatchMode):
 def _watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) -> None:
     """Run a backward, if possible one whose gradients have gradients, and note what is read."""
 
-    def note(gradients: Any, _: Any) -> None:
-        watch.read.update(_place(g) for g in gradients if g is not None)
+    def note_of(node: Any) -> Callable[[Any, Any], None]:
+        def note(gradients: Any, _: Any) -> None:
+            watch.read.update(_place(g) for g in gradients if g is not None)
+            watch.without[node] = [g is None for g in gradients]
 
-    hooks = [node.register_hook(note) for node in nodes]
+        return note
+
+    hooks = [node.register_hook(note_of(node)) for node in nodes]
     watch.read.clear()
     try:
         with Reads(watch), watch.hooks():

@@ -33,7 +33,7 @@ class Finding:
     Attributes:
         law: its name.
         state: "kept", "broken", "refused" (the code raises, which says so) or "does not apply".
-        reason: what was seen, or why the law does not apply; "" where it is kept.
+        reason: what was seen, or why the law does not apply; where it is kept a remark, or "".
         sentence: what the law says.
         matters: what goes wrong where it is broken.
     """
@@ -102,9 +102,9 @@ class AuditReport(InNotebooks):
         ]
         if self.source:
             lines.append(f"  inputs: {self.source}")
-        for state in (BROKEN, REFUSED, NOT_APPLICABLE):
+        for state in (BROKEN, REFUSED, KEPT, NOT_APPLICABLE):
             for finding in self.laws:
-                if finding.state == state:
+                if finding.state == state and finding.reason:
                     lines.append(f"  {finding}")
                     if state == BROKEN:
                         lines.append(f"    {finding.sentence} Else {finding.matters}.")
@@ -219,4 +219,4 @@ def _hold(called: Any, trial: Trial, law: Law[Trial, str]) -> Finding:
         state, said = NOT_APPLICABLE, str(reason)
     except Exception as error:
         state, said = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
-    return Finding(law.name, state, said, law.sentence, law.reason)
+    return Finding(law.name, state, str(said), law.sentence, law.reason)

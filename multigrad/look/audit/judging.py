@@ -1,7 +1,7 @@
 """What judges of laws share.
 
-A judge returns "" where its law is kept, else what it saw; it raises `NotApplicable` where the law
-says nothing about a case, and whatever the code itself raises is that code's refusal.
+A judge returns "" or a remark where its law is kept, else what it saw; it raises `NotApplicable`
+where the law says nothing about a case, and whatever the code itself raises is that code's refusal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ from .trial import Arrays, Run, Trial
 
 class NotApplicable(Exception):
     """A law says nothing about a case, for the reason that is its message."""
+
+
+class Remark(str):
+    """What is said where a law is kept: it is false, as "" is."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> str:

@@ -5,15 +5,20 @@ autocast; and of what is kept for the backward.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...backend.contract import Kept
 from ...errors import GradientError
+from ...functions.recipes.examples import capture_example
+from ...functions.recipes.record import NotCaptured
 from ...graph.ir.types import dtype_name
+from ...graph.support.trees import optree
+from ..convert import brief
 from ..subject import as_float
-from .judging import NotApplicable, start, worst
+from .judging import NotApplicable, Remark, start, worst
 from .numbers import differs_in, rounded
 from .trial import LOOSE, Arrays, Trial, largest_of
 
@@ -169,13 +174,29 @@ def judge_bytes(trial: Trial) -> str:
     if unread:  # by these numbers, but perhaps by others
         others = {each.where for each in _kept(trial, 0.75) if not each.is_read}
         unread = [each for each in unread if each.where in others]
-    if not unread:
-        return ""
     total = sum(each.size for each in kept)
+    if not unread:
+        return Remark(f"{total} bytes are kept{_least(trial)}")
     return (
         f"its backward reads no number of {' and '.join(each.where for each in unread)}: "
         f"{sum(each.size for each in unread)} of {total} bytes that are kept"
     )
+
+
+def _least(trial: Trial) -> str:
+    """Return what multigrad's own cut keeps of the same, or why nobody knows."""
+    if trial.converted is None:
+        return ""
+    try:
+        capture_example(trial.converted, *optree.tree_unflatten(trial.tree, trial.leaves)[0])
+        least = sum(each.size for each in _kept(replace(trial, call=trial.converted)))
+    except NotApplicable:
+        least = 0
+    except NotCaptured as error:
+        return f"; multigrad does not capture it: {brief(error.error)}"
+    except Exception as error:
+        return f"; once converted it raises {brief(error)}"
+    return f", {least} once it is converted"
 
 
 def judge_saved(trial: Trial) -> str:

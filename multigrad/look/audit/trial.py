@@ -75,6 +75,7 @@ class Trial:
         leaves, tree: its arguments, tensors among them as arrays.
         places: of the tensors.
         is_surrogate: whether its gradient is meant to differ from the derivative.
+        converted: what multigrad makes of it; None where it is no custom gradient of others.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Trial:
     tree: Any
     places: tuple[int, ...]
     is_surrogate: bool = False
+    converted: Function[..., Any] | None = None
 
     @functools.cached_property
     def given(self) -> Arrays:
@@ -247,7 +249,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | None) -> Trial:
         RuleTypeError: it is nothing that is called.
         Exception: what the code raises where no framework runs it.
     """
-    inner = getattr(obj, "_activation", obj)
+    inner, converted = getattr(obj, "_activation", obj), None
     if isinstance(inner, Function | Activation | Rule | str):
         subject = subject_of(obj)
         owners = {owner.name: owner for x in inputs if (owner := owner_of(x)) is not None}
@@ -257,6 +259,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | None) -> Trial:
         original = find_original(obj)
         name, call, declared, homes = original.name, original.call, False, original.homes
         homes = homes or (load_backend("numpy"),)
+        converted = original.function if original.is_custom else None
     leaves, tree = flatten(tuple(inputs), {})
     arrays = tuple(as_array(leaf) for leaf in leaves)
     places = tuple(i for i, leaf in enumerate(arrays) if isinstance(leaf, np.ndarray))
@@ -270,6 +273,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | None) -> Trial:
             tree=tree,
             places=places,
             is_surrogate=declared if surrogate is None else surrogate,
+            converted=converted,
         )
         try:
             with trial.quiet(trial.dtype):

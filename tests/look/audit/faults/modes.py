@@ -228,6 +228,13 @@ def first_two(ctx: Any, g: Any) -> Any:
     return g @ w.mT, x.mT @ g
 
 
+def a_number(ctx: Any, x: Any, number: Any) -> Any:
+    """What may be a tensor, and is meant to be none."""
+    ctx.number = number
+    ctx.save_for_backward(x)
+    return x * x
+
+
 def in_a_list(ctx: Any, x: Any) -> Any:
     ctx.kept = [x]
     return x * x
@@ -270,6 +277,9 @@ PLANTED: tuple[tuple[str, str, tuple[Any, ...], Made], ...] = (
     ("bytes", "slope apart", (X,), lambda: sigmoid("y", apart="slope")),
     ("bytes", "result", (X, W), lambda: planted(twice_kept, first_two)),
     ("", "slope, read", (X,), lambda: sigmoid(apart="slope", read=True)),
+    ("", "number", (X, Y), lambda: planted(
+        a_number, lambda ctx, g: (2 * g * ctx.saved_tensors[0] + 0 * ctx.number, None)
+    )),
     ("saved", "output apart", (X,), lambda: sigmoid(apart="y", read=True)),
     ("saved", "input apart", (X,), lambda: sigmoid(apart="x", read=True)),
     ("saved", "in a list", (X,), lambda: planted(
