@@ -4,15 +4,14 @@ directions in which every element moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .judging import NotApplicable, start
+from .judging import NotApplicable, Weigh, moved_along, start, weighed
 from .trial import SEED, Arrays, Trial
 
-Weigh = Callable[[Arrays], float]
 DIRECTIONS = 3  # for each argument
 STEP = 2.0**-5  # of an element's size
 SHARE = 1e-2  # of the largest that a slope along a direction may be: what it may be off by
@@ -24,12 +23,7 @@ def judge_derivative(trial: Trial) -> str:
     run, u = start(trial)
     arrays, found = trial.cast(trial.wide), run.gradients(u)
     size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
-
-    def weigh(given: Arrays) -> float:
-        outputs = trial.run(given).arrays()
-        pairs = zip(u, outputs, strict=True)
-        return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
-
+    weigh = weighed(trial, u)
     compared, moves, said = 0, False, ""
     for n in trial.floats:
         got = np.zeros_like(arrays[n]) if found[n] is None else found[n]
@@ -85,11 +79,7 @@ def _ways(array: Any, n: int) -> list[Any]:
 
 def _slope(weigh: Weigh, arrays: Arrays, n: int, way: Any, size: float) -> tuple[float, float]:
     """Return the slope along a direction, and what it may be off by."""
-
-    def moved(step: float) -> float:
-        there = (arrays[n] + step * way).astype(arrays[n].dtype)
-        return weigh([there if i == n else a for i, a in enumerate(arrays)])
-
+    moved = moved_along(weigh, arrays, {n: way})
     slopes = [(moved(h) - moved(-h)) / (2 * h) for h in (STEP, STEP / 2, STEP / 4)]
     before, last = slopes[1] - slopes[0], (slopes[2] - slopes[1])
     noise = 16 * EPS * size / STEP

@@ -6,9 +6,14 @@ where the law says nothing about a case, and whatever the code itself raises is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 
 from .trial import Arrays, Run, Trial
+
+Weigh = Callable[[Arrays], float]
 
 
 class NotApplicable(Exception):
@@ -66,3 +71,31 @@ def start(trial: Trial) -> tuple[Run, Arrays]:
     if not run.outputs:
         raise NotApplicable("it has no float output")
     return run, trial.cotangents(run)
+
+
+# --- what differences are taken of ----------------------------------------------------------------
+
+
+def weighed(trial: Trial, cotangents: Arrays) -> Weigh:
+    """Return the sum of the outputs, times these numbers, as a function of the tensors."""
+
+    def weigh(given: Arrays) -> float:
+        outputs = trial.run(given).arrays()
+        pairs = zip(cotangents, outputs, strict=True)
+        return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
+
+    return weigh
+
+
+def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callable[[float], float]:
+    """Return what is weighed some steps away, each tensor in a direction of its own or not at
+    all.
+    """
+
+    def moved(steps: float) -> float:
+        ends = [
+            (a + steps * ways[n]).astype(a.dtype) if n in ways else a for n, a in enumerate(arrays)
+        ]
+        return weigh(ends)
+
+    return moved

@@ -13,7 +13,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ..check import differentiate
 from ..subject import as_float
 from . import coarse
-from .judging import NotApplicable, start, worst
+from .judging import NotApplicable, Weigh, moved_along, start, weighed, worst
 from .trial import LOOSE, Arrays, Trial, largest_of
 
 xp: Any = _xp
@@ -120,9 +120,7 @@ def _places(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [tuple(int(i) for i in np.unravel_index(int(n), shape)) for n in picked]
 
 
-def _numeric(
-    weigh: Callable[[Arrays], float], arrays: Arrays, n: int, place: tuple[int, ...]
-) -> tuple[float, bool]:
+def _numeric(weigh: Weigh, arrays: Arrays, n: int, place: tuple[int, ...]) -> tuple[float, bool]:
     def moved(value: float) -> float:
         other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
         other[n][place] = value
@@ -143,12 +141,7 @@ def judge_derivative(trial: Trial) -> str:
         return coarse.judge_derivative(trial)
     _need_float64(trial)
     run, u = start(trial)
-    arrays, found = trial.cast("float64"), run.gradients(u)
-
-    def weigh(given: Arrays) -> float:
-        outputs = trial.run(given).arrays()
-        return float(sum(np.sum(c * y) for c, y in zip(u, outputs, strict=True)))
-
+    arrays, found, weigh = trial.cast("float64"), run.gradients(u), weighed(trial, u)
     wrong, flat, compared = [], True, 0
     for n in trial.floats:
         slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)}
@@ -181,13 +174,7 @@ def _compare_beside(trial: Trial, wrong: list[str]) -> bool:
     u = trial.cotangents(run, seed=1)
     found = run.gradients(u)
     ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
-
-    def weigh(step: float) -> float:
-        moved = [a + step * ways[n] if n in ways else a for n, a in enumerate(arrays)]
-        outputs = trial.run(moved).arrays()
-        return float(sum(np.sum(c * y) for c, y in zip(u, outputs, strict=True)))
-
-    slope, is_settled = differentiate(weigh, 0.0)
+    slope, is_settled = differentiate(moved_along(weighed(trial, u), arrays, ways), 0.0)
     parts = [found[n] * way for n, way in ways.items() if found[n] is not None]
     size = sum(float(np.sum(np.abs(part))) for part in parts)
     got = sum(float(np.sum(part)) for part in parts)
@@ -364,13 +351,7 @@ def _differs_far(trial: Trial, number: float) -> str:
         if got is None:
             continue
         way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
-
-        def moved(share: float, n: int = n, way: Any = way) -> float:
-            other = [a + (share - 1.0) * way if i == n else a for i, a in enumerate(arrays)]
-            there = trial.run(other).arrays()
-            return float(sum(np.sum(c * y) for c, y in zip(u, there, strict=True)))
-
-        slope, is_settled = differentiate(moved, 1.0)
+        slope, is_settled = differentiate(moved_along(weighed(trial, u), arrays, {n: way}), 0.0)
         if not is_settled or not abs(slope) < 1e37:
             continue
         along = float(np.sum(got * way))
