@@ -146,13 +146,6 @@ def tfp_hpsd_quadratic_form_solvevec(x: Tensor, b: Tensor) -> Tensor:
     return linalg.hpsd_quadratic_form_solvevec(positive_definite(x), b)
 
 
-def tfp_retrying_cholesky(x: Tensor) -> Tensor:
-    """Factor a matrix that needs no second try."""
-    from tensorflow_probability.python.experimental.distributions import marginal_fns
-
-    return marginal_fns.retrying_cholesky(positive_definite(x))[0]
-
-
 def tfp_sigmoid_low_high(x: Tensor) -> Tensor:
     """Apply the bijector whose softplus has a stable gradient, within bounds."""
     from tensorflow_probability.python.bijectors import sigmoid

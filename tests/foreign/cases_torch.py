@@ -122,15 +122,6 @@ def memcnn_affine_inverse_2(y: torch.Tensor) -> torch.Tensor:
     return AffineBlockInverseFunction2.apply(y, Affine(), Affine())
 
 
-def memcnn_wrapper(x: torch.Tensor) -> torch.Tensor:
-    """Apply a coupling whose input is freed, by the module that users take."""
-    import memcnn
-
-    return memcnn.InvertibleModuleWrapper(
-        memcnn.AdditiveCoupling(Half(), Half()), keep_input=True, keep_input_inverse=True
-    )(x)
-
-
 # --- pytorch_wavelets: its modules read their filters from files ----------------------------------
 
 
@@ -236,13 +227,6 @@ def linear_operator_pivoted_cholesky(x: torch.Tensor) -> torch.Tensor:
     from linear_operator import to_linear_operator
 
     return to_linear_operator(positive_definite(x)).pivoted_cholesky(rank=4)
-
-
-def linear_operator_root(x: torch.Tensor) -> torch.Tensor:
-    """Return a root, as samples are drawn by."""
-    from linear_operator import to_linear_operator
-
-    return to_linear_operator(positive_definite(x)).root_decomposition().root.to_dense()
 
 
 # --- pyro: samples with gradients of their own ----------------------------------------------------
