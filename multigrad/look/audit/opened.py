@@ -52,7 +52,7 @@ def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tu
     if not held:
         return fn, inputs, ()
     names = (getattr(trained[name], "path", name) for name in sorted(held))  # Keras' variables'
-    return Opened(fn, state, len(inputs)), (*inputs, held), tuple(names)
+    return Opened(fn, state, len(inputs), len(held)), (*inputs, held), tuple(names)
 
 
 @contextmanager
@@ -86,9 +86,9 @@ class Opened:
     What else it holds, such as running means, has the dtype of its inputs.
     """
 
-    def __init__(self, owner: Any, state: State, count: int) -> None:
+    def __init__(self, owner: Any, state: State, count: int, trained: int) -> None:
         self.owner, self.state, self.count = owner, state, count
-        self.home_of_tensors = state.home
+        self.home_of_tensors, self.held = state.home, trained
         self.__name__ = name_of(owner)
         self.rest = {name: held for name, held in state.tensors.items() if not _is_trained(held)}
 

@@ -90,6 +90,15 @@ def test_what_a_module_holds_beside_its_parameters_has_the_dtype_of_its_inputs()
 
 
 @pytest.mark.needs("torch")
+def test_an_empty_batch_leaves_parameters_as_they_are() -> None:
+    import torch
+
+    layer = torch.nn.Conv1d(3, 2, 2)  # torch takes no weights without rows
+    report = xg.audit(layer, np.ones((2, 3, 4), np.float32), laws=["empty"])
+    assert [law.state for law in report.laws] == ["kept"]
+
+
+@pytest.mark.needs("torch")
 def test_a_sparse_gradient_is_compared_with_its_zeros() -> None:
     import torch
 
