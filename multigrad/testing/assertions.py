@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..look.audit.audit import AuditReport, audit
@@ -46,7 +46,10 @@ def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> Chec
 
 
 def assert_gradient(
-    fn: Any, *inputs: Any, laws: Iterable[str] | None = None, surrogate: bool | None = None
+    fn: Any,
+    *inputs: Any,
+    laws: Iterable[str] | None = None,
+    surrogate: bool | Callable[..., Any] | None = None,
 ) -> AuditReport:
     """Assert that a custom gradient, converted or not, keeps every law of `xg.audit`.
 

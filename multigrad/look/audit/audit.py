@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -122,7 +122,10 @@ class AuditReport(InNotebooks):
 
 
 def audit(
-    fn: Any, *inputs: Any, laws: Iterable[str] | None = None, surrogate: bool | None = None
+    fn: Any,
+    *inputs: Any,
+    laws: Iterable[str] | None = None,
+    surrogate: bool | Callable[..., Any] | None = None,
 ) -> AuditReport:
     """Hold a custom gradient against the laws that every one must keep, on its own framework.
 
@@ -152,7 +155,8 @@ def audit(
         *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
         laws: the names of those to hold it against; None: all.
         surrogate: whether its gradient is meant to differ from the derivative; None: a rule under
-            an activation is, and whatever has a flat forward.
+            an activation is, and whatever has a flat forward. A function of the same arguments: it
+            is meant to be the derivative of that.
 
     Raises:
         RuleTypeError: fn is nothing that is called, there is no tensor among the inputs, or a law

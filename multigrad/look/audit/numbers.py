@@ -135,13 +135,18 @@ def _need_float64(trial: Trial) -> None:
 
 
 def judge_derivative(trial: Trial) -> str:
-    if trial.is_surrogate:
+    if trial.is_surrogate and trial.meant is None:
         raise NotApplicable("it is a surrogate, which is meant to differ")
     if trial.digits == "float32":
         return coarse.judge_derivative(trial)
     _need_float64(trial)
     run, u = start(trial)
-    arrays, found, weigh = trial.cast("float64"), run.gradients(u), weighed(trial, u)
+    arrays, found = trial.cast("float64"), run.gradients(u)
+    weigh = weighed(trial.stated, u)
+    if trial.meant is not None:
+        shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
+        if shapes[0] != shapes[1]:
+            return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
     wrong, flat, compared = [], True, 0
     for n in trial.floats:
         slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)}
@@ -160,7 +165,7 @@ def judge_derivative(trial: Trial) -> str:
     compared += _compare_beside(trial, wrong)
     if not compared:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
-    if wrong and (flat or _has_flat_output(trial)):
+    if wrong and trial.meant is None and (flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
     return wrong[0] if wrong else ""
 
@@ -174,7 +179,8 @@ def _compare_beside(trial: Trial, wrong: list[str]) -> bool:
     u = trial.cotangents(run, seed=1)
     found = run.gradients(u)
     ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
-    slope, is_settled = differentiate(moved_along(weighed(trial, u), arrays, ways), 0.0)
+    weigh = moved_along(weighed(trial.stated, u), arrays, ways)
+    slope, is_settled = differentiate(weigh, 0.0)
     parts = [found[n] * way for n, way in ways.items() if found[n] is not None]
     size = sum(float(np.sum(np.abs(part))) for part in parts)
     got = sum(float(np.sum(part)) for part in parts)

@@ -75,6 +75,7 @@ class Trial:
         leaves, tree: its arguments, tensors among them as arrays.
         places: of the tensors.
         is_surrogate: whether its gradient is meant to differ from the derivative.
+        meant: the function whose derivative a surrogate is meant to be, where somebody says it.
         converted: what multigrad makes of it; None where it is no custom gradient of others.
     """
 
@@ -85,12 +86,18 @@ class Trial:
     tree: Any
     places: tuple[int, ...]
     is_surrogate: bool = False
+    meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
 
     @functools.cached_property
     def given(self) -> Arrays:
         """The tensors among the arguments, as arrays."""
         return [self.leaves[i] for i in self.places]
+
+    @functools.cached_property
+    def stated(self) -> Trial:
+        """What its gradient is to be the derivative of: itself, or what is meant."""
+        return self if self.meant is None else replace(self, call=self.meant)
 
     @functools.cached_property
     def floats(self) -> list[int]:
@@ -242,7 +249,7 @@ def _is_float(y: Any) -> bool:
     return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS
 
 
-def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | None) -> Trial:
+def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., Any] | None) -> Trial:
     """Return what an object is when it is called with these.
 
     Raises:
@@ -272,7 +279,8 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | None) -> Trial:
             leaves=arrays,
             tree=tree,
             places=places,
-            is_surrogate=declared if surrogate is None else surrogate,
+            is_surrogate=declared if surrogate is None else bool(surrogate),
+            meant=surrogate if callable(surrogate) else None,
             converted=converted,
         )
         try:

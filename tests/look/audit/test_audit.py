@@ -233,6 +233,24 @@ def test_what_is_meant_to_differ_may_be_declared() -> None:
     assert xg.audit(reversal, X, surrogate=True).ok
 
 
+def test_a_surrogate_is_compared_with_what_it_is_meant_to_be_the_derivative_of() -> None:
+    def sigmoid(x: Any) -> Any:
+        return 1.0 / (1.0 + xg.xp.exp(-x))
+
+    def spike(factor: float) -> Any:
+        return xg.function(
+            lambda x: xg.xp.heaviside(x),
+            lambda g, x: factor * g * sigmoid(x) * sigmoid(-x),
+        )
+
+    laws = ["derivative", "edges"]
+    report = xg.audit(spike(1.0), X, laws=laws, surrogate=sigmoid)
+    assert [finding.state for finding in report.laws] == ["kept", "does not apply"]
+    assert broken(xg.audit(spike(2.0), X, laws=laws, surrogate=sigmoid)) == {"derivative"}
+    shorter = xg.audit(spike(1.0), X, laws=laws, surrogate=lambda x: x[:1])
+    assert "those of what is meant [(1, 4)]" in shorter.findings[0].reason
+
+
 def test_a_report_is_data_and_names_the_worst_place() -> None:
     report = xg.audit(xg.function(lambda x: x * x, lambda g, x: x * g), X, laws=["derivative"])
     (finding,) = report.findings

@@ -22,7 +22,8 @@ from .edits import EDITS, PLANTED, SHARED
 from .sound import SOUND
 
 NAMESPACES = {"torch": "torch", "jax": "jax.numpy", "tensorflow": "tensorflow.experimental.numpy"}
-WITHOUT = ("compiled",)  # which takes seconds each
+# The one takes seconds each; for the other, here all arguments are kept.
+WITHOUT = ("compiled", "bytes")
 
 
 def inputs_of(base: str) -> list[Any]:
