@@ -144,11 +144,17 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
     if not held:
         return []
     given = cotangents(active)
+    tracked = [_leaf(g) for g in given]  # a backward that calls a class keeps for its gradient
 
     def pull(is_further: bool = False) -> list[Tensor | None]:
         return list(
             torch.autograd.grad(
-                active, wrt, given, retain_graph=True, create_graph=is_further, allow_unused=True
+                active,
+                wrt,
+                tracked if is_further else given,
+                retain_graph=True,
+                create_graph=is_further,
+                allow_unused=True,
             )
         )
 

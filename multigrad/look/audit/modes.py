@@ -22,6 +22,8 @@ from .judging import NotApplicable, Remark, start, worst
 from .numbers import differs_in, rounded
 from .trial import LOOSE, Arrays, Trial, largest_of
 
+LOOSEST = 1e-5  # between two formulas of one derivative, of which one may be an approximation
+
 
 def _mode(trial: Trial, name: str) -> Any:
     """Return how a framework does this, by the name of the field of `Backend.modes`."""
@@ -79,7 +81,7 @@ def _off(trial: Trial, u: Arrays, found: Arrays, gradients: Arrays, tangents: li
     left, size = _product(u, found)
     right, other = _product(gradients, tangents)
     steps = sum(float(np.sum(np.abs(t.astype(np.float64)))) for t in tangents if t is not None)
-    allowed = trial.loose * (size + other) + trial.noise * steps
+    allowed = max(trial.loose, LOOSEST) * (size + other) + trial.noise * steps
     if abs(left - right) <= allowed:
         return ""
     return f"the product with a cotangent is {left:.9g} by forward mode, {right:.9g}"

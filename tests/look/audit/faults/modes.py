@@ -235,6 +235,33 @@ def a_number(ctx: Any, x: Any, number: Any) -> Any:
     return x * x
 
 
+def doubled(ctx: Any, x: Any, y: Any) -> Any:
+    """A product of x and the constant y, whose backward is the same class again."""
+    ctx.save_for_backward(y, 2 * y)
+    return x * y
+
+
+def doubled_back(own: list[Any]) -> Body:
+    """A backward that hands the half of what is kept to the next one alone."""
+
+    def backward(ctx: Any, g: Any) -> Any:
+        y, twice = ctx.saved_tensors
+        return own[0].apply(g, y, twice), None
+
+    return backward
+
+
+def kept_for_the_next() -> Any:
+    own: list[Any] = []
+
+    def again(ctx: Any, g: Any, y: Any, twice: Any) -> Any:
+        ctx.save_for_backward(twice)
+        return g * y
+
+    own.append(planted(again, lambda ctx, g: (g * ctx.saved_tensors[0] / 2, None, None)))
+    return planted(doubled, doubled_back(own))
+
+
 def in_a_list(ctx: Any, x: Any) -> Any:
     ctx.kept = [x]
     return x * x
@@ -276,6 +303,7 @@ PLANTED: tuple[tuple[str, str, tuple[Any, ...], Made], ...] = (
     ("bytes", "mask", (X,), lambda: sigmoid("mask", "y")),
     ("bytes", "slope apart", (X,), lambda: sigmoid("y", apart="slope")),
     ("bytes", "result", (X, W), lambda: planted(twice_kept, first_two)),
+    ("", "for the next", (X, Y), kept_for_the_next),
     ("", "slope, read", (X,), lambda: sigmoid(apart="slope", read=True)),
     ("", "number", (X, Y), lambda: planted(
         a_number, lambda ctx, g: (2 * g * ctx.saved_tensors[0] + 0 * ctx.number, None)
