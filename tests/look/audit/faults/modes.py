@@ -235,18 +235,19 @@ def a_number(ctx: Any, x: Any, number: Any) -> Any:
     return x * x
 
 
-def doubled(ctx: Any, x: Any, y: Any) -> Any:
-    """A product of x and the constant y, whose backward is the same class again."""
+def doubled(ctx: Any, x: Any) -> Any:
+    """A product with a constant, whose backward is another class."""
+    y = x.new_full(x.shape, 2.0)
     ctx.save_for_backward(y, 2 * y)
     return x * y
 
 
 def doubled_back(own: list[Any]) -> Body:
-    """A backward that hands the half of what is kept to the next one alone."""
+    """A backward of which one tensor is for its own backward alone."""
 
     def backward(ctx: Any, g: Any) -> Any:
         y, twice = ctx.saved_tensors
-        return own[0].apply(g, y, twice), None
+        return own[0].apply(g, y, twice)
 
     return backward
 
@@ -303,7 +304,7 @@ PLANTED: tuple[tuple[str, str, tuple[Any, ...], Made], ...] = (
     ("bytes", "mask", (X,), lambda: sigmoid("mask", "y")),
     ("bytes", "slope apart", (X,), lambda: sigmoid("y", apart="slope")),
     ("bytes", "result", (X, W), lambda: planted(twice_kept, first_two)),
-    ("", "for the next", (X, Y), kept_for_the_next),
+    ("", "for the next", (X,), kept_for_the_next),
     ("", "slope, read", (X,), lambda: sigmoid(apart="slope", read=True)),
     ("", "number", (X, Y), lambda: planted(
         a_number, lambda ctx, g: (2 * g * ctx.saved_tensors[0] + 0 * ctx.number, None)
