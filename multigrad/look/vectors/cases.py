@@ -14,7 +14,7 @@ import numpy as np
 from ...functions.documents.canonical import hex_of
 from ...graph.ops.kinks import KINKS
 from . import points, rules, whole
-from .elementwise import BINARY, FORMULAS, UNARY
+from .elementwise import FORMULAS
 from .rounding import FORMATS, Format, High, Rounded, round_to, write_distance
 from .witness import compile_expression, evaluate, functions_of, library, parse
 
@@ -106,10 +106,10 @@ def op_set(name: str, format: Format) -> Data:
     """Return the cases of an op in a dtype."""
     formula = FORMULAS[name]
     rows: list[tuple[float, ...]]
-    if name in UNARY:
+    if len(formula.operands) == 1:
         marks = [float(x) for x in formula.attrs.values() if isinstance(x, float)]
         rows = [(x,) for x in points.of_one_operand(format, marks)]
-    elif name in BINARY:
+    elif len(formula.operands) == 2:
         rows = [*points.of_two_operands(format)]
     else:
         rows = [*points.of_three_operands(format, is_choice=name == "where")]

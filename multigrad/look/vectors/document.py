@@ -14,10 +14,11 @@ from ...errors import suggest
 from ...functions.function import Function
 from ...functions.importers import convert
 from ...graph.ops.kinks import kinks_of
-from ...rules import registry
+from ...rules import estimators, registry
+from ...rules.estimators.declared import Estimator
 from ...rules.model.rule import Rule
 from . import cases, discrete, functions
-from .elementwise import FORMULAS, Formula
+from .elementwise import FORMULAS, OF_OURS, OURS, Formula
 from .functions import NoVectors
 from .rounding import FORMATS
 from .witness import library
@@ -30,7 +31,9 @@ OF_XP = "xp."
 
 def every_subject() -> list[str]:
     """Return the names of all that the witness has a formula of: ops as `xp.softplus`."""
-    return [*(f"{OF_XP}{name}" for name in (*FORMULAS, *discrete.ALL)), *registry.rules()]
+    ops = (name for name in (*FORMULAS, *discrete.ALL) if not name.startswith(OF_OURS))
+    ours = (f"{OF_OURS}{name}" for name in OURS)
+    return [*(f"{OF_XP}{name}" for name in ops), *registry.rules(), *ours]
 
 
 def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
@@ -44,7 +47,8 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
 
     Args:
         objects: rules, by name or as they are, ops, as `xp.softplus`, and Functions whose forward
-            is elementwise, or what `xg.convert` takes; all rules and ops, if none is given.
+            is elementwise, or what `xg.convert` takes; all rules and ops, and Functions of
+            one number among `xg.estimators`, if none is given.
         dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
 
     Raises:
@@ -70,6 +74,8 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
 
 def _subject(obj: Any, dtypes: Sequence[str] | None) -> Data:
     formats = cases.all_formats(dtypes)
+    if isinstance(obj, Estimator) and obj is estimators.catalogue().get(obj.name):
+        obj = f"{OF_OURS}{obj.name}" if obj.name in OURS else obj
     name = obj.removeprefix(OF_XP) if isinstance(obj, str) else ""
     if obj != name or name not in registry.rules():
         if name in FORMULAS:
@@ -101,8 +107,8 @@ def _subject(obj: Any, dtypes: Sequence[str] | None) -> Data:
 
 def _op(name: str, formula: Formula, formats: Sequence[Any]) -> Data:
     return {
-        "name": name.partition(",")[0],
-        "kind": "op",
+        "name": name.partition(",")[0].removeprefix(OF_OURS),
+        "kind": "function" if name.startswith(OF_OURS) else "op",
         "formula": formula.value,
         "inputs": list(formula.operands),
         **({"attrs": formula.attrs} if formula.attrs else {}),

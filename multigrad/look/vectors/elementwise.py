@@ -175,4 +175,38 @@ TERNARY: dict[str, Formula] = {
         ("0", "where(condition == 0, 0, 1)", "where(condition == 0, 1, 0)"),
     ),
 }
-FORMULAS: dict[str, Formula] = {**UNARY, **BINARY, **TERNARY}
+SIGN = "where(x < 0, -1, 1)"
+WINDOW = ("where(abs(x) <= clip, 1, 0)",)
+# Functions of one number whose gradient is meant to differ, with the numbers that they default to.
+OURS: dict[str, Formula] = {
+    "ste_round": Formula("nearest(x)", slopes=("1",)),
+    "ste_floor": Formula("floor(x)", slopes=("1",)),
+    "ste_ceil": Formula("-floor(-x)", slopes=("1",)),
+    "ste_trunc": Formula("where(x < 0, -floor(-x), floor(x))", slopes=("1",)),
+    "ste_sign": Formula(SIGN, slopes=WINDOW, attrs={"clip": 1.0}),
+    "ste_heaviside": Formula("where(x > 0, 1, 0)", slopes=WINDOW, attrs={"clip": 1.0}),
+    "ste_ternary": Formula(
+        "where(x >= threshold, 1, where(x <= -threshold, -1, 0))",
+        slopes=WINDOW,
+        attrs={"threshold": 0.05, "clip": 1.0},
+    ),
+    "approx_sign": Formula(SIGN, slopes=("where(abs(x) <= 1, 2 * (1 - abs(x)), 0)",)),
+    "swish_sign": Formula(
+        SIGN,
+        slopes=("beta * (2 - beta * x * tanh(beta * x / 2)) * 2 * s(beta * x) * s(-beta * x)",),
+        attrs={"beta": 5.0},
+    ),
+    "clipped_relu": Formula(
+        "where(x > c, c, where(x > 0, x, 0))",
+        slopes=("where(x > 0, where(x < c, 1, 0), 0)",),
+        attrs={"c": 1.0},
+    ),
+    "gradient_reversal": Formula("x", slopes=("-alpha",), attrs={"alpha": 1.0}),
+}
+OF_OURS = "estimators."
+FORMULAS: dict[str, Formula] = {
+    **UNARY,
+    **BINARY,
+    **TERNARY,
+    **{f"{OF_OURS}{name}": formula for name, formula in OURS.items()},
+}
