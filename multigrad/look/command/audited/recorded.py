@@ -105,18 +105,19 @@ def record(
 
     Args:
         places: modules and files, as `places_to_look` has them.
-        seconds: for all; docstrings have half of them.
+        seconds: for all; docstrings have at most half of them.
     """
     modules, files = places
+    start = time.monotonic()
     recorder = Recorder(Path(folder), len(names))
     for n, name in enumerate(names):
         with contextlib.suppress(Exception):  # it is audited with other inputs
             recorder.watch(n, find_target(name))
     sys.path.insert(0, os.getcwd())
     with contextlib.redirect_stderr(io.StringIO()):
-        recorder.deadline = time.monotonic() + seconds / 2
+        recorder.deadline = start + seconds / 2
         _run_docstrings(modules, recorder)
-        recorder.deadline = time.monotonic() + seconds / 2
+        recorder.deadline = start + seconds
         _run_tests(files, recorder)
 
 
