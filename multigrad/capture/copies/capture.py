@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,7 +15,7 @@ from ...backend.finding.discovery import in_use
 from ...errors import GradientError, MultigradError, TraceError
 from ...graph import ops
 from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Location, every_node
+from ...graph.ir.graph import Graph, Location, Node, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
 from ...trace.derived.calls import drop_calls
@@ -153,7 +154,15 @@ def numbers_from_elsewhere(
     constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
     codes = [code.co_consts for code in trace.codes]
     written = _numbers((*trace.facts.values(), *static.values(), *trace.numbers, *codes))
-    return _numbers(constants) - written - {0.0, 1.0}
+    found = _numbers(constants) - written - {0.0, 1.0}
+    if math.inf in found:  # `clamp(min=0)` leaves a side open: that is ours
+        users = [node.op for node in nodes if any(map(_is_infinite, node.operands))]
+        found -= {math.inf} if {*users} == {ops.CLIP} else set()
+    return found
+
+
+def _is_infinite(node: Node) -> bool:
+    return node.op is ops.CONST and abs(node.attr("value")) == math.inf
 
 
 def _numbers(values: Iterable[Any]) -> set[float]:

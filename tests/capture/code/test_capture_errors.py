@@ -15,6 +15,10 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad.capture.copies.capture import numbers_from_elsewhere
+from multigrad.graph.ir.graph import Graph
+from multigrad.graph.ir.types import INPUT
+from multigrad.trace.trace import Trace
 
 HERE = Path(__file__).name
 ONES = np.ones((2, 3), np.float32)
@@ -218,6 +222,24 @@ def test_error_comes_at_forward_not_in_backward(
 def test_a_number_drawn_in_python_is_not_frozen(captured: Callable[..., xg.Rule]) -> None:
     with pytest.raises(xg.TraceError, match=r"another graph each time.*xp.rand_like"):
         captured(draws_in_python)(None, ONES, ONES)
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (lambda x: xp.clip(x, 0.0, math.inf), set()),
+        (lambda x: xp.clip(xp.where(x > 0, x, math.inf), 0.0, math.inf), {math.inf}),
+        (lambda x: xp.clip(x, 0.0, 2.5), {2.5}),
+    ],
+    ids=["open side", "infinity beside", "limit"],
+)
+def test_an_open_side_of_a_clip_is_no_number_that_may_have_been_drawn(
+    record: Callable[[Any], Any], found: set[float]
+) -> None:
+    trace = Trace("clipped")
+    x = trace.input("tin", INPUT)
+    graph = Graph("clipped", (x.node,), (record(x).node,))
+    assert numbers_from_elsewhere([graph], trace, {}) == found
 
 
 def test_deviation_of_an_unknown_library_is_ambiguous(
