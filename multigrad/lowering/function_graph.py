@@ -61,6 +61,7 @@ class FunctionGraph:
     is_rule: bool = False
     params: tuple[str, ...] = field(init=False)
     is_random: bool = field(init=False)
+    _found: list[bool] = field(init=False, repr=False, default_factory=list)  # is_derivative
 
     def __post_init__(self) -> None:
         nodes = dict.fromkeys((*self.backward.inputs, *self.forward.inputs))
@@ -104,9 +105,16 @@ class FunctionGraph:
     @property
     def is_derivative(self) -> bool:
         """Whether the backward is the forward's true derivative, node by node."""
+        if not self._found:
+            self._found.append(self._is_derivative())
+        return self._found[0]
+
+    def _is_derivative(self) -> bool:
         computed = [output for output in self.forward.outputs if output.op is not ops.INPUT]
         if set(self.backward.nodes).isdisjoint(computed):
             return False  # where none is even read, the answer is of no use
+        if marks(self.backward):  # a derivative has none
+            return False
         try:
             derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
         except (UnsupportedOp, TraceError):

@@ -109,7 +109,8 @@ def _capture(
         check_tensors(trace, again.trace)
         drew = trace.witness.moved and again.trace.witness.moved
         check_draws(trace, variant, other, drew=drew)
-    return trace, variant
+    graphs = variant.graphs.without_needless_marks()
+    return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
 
 
 def _statics(layout: Layout) -> dict[str, Any]:
@@ -217,7 +218,6 @@ class _Recording:
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
-        graphs = graphs.without_needless_marks()
         if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
