@@ -70,9 +70,10 @@ def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Grap
             graph = row.rewrite_graph(graph)
 
     def change(node: Node) -> Node:
-        if any(each.type.dtype in WHOLE for each in (node, *node.operands)):
+        rows = fast.by_op.get(node.op, ())
+        if rows and any(each.type.dtype in WHOLE for each in (node, *node.operands)):
             return node  # they are written for floats and bools
-        for name, rewrite in fast.by_op.get(node.op, ()):
+        for name, rewrite in rows:
             better = None if name in off else rewrite(node)
             if better is not None:
                 return better

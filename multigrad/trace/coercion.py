@@ -79,7 +79,7 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = N
         for node in nodes:
             if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
                 raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
-        return _in_dtype(nodes, target)
+        return in_dtype(nodes, target)
     if op.coerce == "where":
         condition, *values = nodes
         if condition.type.dtype != "bool":
@@ -126,7 +126,7 @@ def _unify(
     if keep_bools and all(n.type.dtype == "bool" for n in nodes):
         return nodes
     if library is not None and (dtype := library.wide(op)):
-        return _in_dtype([library.wrapped(node, op) for node in nodes], dtype)
+        return in_dtype([library.wrapped(node, op) for node in nodes], dtype)
     tensors = [n for n in nodes if n.type.kind == "tensor"]
     if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
         return nodes  # as most are
@@ -142,15 +142,26 @@ def _unify(
         target = floats[0] if floats else T
     if not floats and op.integer and (own := _integers(nodes)):
         target = own if op.integer is True else op.integer
-    return _in_dtype(nodes, target)
+    return in_dtype(nodes, target)
 
 
-def _in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
+def are_floats(nodes: list[Node]) -> bool:
+    """Return whether there are tensors, each of the input's dtype, as most are."""
+    found = False
+    for node in nodes:
+        if node.type.kind == "tensor":
+            found = True
+            if node.type.dtype != T or node.op is ops.ARRAY:
+                return False
+    return found
+
+
+def in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
     """Return tensors' nodes in a dtype; numbers stay weak."""
-    return [
-        cast_node(node, dtype) if node.type.kind == "tensor" and node.type.dtype != dtype else node
-        for node in nodes
-    ]
+    for i, node in enumerate(nodes):
+        if node.type.dtype != dtype and node.type.kind == "tensor":
+            nodes = [*nodes[:i], cast_node(node, dtype), *nodes[i + 1 :]]
+    return nodes
 
 
 def _is_integer_array(node: Node) -> bool:

@@ -19,22 +19,14 @@ def is_exact(trace: Trace) -> bool:
     return trace.types is not None and trace.types.is_active()
 
 
-def promotion_of(trace: Trace, operands: Sequence[Any]) -> Promotion | None:
-    """Return how the library promotes operands; None: nobody tells, so that floats follow T."""
-    if not is_exact(trace):
-        return None
-    return Promotion(trace.types, operands)
-
-
 class Promotion:
     """How a library promotes the operands of one op."""
 
     __slots__ = ("floats", "marks", "types")
 
-    def __init__(self, types: Any, operands: Sequence[Any]) -> None:
+    def __init__(self, types: Any, operands: Sequence[Any], floats: str) -> None:
         self.types = types
-        # Their one dtype; "" where they have several, or others.
-        self.floats: str = types.normal(types.follows(operands))
+        self.floats = floats  # their one dtype; "" where they have several, or others
         self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
 
     def small(self, op: Op, nodes: list[Node]) -> str | None:

@@ -29,9 +29,18 @@ from ..graph.passes.facts import Shapes
 from ..graph.passes.scalars import constant, on_numbers
 from .answers import Answers
 from .assertions import Assumption
-from .coercion import ON_INTEGERS, NeedsConcrete, cast_node, coerce, on_bools, small_dtype
+from .coercion import (
+    ON_INTEGERS,
+    NeedsConcrete,
+    are_floats,
+    cast_node,
+    coerce,
+    in_dtype,
+    on_bools,
+    small_dtype,
+)
 from .constants import lift_array
-from .promotion import Promotion, is_exact, promotion_of
+from .promotion import Promotion, is_exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,7 @@ class Trace:
         self.named_dtypes: set[str] = set()  # in which what is recorded may be something else
         self.value_class = value_class or Value
         self.locations: dict[Node, Location] = {}
+        self._lines: dict[tuple[str, int], Location] = {}  # those met so far
         self.codes: set[CodeType] = set()
         self.numbers: set[float] = set()  # floats that the user's functions refer to
         self.witness: Any = None  # looks for what the capture does beside the graph
@@ -218,15 +228,21 @@ class Trace:
 
     def location(self) -> Location | None:
         """Return the innermost line of the user's code now running."""
+        if not self.codes:  # of no code of the user's
+            return None
         frame = sys._getframe(1)
         # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
         own = set(map(id, self.codes))
         while frame is not None:
             if id(frame.f_code) in own:
-                import linecache
-
                 file, line = frame.f_code.co_filename, frame.f_lineno
-                return Location(file, line, linecache.getline(file, line).strip())
+                known = self._lines.get((file, line))
+                if known is None:
+                    import linecache
+
+                    known = Location(file, line, linecache.getline(file, line).strip())
+                    self._lines[file, line] = known
+                return known
             frame = frame.f_back
         return None
 
@@ -407,24 +423,33 @@ def _power_of_integer(a: Value, b: float) -> Any:
 
 def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     """Record `op`, or compute it at once where no operand is symbolic."""
-    symbols = [operand for operand in operands if isinstance(operand, Value)]
-    if not symbols:
-        # The `xp` functions also work on arrays and tensors.
+    for operand in operands:
+        if isinstance(operand, Value):
+            trace = operand.trace
+            break
+    else:  # the `xp` functions also work on arrays and tensors
         return compute(op, operands, attrs)
-    trace = symbols[0].trace
     if trace.overriding is not None:
         changed = trace.overriding.record(trace, op, operands, partial(apply, op, **attrs))
         if changed is not None:
             return changed
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
-        op, is_bool = on_bools(op, nodes)
-        library = None if trace.types is None else promotion_of(trace, operands)
-        if library is not None and op in ON_INTEGERS and library.is_whole():
-            return ON_INTEGERS[op](apply, *(in_integers(trace, library, n) for n in nodes))
-        told = library is not None and library.target(op)
-        small = library.small(op, nodes) if library and told else small_dtype(op, nodes)
-        nodes = coerce(op, nodes, trace.facts, library)
+        if trace.types is None:
+            floats = T if are_floats(nodes) else None
+        else:
+            floats = trace.types.floats_of(operands)
+        if floats and op.coerce == "float":  # as most are, and numbers beside them
+            nodes, small, is_bool = in_dtype(nodes, floats), None, False
+        else:
+            op, is_bool = on_bools(op, nodes)
+            is_told = trace.types is not None and floats is not None
+            library = Promotion(trace.types, operands, floats or "") if is_told else None
+            if library is not None and op in ON_INTEGERS and library.is_whole():
+                return ON_INTEGERS[op](apply, *(in_integers(trace, library, n) for n in nodes))
+            told = library is not None and library.target(op)
+            small = library.small(op, nodes) if library and told else small_dtype(op, nodes)
+            nodes = coerce(op, nodes, trace.facts, library)
         type_ = op.result(*[node.type for node in nodes], **attrs)
     except TypeError as error:
         raise trace.error(f"uses {op.name} wrongly: {error}") from error

@@ -82,6 +82,35 @@ for dtype in torch.float32, torch.DTYPE:
     x = torch.linspace(-1, 1, 8, dtype=dtype, requires_grad=True)
     print(count(step, decay, x))
 """
+CLASSES = """
+FRAMEWORKS = ("multigrad_torch",)
+{count}
+import torch, multigrad as xg
+
+def make(factor):
+    class Hat(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, width):
+            y = torch.sigmoid(factor * x)
+            ctx.save_for_backward(x, y)
+            ctx.width = width
+            return y
+
+        @staticmethod
+        def backward(ctx, grad_out):
+            x, y = ctx.saved_tensors
+            hat = torch.clamp(1 - torch.abs(x) / ctx.width, min=0)
+            return grad_out * hat * y, None
+
+    return xg.from_autograd_function(Hat)
+
+def step(function, x):
+    function(x, 0.5).sum().backward()
+
+x = torch.linspace(-1, 1, 8, requires_grad=True)
+for factor in 2.0, 3.0:
+    print(count(step, make(factor), x))
+"""
 KERAS = """
 FRAMEWORKS = ("multigrad_torch", "multigrad_jax")
 {count}
@@ -184,6 +213,12 @@ def last_count(program: str, **environment: str) -> int:
 @pytest.mark.needs("torch")
 def test_the_first_call_under_a_rule_takes_few_calls_of_python() -> None:
     assert 100 < last_count(TORCH) <= 900
+
+
+@pytest.mark.needs("torch")
+def test_the_first_call_of_a_class_takes_few_calls_of_python() -> None:
+    """It is recorded once: the side that its clamp leaves open is no number that was drawn."""
+    assert 500 < last_count(CLASSES) <= 2000
 
 
 @pytest.mark.needs("torch", "jax", "keras")

@@ -202,8 +202,9 @@ class ClassRecipe(CodeRecipe):
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
         if trace is not None and own.jvp is not torch.autograd.Function.jvp:
             trace.lacks = trace.lacks or "its own jvp, in forward mode"
-        outputs = tuple(outputs) if isinstance(outputs, Extremes) else outputs
-        several = isinstance(outputs, tuple)
+        is_one = isinstance(outputs, Value)  # first: a symbol asked for its class looks who asks
+        outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
+        several = not is_one and isinstance(outputs, tuple)
         results = outputs if several else (outputs,)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
 

@@ -12,7 +12,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -205,11 +205,16 @@ def intercepting() -> Iterator[None]:
     """Let the custom gradients of all libraries come to us where they are called with symbolic
     values.
     """
-    with ExitStack() as stack:
+    entered: list[AbstractContextManager[Any]] = []
+    try:
         for dialect in tuple(_dialects.values()):
             for interception in dialect.interceptions:
-                stack.enter_context(interception)
+                interception.__enter__()
+                entered.append(interception)
         yield
+    finally:
+        for interception in reversed(entered):
+            interception.__exit__(*sys.exc_info())
 
 
 def load_dialects() -> None:

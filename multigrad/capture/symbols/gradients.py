@@ -45,7 +45,14 @@ def prepare(trace: Trace) -> Trace:
     # A class's own code runs where none passes: that matters to what it differentiates alone.
     heeds = tells_apart or trace.kind == "function"
     asked = [each.pauses for each in registered_dialects().values() if each.pauses is not None]
-    trace.is_paused = lambda: any(pauses() for pauses in asked) and heeds
+
+    def is_paused() -> bool:  # asked at each op
+        for pauses in asked:  # which may refuse
+            if pauses():
+                return heeds
+        return False
+
+    trace.is_paused = is_paused
     return trace
 
 

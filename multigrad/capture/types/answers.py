@@ -50,6 +50,8 @@ def answer_to(asked: Asked, fixed: str | None) -> Any:
 
 def in_terms_of(fixed: str | None, answer: Answer) -> Answer:
     """Return an answer with T where it gives the input's dtype."""
+    if fixed is None:
+        return answer
     return [(T if dtype in FLOATS and dtype == fixed else dtype, weak) for dtype, weak in answer]
 
 

@@ -26,7 +26,7 @@ def is_one_step(result: Any, operands: Iterable[Any]) -> bool:
             nodes.append(x.node)
         elif type(x) not in KINDS:
             return False
-    return all(each in nodes or not each.operands for each in result.node.operands)
+    return not [each for each in result.node.operands if each.operands and each not in nodes]
 
 
 def is_composed(result: Any, given: Any) -> bool:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,41 +54,31 @@ from ..symbols.symbols import SymbolicDevice, SymbolicDType
 from .answers import Reach, answer_to, in_terms_of
 from .composed import is_composed, is_one_step
 from .oracle import (
+    ARRAYS,
+    COMPUTES_IN,
     DEPENDS,
+    FOLLOWS,
+    NO_PAIRS,
     NUMBERS,
+    ORDERS,
     Answer,
     Mark,
     TypeOracle,
     Unaskable,
+    are_plain,
     calls_back,
-    is_dtype,
+    computed_in,
+    is_not_asked,
+    is_stated,
     leaves_of,
     mark_plain,
     mark_tree,
-    names_dtype,
     one_float,
+    ranks_decide,
     with_leaves,
     without_value,
 )
 
-# Calls that would act, draw or wait, and those that keep their operand's dtype.
-NOT_ASKED = re.compile(
-    r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|masked_s"
-    r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
-    r"|__(get|set)item__|numpy$|item$"
-)
-# Keywords by which a library computes in another dtype than its operands': cast first, as it does.
-COMPUTES_IN = ("dtype", "preferred_element_type")
-# Calls whose dtype is that of the result alone.
-GIVES_DTYPE = re.compile(
-    r"_like$|^new_|cast|one_hot|count_nonzero"
-    r"|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
-)
-# On floats and numbers these follow the floats, in every library.
-FOLLOWS = frozenset(
-    getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-)
-ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 
 
@@ -134,38 +121,50 @@ class LibraryTypes:
             TypeError: the graph's ops do not compute in that type.
             NeedsConcrete: the type depends on the dtype or the rank of an input.
         """
-        if not self._is_inside and self._depends_on_library((args, kwargs)):
+        if self._is_inside:
+            return record(*args, **kwargs)
+        if self.trace.types_of == TENSORS and self._depends_on_library((args, kwargs)):
             raise NeedsConcrete(LIBRARY)
         oracle = self._oracle()
-        if oracle is None or self._is_inside:
+        if oracle is None:
             return record(*args, **kwargs)
         fixed = self.trace.facts.get("dtype")
         is_narrow = fixed in FLOATS_OF_16_BITS
-        if not is_narrow and function in FOLLOWS and (dtype := self.follows(args)):
-            with self._within([(dtype, False)]):
+        if not is_narrow and function in FOLLOWS and (dtype := self._kept(oracle, args)):
+            before, self.given, self._is_inside = self.given, (dtype,), True
+            try:
                 result = record(*args)
+            finally:
+                self.given, self._is_inside = before, False
             if own_dtype(result) == dtype:
                 if fixed is None:
                     self._note_composed(function, result, args, kwargs)
                 return result
-        if calls_back(args, kwargs):
+        is_plain = are_plain(args, kwargs)
+        if not is_plain and calls_back(args, kwargs):
             return record(*args, **kwargs)
         if function is operator.floordiv and self.trace.types_of == CODE:  # of integers by zero
             dialect = find_dialect(self.trace.dialect)
             record = record if dialect is None else dialect.methods.get("__floordiv__", record)
         name = getattr(function, "__name__", "") or ""
-        if NOT_ASKED.search(name):
-            with self._within(None):
+        if is_not_asked(name):
+            before, self.given, self._is_inside = self.given, (), True
+            try:
                 return record(*args, **kwargs)
+            finally:
+                self.given, self._is_inside = before, False
         answer = self._answer(function, args, kwargs)
-        if wide := self._computes_in(name, args, kwargs):
+        if not is_plain and (wide := self._computes_in(name, args, kwargs)):
             args, kwargs = with_leaves((args, dict(kwargs)), lambda x: self._in_dtype(x, wide))
             kwargs = {k: v for k, v in kwargs.items() if k not in COMPUTES_IN}
-        with self._within(answer):
+        before, self._is_inside = self.given, True
+        self.given = tuple([dtype for dtype, _ in answer or ()])
+        try:
             result = record(*args, **kwargs)
             if answer is not None and len(answer) == 1 and oracle.casts_first(function):
+                leaves = args if is_plain else leaves_of((args, kwargs))
                 result, args, kwargs = self._promoted_first(
-                    result, answer[0][0], args, kwargs, record
+                    result, answer[0][0], args, kwargs, record, leaves=leaves
                 )
             if fixed is None:
                 self._note_composed(function, result, args, kwargs)
@@ -178,33 +177,23 @@ class LibraryTypes:
                 if isinstance(result, Extremes) and len(answer) > 1:
                     result = self._with_places(result, answer[1][0])
                 answer = answer[:1]
-            if answer is None or len(answer) != len(leaves_of(result)):
+            leaves = leaves_of(result)
+            if answer is None or len(answer) != len(leaves):
                 self._note(shown or name, result, (args, kwargs))
                 return result
-            if not self._agree(result, answer):
+            if not self._agree(leaves, answer):
                 result = self._anew(result, answer, args, kwargs, record)
-        for x, (_, is_weak) in zip(leaves_of(result), answer, strict=True):
+                leaves = leaves_of(result)
+        finally:
+            self.given, self._is_inside = before, False
+        for x, (_, is_weak) in zip(leaves, answer, strict=True):
             if is_weak and isinstance(x, Value):
                 self.trace.weak.add(x.node)
         return result
 
-    @contextmanager
-    def _within(self, answer: Answer | None) -> Iterator[None]:
-        """Record a call: what is called to record it is not asked."""
-        before = self.given, self._is_inside
-        self.given, self._is_inside = tuple(dtype for dtype, _ in answer or ()), True
-        try:
-            yield
-        finally:
-            self.given, self._is_inside = before
-
     def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the dtype that a call names to compute in, "" for none."""
-        if GIVES_DTYPE.search(name):
-            return ""
-        named = next((kwargs[word] for word in COMPUTES_IN if kwargs.get(word) is not None), None)
-        named = next(filter(is_dtype, args), None) if named is None else named
-        found = "" if named is None else self.normal(dtype_name(named))
+        found = self.normal(computed_in(name, args, kwargs))
         return found if found in (T, *DTYPES) else ""
 
     def _in_dtype(self, x: Any, dtype: str) -> Any:
@@ -220,9 +209,8 @@ class LibraryTypes:
             return value.trace.value(cast_node(value.node, dtype))
         return cast(value, dtype)
 
-    def _agree(self, result: Any, answer: Answer) -> bool:
-        pairs = zip(leaves_of(result), answer, strict=True)
-        return not any(is_other(x, dtype) for x, (dtype, _) in pairs)
+    def _agree(self, leaves: Sequence[Any], answer: Answer) -> bool:
+        return not [x for x, (dtype, _) in zip(leaves, answer, strict=True) if is_other(x, dtype)]
 
     def _anew(
         self, result: Any, answer: Answer, args: Any, kwargs: Any, record: Callable[..., Any]
@@ -241,7 +229,7 @@ class LibraryTypes:
                 (args, kwargs), lambda x: x if is_bool(x) else self._in_dtype(x, dtype)
             )
             again = record(*given[0], **given[1])
-            if self._agree(again, answer):
+            if self._agree(leaves_of(again), answer):
                 return again
         if "dtype" not in self.trace.facts and T in (dtype, x.node.type.dtype):
             raise NeedsConcrete("dtype")
@@ -262,17 +250,23 @@ class LibraryTypes:
         return Extremes(result.values, lambda: self.cast(result.indices, dtype))
 
     def _promoted_first(
-        self, result: Any, dtype: str, args: Any, kwargs: Any, record: Callable[..., Any]
+        self,
+        result: Any,
+        dtype: str,
+        args: Any,
+        kwargs: Any,
+        record: Callable[..., Any],
+        *,
+        leaves: Iterable[Any],
     ) -> tuple[Any, Any, Any]:
         """Return a result whose operands took its dtype before the first of several ops, as a
         library casts them, and these: floats, and all others where each element stands for itself.
         """
-        given = (args, kwargs)
-        operands = [x for x in leaves_of(given) if isinstance(x, Value) and is_tensor(x)]
-        others = {own_dtype(x) for x in operands} - {dtype}
+        operands = {x.node for x in leaves if isinstance(x, Value) and is_tensor(x)}
+        others = {node.type.dtype for node in operands} - {dtype}
         if not others or dtype not in (T, *FLOATS, *WHOLE) or not isinstance(result, Value):
             return result, args, kwargs
-        between = steps_between(result.node, {x.node for x in operands})
+        between = steps_between(result.node, operands)
         cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in between)
         kept: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
         if cast_all and (dtype in WHOLE or any(node.op is ops.WHERE for node in between)):
@@ -283,7 +277,7 @@ class LibraryTypes:
         if len(between) < 2 or not others or not widens:
             return result, args, kwargs
         first = with_leaves(
-            given, lambda x: x if own_dtype(x) in kept else self._in_dtype(x, dtype)
+            (args, kwargs), lambda x: x if own_dtype(x) in kept else self._in_dtype(x, dtype)
         )
         try:
             return record(*first[0], **first[1]), *first
@@ -365,8 +359,21 @@ class LibraryTypes:
         """Return the dtype of floats that have one, and numbers beside them at most, which every
         library keeps; "" of any others.
         """
+        return self._kept(self._oracle(), operands)
+
+    def _kept(self, oracle: TypeOracle | None, operands: Sequence[Any]) -> str:
         dtype = one_float(operands, self.trace.weak)
-        return dtype if dtype and not self._is_apart((dtype,)) else ""
+        if not dtype or oracle is None or not oracle.apart:  # as in most libraries
+            return dtype
+        return "" if self._is_apart((dtype,)) else dtype
+
+    def floats_of(self, operands: Sequence[Any]) -> str | None:
+        """Return the same as nodes have it; None: the library is not known."""
+        oracle = self._oracle()
+        if oracle is None:
+            return None
+        dtype = self._kept(oracle, operands)
+        return dtype if dtype in ("", T) else self.normal(dtype)
 
     def float_of(self, marks: Sequence[Mark]) -> str:
         """Return the float dtype in which the library computes on integers and bools."""
@@ -424,10 +431,10 @@ class LibraryTypes:
                 self._oracles[name] = oracle
         return oracle
 
-    def _mode(self) -> Any:
-        """Return what the library was set to where the capture began; captures set it anew."""
-        oracle, name = self._oracle(), self.library()
+    def _mode(self, name: str) -> Any:
+        """Return what a library was set to where the capture began; captures set it anew."""
         if name not in self._modes:  # of a library that was imported since
+            oracle = self._oracle()
             self._modes[name] = None if oracle is None else oracle.mode()
         return self._modes[name]
 
@@ -437,36 +444,32 @@ class LibraryTypes:
         """Return the dtype of each leaf of a call's result, None where the library cannot say."""
         marks: list[Mark] = []
         try:
-            key = tuple(mark_tree(each, self._mark, marks) for each in (args, dict(kwargs)))
+            items = mark_tree(args, self._mark, marks)
+            pairs = mark_tree(dict(kwargs), self._mark, marks) if kwargs else NO_PAIRS
         except Unaskable:
             return None
-        tensors = [mark for mark in marks if mark.is_tensor]
         if function in FOLLOWS and (dtype := self.follows(args)):
             return [(dtype, False)]
         if function in ORDERS and not any(mark.kind == "array" for mark in marks):
             return [(BOOL, False)]
-        self._need_ranks(args, kwargs, marks)
-        answer = self._ask(function, key)
-        self._note_mode(function, marks, answer)
-        if answer is None and tensors and self._are_small(args, kwargs):
+        oracle = self._oracle()
+        if oracle is not None and oracle.ranks_count and len(marks) > 1:
+            self._need_ranks(args, kwargs, marks)
+        answer = self._ask(function, (items, pairs))
+        if oracle is not None and answer and not is_stated(oracle, function, marks, answer):
+            self._note_mode()
+        if answer is not None:
+            return answer
+        if any(mark.is_tensor for mark in marks) and self._are_small(args, kwargs):
             whole = tuple(mark_tree(each, self._mark_whole, []) for each in (args, dict(kwargs)))
             answer = self._ask(function, whole)
         return answer
 
-    def _note_mode(
-        self, function: Callable[..., Any], marks: Sequence[Mark], answer: Answer | None
-    ) -> None:
-        """Note what the library is set to, where an answer may be another one in another mode."""
-        oracle = self._oracle()
-        if oracle is None or self._mode() is None or not answer:
-            return
-        tensors = [mark for mark in marks if mark.is_tensor]
-        own = all((mark.dtype, mark.is_weak) == (T, False) for mark in tensors)
-        given = all(leaf in ((T, False), (BOOL, False)) for leaf in answer)
-        follows = tensors and own and given and not any(map(names_dtype, marks))
-        name = getattr(function, "__name__", "") or ""
-        if not (follows or (oracle.states and oracle.states(name, marks, answer))):
-            note({ModeOf(self.library()): self._mode()})
+    def _note_mode(self) -> None:
+        """Note what the library is set to, where that may change an answer."""
+        name = self.library()
+        if (mode := self._mode(name)) is not None:
+            note({ModeOf(name): mode})
 
     def _promoted(self, function: Callable[..., Any], marks: Sequence[Mark]) -> str:
         """Return the dtype of an operator on these, one after the other; "" where it has none."""
@@ -490,11 +493,8 @@ class LibraryTypes:
 
     def _need_ranks(self, args: Any, kwargs: Any, marks: Sequence[Mark]) -> None:
         """Ask for the ranks of tensors where these decide on the dtype."""
-        oracle, fixed = self._oracle(), self.trace.facts.get("dtype", T)
-        arrays = [mark for mark in marks if mark.kind in ("tensor", "array")]
-        dtypes = {fixed if mark.dtype == T else mark.dtype for mark in arrays} - {BOOL}
-        whole = dtypes & {*WHOLE}  # a rank decides among dtypes of one kind
-        if oracle is None or not oracle.ranks_count or max(len(whole), len(dtypes - whole)) < 2:
+        arrays = [mark for mark in marks if mark.kind in ARRAYS]
+        if not ranks_decide(arrays, self.trace.facts.get("dtype", T)):
             return
         leaves = leaves_of((args, kwargs))
         nodes = [x.node for x in leaves if isinstance(x, Value) and x.node.type.kind == "tensor"]
@@ -508,7 +508,8 @@ class LibraryTypes:
     def _ask(self, function: Callable[..., Any], key: tuple[Mark, ...]) -> Answer | None:
         """Return the library's answer, T in it where it follows T."""
         fixed = self.trace.facts.get("dtype")
-        asked = (self.library(), self._mode(), function, key)
+        name = self.library()
+        asked = (name, self._mode(name), function, key)
         answer = answer_to(asked, fixed)
         if answer == DEPENDS:
             raise NeedsConcrete("dtype")
@@ -521,7 +522,7 @@ class LibraryTypes:
         """Return what an argument is."""
         if isinstance(x, Value):
             type_ = x.node.type
-            if type_.kind == "scalar" or is_number(x):
+            if type_.kind == "scalar" or x.is_number:
                 kind = x.kind.__name__ if isinstance(x, Number) else "float"
                 return Mark("number", type_.dtype if type_.dtype in NUMBERS else kind)
             return Mark(
@@ -538,7 +539,7 @@ class LibraryTypes:
     def _mark_whole(self, x: Any) -> Mark:
         """Return the same, in its own shape."""
         mark = self._mark(x)
-        return replace(mark, value=tuple(known_shape(x) or ())) if mark.kind == "tensor" else mark
+        return mark._replace(value=tuple(known_shape(x) or ())) if mark.kind == "tensor" else mark
 
     def _are_small(self, args: Any, kwargs: Any) -> bool:
         """Return whether the shapes of all symbols are known, and not large."""
@@ -554,6 +555,6 @@ class LibraryTypes:
             raise Unaskable from None
         oracle, dtype = self._oracle(), dtype_name(x.dtype)
         if oracle is not None and owner == self.library():
-            dtype = oracle.canonical(dtype, self._mode())
+            dtype = oracle.canonical(dtype, self._mode(self.library()))
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)

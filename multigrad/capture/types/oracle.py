@@ -6,16 +6,19 @@ marks the stand-ins are made, for each dtype that `T` may be.
 
 from __future__ import annotations
 
+import functools
+import operator
+import re
 import warnings
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...graph.ir.graph import Node
-from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T
+from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...trace.trace import Value
 from ..meanings.arrays import Values
@@ -30,11 +33,11 @@ Answer = list[tuple[str, bool]]
 DEPENDS = "depends on the dtype"
 NUMBERS = {"float": 1.0, "int": 1, BOOL: True}
 KINDS: dict[type, str] = {bool: BOOL, int: "int", float: "float"}
+ARRAYS = ("tensor", "array")  # the kinds of marks that have a dtype of their own
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What an argument is.
+class Mark(NamedTuple):
+    """What an argument is; a tuple, as it is a part of keys that are looked up at each call.
 
     Attributes:
         kind: "tensor" (a symbol), "array" (a constant), "number", "dtype", "shape", "device",
@@ -55,7 +58,10 @@ class Mark:
     @property
     def is_tensor(self) -> bool:
         """Whether it has a dtype of its own."""
-        return self.kind in ("tensor", "array")
+        return self.kind in ARRAYS
+
+
+NO_PAIRS = Mark("pairs", value=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,29 @@ class Unaskable(Exception):
     """A call cannot be made on stand-ins."""
 
 
+# --- which calls are asked ------------------------------------------------------------------------
+# Calls that would act, draw or wait, and those that keep their operand's dtype.
+NOT_ASKED = re.compile(
+    r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|masked_s"
+    r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
+    r"|__(get|set)item__|numpy$|item$"
+)
+# Keywords by which a library computes in another dtype than its operands': cast first, as it does.
+COMPUTES_IN = ("dtype", "preferred_element_type")
+# Calls whose dtype is that of the result alone.
+GIVES_DTYPE = re.compile(
+    r"_like$|^new_|cast|one_hot|count_nonzero"
+    r"|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
+)
+# On floats and numbers these follow the floats, in every library.
+FOLLOWS = frozenset(
+    getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+)
+FOLLOWING = ((T, False), (BOOL, False))  # leaves that are the same in every mode
+ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
+is_not_asked = functools.cache(NOT_ASKED.search)  # each name is met again and again
+
+
 # --- trees of arguments and results ---------------------------------------------------------------
 
 
@@ -186,8 +215,10 @@ def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark
         return leaf
     if isinstance(tree, tuple | list) and not isinstance(tree, KnownShape):
         kind = list if isinstance(tree, list) else tuple
-        return Mark("items", value=(kind, *(mark_tree(item, mark, found) for item in tree)))
+        return Mark("items", value=(kind, *[mark_tree(item, mark, found) for item in tree]))
     if isinstance(tree, dict):
+        if not tree:
+            return NO_PAIRS
         pairs = ((name, mark_tree(item, mark, found)) for name, item in tree.items())
         return Mark("pairs", value=tuple(pairs))
     if isinstance(tree, slice):
@@ -260,10 +291,46 @@ def calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     )
 
 
+def are_plain(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call takes symbols and Python's numbers alone, as most do."""
+    return not (kwargs or [x for x in args if type(x) not in KINDS and not isinstance(x, Value)])
+
+
+def computed_in(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return the name of the dtype that a call says it computes in, "" for none."""
+    if GIVES_DTYPE.search(name):
+        return ""
+    named = next((kwargs[word] for word in COMPUTES_IN if kwargs.get(word) is not None), None)
+    named = next(filter(is_dtype, args), None) if named is None else named
+    return "" if named is None else dtype_name(named)
+
+
 def names_dtype(mark: Mark) -> bool:
     """Return whether an argument is a dtype, or its name."""
-    own = mark.value[2] if mark.kind == "value" else None
-    return mark.kind == "dtype" or is_dtype(own) or own in (bool, int, float, *DTYPES)
+    if mark.kind != "value":
+        return mark.kind == "dtype"
+    own = mark.value[2]
+    return is_dtype(own) or own in (bool, int, float, *DTYPES)
+
+
+def is_stated(
+    oracle: TypeOracle, function: Callable[..., Any], marks: Sequence[Mark], answer: Answer
+) -> bool:
+    """Return whether an answer is the same in every mode of a library."""
+    tensors = {(mark.dtype, mark.is_weak) for mark in marks if mark.kind in ARRAYS}
+    others = [mark for mark in marks if mark.kind in ("dtype", "value")]
+    follows = tensors == {FOLLOWING[0]} and {*answer}.issubset(FOLLOWING)
+    if follows and not any(map(names_dtype, others)):
+        return True
+    name = getattr(function, "__name__", "") or ""
+    return oracle.states is not None and oracle.states(name, marks, answer)
+
+
+def ranks_decide(arrays: Sequence[Mark], fixed: str) -> bool:
+    """Return whether the dtype of a result depends on ranks, where T is fixed to a dtype."""
+    dtypes = {fixed if mark.dtype == T else mark.dtype for mark in arrays} - {BOOL}
+    whole = dtypes & {*WHOLE}  # a rank decides among dtypes of one kind
+    return max(len(whole), len(dtypes - whole)) > 1
 
 
 def follows_input(mark: Mark) -> bool:

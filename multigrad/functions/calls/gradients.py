@@ -141,7 +141,7 @@ def _assign(shape: Any, given: Any, gradients: list[Any]) -> bool:
     differs.
     """
     if isinstance(shape, int):
-        if isinstance(given, CONTAINERS):
+        if not isinstance(given, Value) and isinstance(given, CONTAINERS):
             return False
         gradients[shape] = given
         return True

@@ -114,17 +114,21 @@ def every_node(graph: Graph) -> tuple[Node, ...]:
 
 
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_refs: dict[tuple[Any, ...], Any] = _nodes.data  # type: ignore[attr-defined]  # read without a call
 _lock = make_lock()
 
 
 def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_: Type) -> Node:
     """Return the node for this operation, the existing one where there is one."""
     operands = tuple(operands)
-    pairs = tuple(sorted(attrs.items()))
-    # repr tells 0.0 from -0.0, 1 from 1.0 and True, and makes NaN equal to itself.
-    key = (op.name, tuple(map(id, operands)), repr(pairs), type_)
+    pairs = tuple(sorted(attrs.items())) if attrs else ()
+    # repr tells 0.0 from -0.0, 1 from 1.0 and True, and makes NaN equal to itself. The parts of the
+    # type are compared without a call of Python's.
+    text = repr(pairs) if pairs else ""
+    key = (op.name, tuple(map(id, operands)), text, type_.kind, type_.dtype, type_.shape)
     with _lock:
-        node = _nodes.get(key)
+        known = _refs.get(key)
+        node = None if known is None else known()
         if node is None:
             node = _nodes[key] = Node(op, operands, pairs, type_)
         return node

@@ -21,6 +21,8 @@ from ..ir.types import (
 
 def elementwise(*types: Type, **attrs: Any) -> Type:
     tensors = [t for t in types if t.kind == "tensor"]
+    if len(tensors) == 1:
+        return tensors[0]
     if not tensors:
         weak = "int" if all(t.dtype == "int" for t in types) else "float"
         return Type("scalar", "bool" if all(t.dtype == "bool" for t in types) else weak)

@@ -68,12 +68,15 @@ class Shapes:
             return self.facts.get(fact)
         if node.type.shape == SCALAR_SHAPE:
             return ()
-        if any(fact not in self.facts for fact in self.needed(node)):
+        if not self.facts.keys() >= {*self.needed(node)}:
             return None
         return self.computed(node)
 
     def rank(self, node: Node) -> int | None:
         """Return how many axes a tensor has; None where a fact is missing."""
+        if node.type.shape == INPUT_SHAPE:  # as most have
+            shape = self.facts.get("shape")
+            return self.facts.get("ndim") if shape is None else len(shape)
         shape = self.known(node)
         if shape is None:
             return self.facts.get(shape_fact(node, "ndim") or "")
@@ -86,16 +89,16 @@ class Shapes:
             if is_tensor_input(each):
                 found[each] = (shape_fact(each, "shape") or "",)
             else:
-                of_operands = dict.fromkeys(found[operand] for operand in each.operands)
+                of_operands = dict.fromkeys([found[operand] for operand in each.operands])
                 # Most values need what one of their operands needs: they hold the same tuple.
-                found[each] = max(of_operands, key=len, default=())
-                if any(not set(other) <= set(found[each]) for other in of_operands):
+                own = found[each] = max(of_operands, key=len, default=())
+                if len(of_operands) > 1 and not {*own}.issuperset(itertools.chain(*of_operands)):
                     found[each] = tuple(dict.fromkeys(itertools.chain(*of_operands)))
         return found[node]
 
     def computed(self, node: Node) -> Shape:
         """Return the shape of a value whose facts are there."""
-        if any(self.facts.get(fact) != value for fact, value in self._used.items()):
+        if not self._used.items() <= self.facts.items():
             self._computed.clear()
             self._used.clear()
         found = self._computed

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 
 from .. import ops
-from ..ir.graph import Graph, Node, make_node
+from ..ir.graph import Graph, Location, Node, make_node
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ..ops.results import PER_ELEMENT
@@ -126,7 +126,16 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
         done[node] = change(own) if node.operands else node
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
+    return _with_outputs(graph, done, locations)
+
+
+def _with_outputs(
+    graph: Graph, done: Mapping[Node, Node], locations: Mapping[Node, Location]
+) -> Graph:
+    """Return a graph with what stands for its outputs now."""
     outputs = tuple([done[node] for node in graph.outputs])
+    if outputs == graph.outputs and not graph.origin:
+        return graph
     return Graph(graph.name, graph.inputs, outputs, locations)
 
 
@@ -148,8 +157,7 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
             done[node] = node if is_same else _with_operands(node, done)
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
-    outputs = tuple([done[node] for node in graph.outputs])
-    return Graph(graph.name, graph.inputs, outputs, locations)
+    return _with_outputs(graph, done, locations)
 
 
 def without_stops(graph: Graph) -> Graph:
