@@ -160,6 +160,22 @@ def test_a_method_of_a_module_is_a_function_too() -> None:
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_the_mode_of_a_module_that_code_calls_is_read_at_each_call(is_compiled: bool) -> None:
+    import torch
+
+    module = torch.nn.RReLU(0.5, 0.5).eval()
+    if is_compiled:  # it is called past its class's own call
+        module.compile(backend="eager")
+    function = xg.function(lambda x: module(x) * 1.0, native=False)
+    x = torch.linspace(-1, 1, 4)
+    before = function(x)
+    module.lower = 0.25
+    np.testing.assert_allclose(function(x), module(x))
+    assert not torch.equal(function(x), before)
+
+
+@pytest.mark.needs("torch")
 def test_the_module_is_not_touched_by_a_capture() -> None:
     module = make_torch()
     tensors = [*module.parameters(), *module.buffers()]

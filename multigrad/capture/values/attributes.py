@@ -8,6 +8,7 @@ new attribute is to be decided on. Other forms in which Python asks a value are 
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -158,6 +159,7 @@ def check_callers(value: Value, name: str) -> None:
         raise AttributeError(f"the argument {argument!r} has no attribute {name!r}")
 
 
+@functools.cache
 def _own(kind: type[Value]) -> set[str]:
     return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
