@@ -103,7 +103,18 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     return found
 
 
-TASKS = {"convert": judge, "audit": audit}
+def gain(name: str, words: list[str]) -> dict[str, str]:
+    """Return what conversion gives a torch gradient, on torch itself."""
+    from gains import measure
+
+    from multigrad.look.command.inputs import SEED, read_input
+
+    generator = np.random.default_rng(SEED)
+    given = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
+    return measure(find(name), given)
+
+
+TASKS = {"convert": judge, "audit": audit, "gain": gain}
 
 
 def main() -> None:
@@ -112,7 +123,7 @@ def main() -> None:
     os.dup2(2, 1)  # what packages print is no answer
     warnings.simplefilter("ignore")
     mend_imports()
-    if judge is audit:
+    if judge is not TASKS["convert"]:
         import torch
 
         # Inductor would translate C++ for each: what it changes is no law of a gradient.
@@ -125,7 +136,7 @@ def main() -> None:
             verdicts = judge(name, words, sys.argv[2:])
         except Exception as error:
             said = f"{type(error).__name__}: {error}"[:300]
-            verdicts = {"problem": said} if judge is audit else {"numpy": f"failed: {said}"}
+            verdicts = {"numpy" if judge is TASKS["convert"] else "problem": said}
         answers.write(json.dumps(verdicts) + "\n")
         answers.flush()
 
