@@ -256,9 +256,18 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         for is_reading, call_read, _ in FUNCTION_READERS:
             if is_reading():
                 return call_read(self, args, kwargs)
-        return self.apply(args, kwargs)
+        return self._apply(args, kwargs)
 
-    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def apply(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what a call does: code that calls a class by its `apply` may stay as it is.
+
+        Examples:
+            >>> xg.convert(lambda x: x * x).apply(3.0)
+            9.0
+        """
+        return self(*args, **kwargs)
+
+    def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the outputs, where no compiler reads along."""
         if not kwargs:
             kinds: list[Any] = []

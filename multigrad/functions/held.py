@@ -192,9 +192,9 @@ class OfObject(Function):
         """Return the outputs for the arguments and for what the object holds now."""
         if any(is_reading() for is_reading, _, _ in FUNCTION_READERS):
             return self._called(*args, **kwargs)  # whose state a compiler guards
-        return self.apply(args, kwargs)
+        return self._apply(args, kwargs)
 
-    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the outputs, where no compiler reads along."""
         if self.native is not False and self.draws is FREE:
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]

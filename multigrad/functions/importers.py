@@ -47,8 +47,8 @@ def convert(obj: Any, *, capture: Capture | None = None) -> Any:
 
     Args:
         obj: the class, the decorated function, or a function of tensors. A class is called as its
-            `apply` is: positionally, other values than tensors included. A Function is returned as
-            it is.
+            `apply` is: positionally, other values than tensors included; under that name, too, so
+            that a class may be decorated where it stands. A Function is returned as it is.
         capture: how it becomes a graph; None: as `xg.Capture()` has it. A framework's own custom
             gradient has that framework's dialect, and runs as it is there where it cannot be
             captured: of its options, only `prove` can be given.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import multigrad as xg
 from multigrad import GradientError, TraceError, vjp
 from multigrad.functions.importers import from_autograd_function
 
@@ -368,3 +369,30 @@ def test_as_an_attribute_of_a_class_it_gets_no_object() -> None:
 
     x = torch.tensor([-1.0, 0.5, 3.0])
     torch.testing.assert_close(Model()(x), find_class("ClippedReLU").apply(x, 1.0))
+
+
+def test_a_decorated_class_is_called_as_before() -> None:
+    import torch
+
+    @xg.convert
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Tensor:
+            return grad_out / 2
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Halved.apply(x).sin()
+
+    def around(x: Tensor) -> Tensor:
+        return 3 * Halved.apply(x)
+
+    x = torch.tensor([0.5, 1.0])
+    slopes = torch.func.vmap(torch.func.grad(Model()))(x)
+    torch.testing.assert_close(slopes, x.cos() / 2)
+    _, pull = xg.vjp(xg.convert(around), np.ones(2, np.float32))
+    np.testing.assert_array_equal(pull(np.ones(2, np.float32))[0], [1.5, 1.5])

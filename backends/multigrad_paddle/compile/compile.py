@@ -88,7 +88,7 @@ def call_function(
     function: compilers.Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a Function outside of any graph."""
-    return unread(function.apply, args, kwargs)
+    return unread(function._apply, args, kwargs)
 
 
 def keep_apart() -> None:

@@ -95,7 +95,7 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
 def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What Dynamo traces in the place of `Function.__call__`."""
     if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
-        return function.apply(args, kwargs)  # in a capture that `prepare` began
+        return function._apply(args, kwargs)  # in a capture that `prepare` began
     name, tensors = ask(function.identifier, (args, kwargs), False)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
@@ -184,7 +184,7 @@ def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, 
     """Apply outside of compiled code, after a graph break."""
     if torch.compiler.is_exporting():
         args, kwargs = optree.tree_map(detach, (args, kwargs), none_is_leaf=True)
-    return function.apply(args, kwargs)
+    return function._apply(args, kwargs)
 
 
 def detach(leaf: Any) -> Any:
