@@ -262,8 +262,8 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         """Return what a call does: code that calls a class by its `apply` may stay as it is.
 
         Examples:
-            >>> xg.convert(lambda x: x * x).apply(3.0)
-            9.0
+            >>> xg.convert(lambda x: x * x).apply(np.array([3.0]))
+            array([9.])
         """
         return self(*args, **kwargs)
 

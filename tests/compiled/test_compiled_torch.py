@@ -414,3 +414,25 @@ def test_constant_arrays_are_constants_of_a_graph_of_fake_tensors() -> None:
     x = torch.tensor(X)
     wanted = weighted(x)  # which leaves a tensor for the next call
     assert torch.equal(make_fx(weighted, tracing_mode="fake")(x)(x), wanted)
+
+
+def test_a_class_that_is_not_captured_compiles_as_it_is() -> None:
+    import torch
+
+    scale = torch.tensor(3.0)
+
+    @xg.convert
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * scale
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Tensor:
+            return grad_out * scale * 2
+
+    f, graphs = compiled(lambda x: Scaled.apply(x).sin())
+    np.testing.assert_array_equal(gradient(f), gradient(lambda x: Scaled(x).sin()))
+    scale.fill_(1.0)
+    np.testing.assert_array_equal(gradient(f), gradient(lambda x: Scaled(x).sin()))
+    assert graphs.frame_count == 1

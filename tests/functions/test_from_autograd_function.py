@@ -12,6 +12,7 @@ from multigrad import GradientError, TraceError, vjp
 from multigrad.functions.importers import from_autograd_function
 
 pytestmark = pytest.mark.needs("torch")
+Tensor = Any
 # No -0.0: frameworks differ in the sign of a zero that a clamp returns (docs/differences.md).
 EDGES = [0.0, 2.0, 0.5, -0.5, 1.5, 1e-30, -3.0, np.inf, -np.inf, np.nan]
 X = np.array([*EDGES, 0.25, -1.25], np.float32)

@@ -40,6 +40,7 @@ from .calls import (
 from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
 
 Tensor: TypeAlias = Any
+AS_IT_IS = "?"  # how it begins where compiled code reads the class that a Function is made of
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
 MOST_NAMES = 4096
 NAMES: dict[Any, str] = {}  # of the calls, by what they depend on
@@ -97,6 +98,8 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
         return function._apply(args, kwargs)  # in a capture that `prepare` began
     name, tensors = ask(function.identifier, (args, kwargs), False)
+    if name.startswith(AS_IT_IS):
+        return getattr(CALLS, name).apply(*args)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_function(function, args, kwargs)
@@ -216,6 +219,8 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
     except Question as question:
         return str(question)
     except NotCaptured as error:
+        if isinstance(subject, str) and (name := keep_class(by_identifier[subject], described)):
+            return name
         return f"{REFUSED}{error.error}"
     except Exception as error:  # noqa: BLE001
         # Dynamo would wrap it; after the break it is raised as it is.
@@ -275,6 +280,20 @@ def keep(key: Any, call: Call) -> str:
     setattr(CALLS, f"{name}_assemble", call.assemble)
     if OWN in call.kind:
         setattr(TENSORS, name, call.tensors)
+    return name
+
+
+def keep_class(function: Function, described: Any) -> str:
+    """Return the name of the class that a Function is made of, "" where Dynamo may not read it.
+
+    Where it is not captured eager code runs it as it is, and so may compiled code.
+    """
+    own = getattr(function.recipe, "function_class", None)
+    is_plain = function.native is not False and not function.is_keyed and not described[1][1][1]
+    if own is None or not is_plain or torch.compiler.is_exporting():
+        return ""
+    name = f"{AS_IT_IS}{function.identifier}"
+    setattr(CALLS, name, own)
     return name
 
 
