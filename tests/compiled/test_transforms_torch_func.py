@@ -357,3 +357,30 @@ def test_third_order_of_forward_mode_is_that_of_the_formula() -> None:
     for outer in (jacfwd, jacrev):
         for inner in (jacfwd, jacrev):
             close(outer(inner(jacfwd(f)))(x), torch.tensor(6 * 0.7, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_a_class_asks_about_gradients_is_open_under_vmap(compiled: bool) -> None:
+    import torch
+
+    @xg.convert
+    class Reversed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+            ctx.save_for_backward(scale)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Any:
+            (scale,) = ctx.saved_tensors
+            return -grad_out * scale if ctx.needs_input_grad[0] else None, None
+
+    def f(x: Tensor, scale: Tensor) -> Tensor:
+        return torch.vmap(Reversed)(x, scale)
+
+    if compiled:
+        torch._dynamo.reset()
+        f = torch.compile(f, backend="aot_eager", fullgraph=True)
+    x = torch.ones(2, 3, requires_grad=True)
+    f(x, torch.tensor([2.0, 3.0])).sum().backward()
+    assert x.grad.tolist() == [[-2.0] * 3, [-3.0] * 3]

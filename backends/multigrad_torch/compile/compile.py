@@ -158,7 +158,10 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         shape = tuple([guard_scalar(n) for n in value.shape]) if has_lengths else value.ndim
-        return ("tensor", value.dtype, shape, value.requires_grad, value.device.type)
+        asks = value.requires_grad or (
+            value.is_floating_point() and torch._C._are_functorch_transforms_active()
+        )
+        return ("tensor", value.dtype, shape, asks, value.device.type)
     if isinstance(value, tuple | list):
         inner = [describe(each, tensors, has_lengths) for each in value]
         return (type(value).__name__, tuple(inner))

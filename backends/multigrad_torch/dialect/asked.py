@@ -31,6 +31,8 @@ Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
 STANDS_ON = "_multigrad_device_type"  # of a tensor that stands for one in compiled code
 
+transforms_active = torch._C._are_functorch_transforms_active
+
 
 # --- facts about a call's tensors ----------------------------------------------------------------
 
@@ -51,8 +53,8 @@ def lies_in_order(x: torch.Tensor) -> bool:
 
 
 def requires_grad(x: torch.Tensor) -> bool:
-    """Return whether a tensor asks for a gradient."""
-    return x.requires_grad
+    """Return whether a tensor asks for a gradient; inside of a transform it may, outside of it."""
+    return x.requires_grad or (x.is_floating_point() and transforms_active())
 
 
 def stand_on(x: torch.Tensor, place: str) -> torch.Tensor:
