@@ -26,10 +26,12 @@ def main() -> None:
 
         print(write_backend_page(options.backend, options.out))
         return
-    from pages.docs import write_docs
+    from pages.docs import write_docs, write_readme
 
     for path in write_docs(options.out):
         print(path)
+    if options.out == DOCS:
+        print(write_readme(DOCS.parent / "README.md"))
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def gain(name: str, words: list[str]) -> dict[str, str]:
+def gain(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return what conversion gives a torch gradient, on torch itself."""
     from gains import measure
 

@@ -33,6 +33,12 @@ def test_a_page_is_what_the_tables_say_now(name: str) -> None:
 
 
 @needs_all
+def test_the_table_in_readme_is_what_was_measured() -> None:
+    written = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    assert written == docs.render_readme(written), "type: python tools/write_pages.py"
+
+
+@needs_all
 @pytest.mark.needs("typer", "rich")
 def test_the_tool_writes_every_page(tmp_path: Path) -> None:
     folder = tmp_path / "pages"

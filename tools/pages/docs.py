@@ -23,7 +23,15 @@ from multigrad.graph.ir.op import Op
 from multigrad.look import exchanges
 from multigrad.look.described import Param, describe_all
 
-from . import attribution_docs, audits, conventions, estimator_docs, same_curves, same_names
+from . import (
+    attribution_docs,
+    audits,
+    conventions,
+    estimator_docs,
+    gains,
+    same_curves,
+    same_names,
+)
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 from .rule_examples import at_points
@@ -43,6 +51,22 @@ def write_docs(folder: Path) -> list[Path]:
         path.write_text(render(), encoding="utf-8")
         paths.append(path)
     return paths
+
+
+def write_readme(path: Path) -> Path:
+    """Write the table in README anew, and return its path."""
+    path.write_text(render_readme(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return path
+
+
+def render_readme(text: str) -> str:
+    """Return README with its table."""
+    return gains.fill(text, render_gains())
+
+
+def render_gains() -> str:
+    """Return the table of what conversion gives torch gradients on torch itself."""
+    return table(gains.HEADER, gains.count_gains(gains.read_gains()))
 
 
 def page(title: str, *parts: str) -> str:
@@ -378,6 +402,10 @@ def render_audit() -> str:
             ("package", "audited", "break", "refuse", "mended", "faults"),
             audits.by_package(rows, faults),
         ),
+        "## What conversion gives on torch\n\nEach torch gradient whose conversion runs, asked "
+        "by `python tests/foreign/gains.py` as it is published and as `xg.convert` of it. Bytes "
+        "are what forward leaves for backward, saved or on `ctx`; the counts are of those that "
+        f"keep fewer than the other. {gains.say_lost()}\n\n" + render_gains(),
         "## Faults\n\nWhat packages do that their own documentation, the paper they name, or a "
         f"law does not say: {len(faults)} faults, each as code that needs only the package and its "
         "framework, and runs to its end while the fault is there; `tox -e audit` runs them all, "

@@ -40,15 +40,19 @@ def count_gains(rows: list[Answers]) -> Iterator[tuple[str, ...]]:
         yield words, f"{before} of {len(asked)}", f"{after} of {len(asked)}"
     pairs = [tuple(int(each) for each in row["bytes"]) for row in rows]
     fewer, more = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
-    yield "keeps fewer bytes for backward than the other", str(more), str(fewer)
+    yield "keeps fewer bytes for backward than the other does", str(more), str(fewer)
 
 
-def lost(rows: list[Answers]) -> dict[str, int]:
-    """Return by question how many gradients had it, and have it no more."""
-    return {
-        question: sum(row.get(question, ("", ""))[0] == "kept" != row[question][1] for row in rows if question in row)
+def say_lost() -> str:
+    """Return how many gradients lose by conversion, in a sentence."""
+    rows = read_gains()
+    lost = {
+        question: sum(row[question][0] == "kept" != row[question][1] for row in asked)
         for question in QUESTIONS
+        if (asked := [row for row in rows if question in row])
     }
+    words = [f"{count} lose `{question}`" for question, count in lost.items() if count]
+    return f"What conversion takes away raises an error: {', '.join(words)}." if words else ""
 
 
 def fill(text: str, block: str) -> str:
@@ -56,4 +60,4 @@ def fill(text: str, block: str) -> str:
     before, mark, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert mark and end, "README has lost the marks of its table"
-    return f"{before}{BEGIN}{block}\n{END}{after}"
+    return f"{before}{BEGIN}\n{block}\n\n{END}{after}"
