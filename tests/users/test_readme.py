@@ -12,7 +12,7 @@ import multigrad as xg
 
 README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
-MOST_LINES = 160
+MOST_LINES = 165
 
 
 def test_it_is_short() -> None:

@@ -60,4 +60,4 @@ def fill(text: str, block: str) -> str:
     before, mark, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert mark and end, "README has lost the marks of its table"
-    return f"{before}{BEGIN}\n{block}\n\n{END}{after}"
+    return f"{before}{BEGIN}{block}\n{END}{after}"
