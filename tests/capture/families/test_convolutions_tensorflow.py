@@ -26,6 +26,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         lambda x, w: tf.nn.convolution(x, w, padding="SAME", dilations=(2, 1)),
         (PICTURE, (3, 2, 4, 6)),
     ),
+    "of a line": (lambda x, w: tf.nn.convolution(x, w), (LINE, (3, 4, 5))),
     "depthwise_conv2d": (
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 2, 2, 1], "SAME"), (PICTURE, (3, 3, 4, 2))
     ),
