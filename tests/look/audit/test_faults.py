@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from .faults import modes
 from .faults.edits import EDITS, PLANTED
 from .faults.found import broken
 
+ROOT = Path(__file__).parents[3]
 ONE_OF_EACH = {EDITS[row[2]][0]: row for row in reversed(PLANTED) if row[0] == "torch"}
 
 
@@ -32,6 +36,7 @@ def test_sound_gradients_are_not_accused(base: str) -> None:
 
 @pytest.mark.needs("torch")
 def test_faults_of_modes_and_of_what_is_kept_are_found_by_their_laws() -> None:
-    found = {row[:2]: modes.broken(row) for row in modes.PLANTED}
-    assert [row for row, laws in found.items() if row[0] and row[0] not in laws] == []
-    assert {row[1]: laws for row, laws in found.items() if not row[0] and laws} == {}
+    # In a process of its own: what torch's older checkpoint refuses hangs on what ran before.
+    command = [sys.executable, "-m", "tests.look.audit.faults.modes"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
