@@ -133,36 +133,6 @@ def optimistix_root(a: jax.Array) -> jax.Array:
     return optimistix.root_find(lambda x, a: x**3 + x - a, solver, jnp.zeros_like(a), a).value
 
 
-def diffrax_backsolve(y: jax.Array) -> jax.Array:
-    """Solve y' = -y backward in time again."""
-    import diffrax
-
-    term = diffrax.ODETerm(lambda t, y, args: -y * y)
-    return diffrax.diffeqsolve(
-        term,
-        diffrax.Tsit5(),
-        t0=0.0,
-        t1=0.5,
-        dt0=0.05,
-        y0=y,
-        adjoint=diffrax.BacksolveAdjoint(),
-    ).ys[0]
-
-
-def e3nn_spherical_harmonics(x: jax.Array) -> jax.Array:
-    """Return polynomials of degree up to 2, the derivative by those below."""
-    import e3nn_jax
-
-    return e3nn_jax.spherical_harmonics([1, 2], x, normalize=False, algorithm=("recursive",)).array
-
-
-def ott_transform(x: jax.Array) -> jax.Array:
-    """Return a Legendre transform by Danskin's theorem."""
-    from ott.geometry import costs, regularizers
-
-    return costs.RegTICost(regularizers.SqL2(lam=0.5)).h_legendre(x)
-
-
 def brainstate_embedding(x: jax.Array) -> jax.Array:
     """Look rows up."""
     import brainstate
