@@ -261,6 +261,8 @@ def test_integers_that_wrap_or_are_rounded_are_refused(name: str) -> None:
 def test_whole_numbers_of_one_dtype_are_close_where_they_are_equal(dtype: str) -> None:
     import keras
 
+    if keras.backend.backend() == "jax" and dtype != "bool":
+        pytest.skip("on JAX Keras's isclose has a tolerance for integers, and is refused")
     close = xg.function(lambda x, y: keras.ops.isclose(x, y), native=False)
     given = np.array([1, 0, 1], dtype), np.array([1, 1, 0], dtype)
     np.testing.assert_array_equal(close(*given), [True, False, False])
