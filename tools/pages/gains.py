@@ -20,14 +20,14 @@ HEADER = ("on torch", "as published", "`@xg.convert`")
 BEGIN = "<!-- Written by `tools/write_pages.py`. -->\n"
 END = "<!-- To here. -->\n"
 
-Answers = dict[str, tuple[str, str]]
+Answers = dict[str, list[str]]
 
 
 def read_gains() -> list[Answers]:
     """Return for each torch gradient the answers, before and after conversion, by question."""
     rows = tomllib.loads((FOLDER / "gains.toml").read_text(encoding="utf-8"))
     return [
-        {question: tuple(answers.split(", ")) for question, answers in row.items()}  # type: ignore[misc]
+        {question: answers.split(", ") for question, answers in row.items()}
         for row in rows.values()
     ]
 
