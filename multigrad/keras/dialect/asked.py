@@ -61,6 +61,20 @@ def floors_quotients() -> bool:
 
 @functools.cache
 @at_once
+def close_in(dtype: str) -> str:
+    """The dtype in which integers of `dtype` are close within a tolerance: on JAX and NumPy.
+    On torch and TensorFlow, "", they are close where they are equal.
+    """
+    one, none = (keras.ops.full((1,), n, dtype) for n in (1, 0))
+    if not number(keras.ops.isclose(one, none, 0.0, 2.0)):
+        return ""
+    wide = "int64" if dtype == "int64" else "int32"
+    more, less = (keras.ops.full((1,), n, wide) for n in (2**24 + 1, 2**24))
+    return "float32" if number(keras.ops.isclose(more, less, 0.0, 0.0)) else "float64"
+
+
+@functools.cache
+@at_once
 def limits_logarithms() -> bool:
     """Whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - epsilon is 1: on torch.
     Others multiply 0 by log(0).

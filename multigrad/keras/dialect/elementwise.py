@@ -21,11 +21,11 @@ from multigrad.capture.dialects import numpy as numpy_dialect
 from multigrad.capture.meanings import composites
 from multigrad.capture.symbols.dtypes import own_dtype
 from multigrad.capture.values import elementwise
-from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
+from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from .asked import floors_quotients, log_of_2_in_sums, takes_lower_limit
+from .asked import close_in, floors_quotients, log_of_2_in_sums, takes_lower_limit
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -130,14 +130,20 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
 def isclose(
     x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
 ) -> Tensor:
-    """Integers are equal or not."""
+    """Integers are equal or not, or, on some backends, close as floats."""
     if isinstance(rtol, Value) or isinstance(atol, Value):
         raise TypeError("a tolerance that is a tensor, which Keras rounds to another dtype")
-    kinds = {own_dtype(x1), own_dtype(x2)}
-    if INT64 in kinds and len(kinds & {BOOL, *WHOLE}) > 1:
+    kinds = {own_dtype(x) for x in (x1, x2) if not isinstance(x, int)}
+    has_number = any(isinstance(x, int) for x in (x1, x2))
+    narrows = has_number and keras.backend.result_type(INT64, INT32) != INT64
+    is_cast = (narrows and not close_in(INT64)) or len(kinds & {BOOL, *WHOLE}) > 1
+    if INT64 in kinds and is_cast:
         raise TypeError("int64 beside another dtype, to which Keras casts it: cast it first")
     if kinds <= {BOOL, *WHOLE}:
-        return xp.equal(x1, x2)
+        dtype = close_in(*kinds) if len(kinds) == 1 else close_in(INT32)
+        if not dtype:
+            return xp.equal(x1, x2)
+        x1, x2 = cast(x1, dtype), cast(x2, dtype)
     return composites.isclose(x1, x2, rtol, atol, equal_nan)
 
 
