@@ -121,6 +121,7 @@ backend = Backend(
             "torch.utils.checkpoint": modes.checkpointed,
             "torch.utils.checkpoint with use_reentrant=True": modes.reentrant,
         },
+        once=modes.once,
         autocast=modes.autocast,
         kept=modes.kept,
     ),

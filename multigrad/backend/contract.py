@@ -455,6 +455,9 @@ class Modes:
     """By name, an `Autodiff.vjp` that keeps the inputs alone and runs `run` again in its
     pullback."""
 
+    once: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    """An `Autodiff.vjp` whose pullback is called once, where that is not as well with its own."""
+
     autocast: Callable[[Function, Any], tuple[Any, Function]] | None = None
     """An `Autodiff.vjp` where the framework itself chooses bfloat16 in `run`, and not in the
     pullback; that raises GradientError where it fails in code that is written for it."""

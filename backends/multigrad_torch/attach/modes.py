@@ -45,6 +45,11 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     return vjp(recomputed, inputs)
 
 
+def once(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
+    """As `vjp` does, for one backward: compiled code may give away what a second reads."""
+    return vjp(run, inputs, again=False)
+
+
 def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     """The same under a checkpoint of the older kind, which gives gradients to leaves alone."""
     own = [_leaf(x) for x in inputs]

@@ -15,10 +15,10 @@ ONCE = "torch::autograd::Error"  # the node that `once_differentiable` puts behi
 
 
 def vjp(
-    run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
+    run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor], *, again: bool = True
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
     """Return what a function of tensors gives, and the map from cotangents to one gradient per
-    input.
+    input, which is called once, or again.
 
     Inside of another differentiation the inputs stay part of its graph, and so do the gradients.
     """
@@ -40,7 +40,7 @@ def vjp(
                 [outputs[i] for i in active],
                 [own[i] for i in wrt],
                 given,
-                retain_graph=True,
+                retain_graph=again or nested,
                 create_graph=nested,
                 allow_unused=True,
             )

@@ -199,6 +199,20 @@ def test_a_class_that_computes_in_float32_is_linear_to_its_digits() -> None:
 
 
 @pytest.mark.needs("torch")
+def test_what_a_compiled_forward_gives_away_is_no_fault() -> None:
+    torch: Any = import_module("torch")
+    own = torch_class(keeps, lambda ctx, grad_out: 2 * grad_out * saved(ctx))
+
+    def broken_into_two(x: Any) -> Any:
+        y = torch.softmax(x @ x, 0).sin() @ x
+        print(end="")  # the graph of the compiler ends here
+        return own.apply(y) * y
+
+    report = xg.audit(broken_into_two, torch.tensor(X[:, :3]), laws=["compiled"])
+    assert [finding.state for finding in report.laws] == ["kept"]
+
+
+@pytest.mark.needs("torch")
 def test_what_draws_at_random_is_told_once() -> None:
     torch: Any = import_module("torch")
 
