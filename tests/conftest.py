@@ -304,6 +304,12 @@ def captured() -> Iterator[Callable[..., xg.Rule]]:
         xg.unregister("under test")
 
 
+@pytest.fixture(scope="module")
+def quick_collections() -> None:
+    """A full collection looks at what a file's tests have made: what was there before stays."""
+    gc.freeze()
+
+
 @pytest.fixture
 def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captures are not proven, so that a test can count how often its functions run."""

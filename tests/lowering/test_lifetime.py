@@ -22,7 +22,10 @@ from ..written.unseen import Unseen
 
 Tensor: TypeAlias = Any
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
-pytestmark = pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning"),
+    pytest.mark.usefixtures("quick_collections"),
+]
 
 
 class Model:

@@ -136,6 +136,7 @@ def test_tensor_of_a_trace_around_the_rule_is_refused(captured: Callable[..., xg
 
 
 @pytest.mark.needs("jax")
+@pytest.mark.usefixtures("quick_collections")
 def test_constant_does_not_leak_out_of_a_trace(captured: Callable[..., xg.Rule]) -> None:
     import jax
 
