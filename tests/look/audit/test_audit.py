@@ -199,6 +199,24 @@ def test_a_class_that_computes_in_float32_is_linear_to_its_digits() -> None:
 
 
 @pytest.mark.needs("torch")
+def test_what_rounds_in_float32_is_a_surrogate_though_it_has_another_derivative_too() -> None:
+    torch: Any = import_module("torch")
+
+    def forward(ctx: Any, x: Any, scale: Any) -> Any:
+        x, scale = x.float(), scale.float()
+        ctx.save_for_backward(rounded := torch.round(x / 0.01))
+        return rounded * scale
+
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        return grad_out, (grad_out * saved(ctx)).sum((0, 1))
+
+    for n in range(8):
+        x = np.random.default_rng(n).standard_normal((3, 4)).astype(np.float32)
+        report = xg.audit(torch_class(forward, backward), x, np.array(0.01, np.float32), laws=["derivative"])
+        assert report.ok
+
+
+@pytest.mark.needs("torch")
 def test_what_a_compiled_forward_gives_away_is_no_fault() -> None:
     torch: Any = import_module("torch")
     own = torch_class(keeps, lambda ctx, grad_out: 2 * grad_out * saved(ctx))
