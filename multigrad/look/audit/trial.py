@@ -135,7 +135,7 @@ class Trial:
         """Return whether an output does not see steps that float64 sees; where a gradient alone
         does not, its digits are lost.
         """
-        here, near, far = (self._beside(step) for step in (0.0, 1e-10, 1e-3))
+        here, near, far = (self._beside(step) for step in (0.0, 1e-12, 1e-3))
         return any(
             a is not None
             and np.array_equal(a, b)
