@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import special
 
 import multigrad as xg
 from multigrad.errors import RuleTypeError
@@ -214,6 +215,16 @@ def test_what_rounds_in_float32_is_a_surrogate_though_it_has_another_derivative_
         x = np.random.default_rng(n).standard_normal((3, 4)).astype(np.float32)
         scale = np.array(0.01, np.float32)
         assert xg.audit(torch_class(forward, backward), x, scale, laws=["derivative"]).ok
+
+
+def test_what_oscillates_within_a_step_is_not_told_from_its_derivative() -> None:
+    def forward(x: Any) -> Any:
+        return special.fresnel(x)[0].astype(x.dtype)
+
+    def backward(grad_out: Any, x: Any) -> Any:
+        return grad_out * np.sin(np.pi / 2 * x * x).astype(x.dtype)
+
+    assert xg.audit((forward, backward), X, laws=["far numbers"]).ok
 
 
 @pytest.mark.needs("torch")
