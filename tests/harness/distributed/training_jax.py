@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import multigrad as xg
 
-STEPS = 100
+STEPS = 12
 ROWS, RATE = 8, 0.05
 RNG = np.random.default_rng(16)
 X = RNG.standard_normal((ROWS, 6))
