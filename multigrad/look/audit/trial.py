@@ -132,23 +132,24 @@ class Trial:
         return "float32" if found == "float64" and self._is_narrow_inside() else found
 
     def _is_narrow_inside(self) -> bool:
-        """Return whether an output does not see steps that float64 sees; where a gradient alone
-        does not, its digits are lost.
+        """Return whether an output does not see steps of an argument that float64 sees; where a
+        gradient alone does not, its digits are lost.
         """
-        here, near, far = (self._beside(step) for step in (0.0, 1e-12, 1e-3))
+        here, steps = self.run(self.cast("float64")).arrays(), (1e-12, 1e-3)
         return any(
             a is not None
             and np.array_equal(a, b)
             and 2 * np.count_nonzero(a != c) > np.count_nonzero(a)
-            for a, b, c in zip(here, near, far, strict=True)
+            for n in self.floats
+            for a, b, c in zip(here, *(self._beside(n, step) for step in steps), strict=True)
         )
 
-    def _beside(self, step: float) -> Arrays:
-        """Return outputs a step of each element aside."""
-        arrays = self.cast("float64")
-        waves = [1 + step * np.cos(np.arange(a.size)).reshape(a.shape) for a in arrays]
-        pairs = zip(arrays, waves, strict=True)
-        return self.run([a * wave if is_float_array(a) else a for a, wave in pairs]).arrays()
+    def _beside(self, n: int, step: float) -> Arrays:
+        """Return outputs a step of each element of an argument aside."""
+        arrays = list(self.cast("float64"))
+        wave = 1 + step * np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape)
+        arrays[n] = arrays[n] * wave
+        return self.run(arrays).arrays()
 
     @property
     def loose(self) -> float:
