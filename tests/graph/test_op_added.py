@@ -193,6 +193,7 @@ slope = backend.numpy(pullback(backend.array(np.ones_like(x)))[0])
 np.testing.assert_allclose(slope, 2 / (2 + abs(x)) ** 2, rtol=1e-6)
 
 options = ["-p", "multigrad.testing.plugin", "-p", "no:cacheprovider", "-q", f"--backends={name}"]
+options.append("--compiling=jax")
 sys.exit(pytest.main([*options, "--pyargs", "multigrad.testing.conformance", "-k", "bent"]))
 """
 
@@ -201,9 +202,7 @@ def test_op_made_of_others_is_one_file_and_every_backend_has_it(
     backend: Any, tmp_path: Path
 ) -> None:
     package = Path(xg.__file__).parent
-    copy = shutil.copytree(
-        package, tmp_path / "multigrad", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    copy = shutil.copytree(package, tmp_path / "multigrad")  # with what was compiled of it
     with (copy / FAMILY).open("a", encoding="utf-8") as family:
         family.write(ROW)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
