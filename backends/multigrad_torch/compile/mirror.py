@@ -15,13 +15,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+from torch.compiler import is_compiling
 
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.trace.scope.moving import Moving
 
-from .regions import note_regions
+from .regions import is_forward_mode_enabled, note_regions, top_hooks
 
 Tensor: TypeAlias = Any
 JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
@@ -60,7 +61,9 @@ EPOCH = Epoch()
 
 def on_enter(token: str) -> Callable[[], None]:
     """Show the active rules' token to Dynamo."""
-    note_regions()
+    # Asked here, without calls of ours: each `use` comes here.
+    if not is_compiling() and (top_hooks(True) is not None or not is_forward_mode_enabled()):
+        note_regions()
     before, MIRROR.token = MIRROR.token, token
     return partial(leave, before)
 
@@ -131,7 +134,7 @@ def is_tracing() -> bool:
     """Return whether Dynamo reads along, or a call of `xg.jit` runs, whose numbers are those of its
     beginning.
     """
-    return torch.compiler.is_compiling() or bool(MIRROR.hidden)
+    return is_compiling() or bool(MIRROR.hidden)
 
 
 def on_register(epoch: int) -> None:

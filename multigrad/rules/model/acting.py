@@ -60,7 +60,7 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
             form = IN_FORCE.get(words)
     if form is not None and form.epoch == now:
         active = None if 0.0 in given else form.known.get(given)  # 0.0 equals -0.0
-        active = active or form.with_numbers(given)
+        active = active or form.with_numbers(given, not numbers)
         if active is not None:
             if ON_DEPEND or READING.get() is not None:  # else nobody is to be told
                 for lookup in form.lookups:
@@ -69,7 +69,7 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
     with reading() as found:
         bound_rule = resolve(rule).bound_rule(params)
     in_force = RuleInForce(bound_rule, FREE if key is None else keyed(key))
-    active = ActiveRules(in_force, in_force, tokens_of(in_force, in_force))
+    active = ActiveRules(in_force, in_force, in_force.token)
     lookups = names_in(found)
     if words is not None:
         if len(IN_FORCE) >= MOST_IN_FORCE:
@@ -116,7 +116,7 @@ class _Form:
         in_force: the rule with the first numbers.
         places: where the numbers stand among its values; None: others are looked up anew.
         known: the rule with numbers that were met twice, in force for all, by these.
-        in_order: the places where the numbers are the values, as they come.
+        is_in_order: whether the numbers are the values, as they come.
     """
 
     epoch: int
@@ -124,18 +124,23 @@ class _Form:
     in_force: RuleInForce
     places: tuple[int, ...] | None
     known: dict[tuple[float, ...], ActiveRules | None] = field(default_factory=dict)
-    in_order: tuple[int, ...] = ()
+    is_in_order: bool = False
 
     def __post_init__(self) -> None:
-        self.in_order = tuple(range(len(self.in_force.values)))
+        self.is_in_order = self.places == tuple(range(len(self.in_force.values)))
 
-    def with_numbers(self, numbers: tuple[Any, ...]) -> ActiveRules | None:
-        """Return the rule with these numbers; None: it says itself what is wrong with them."""
+    def with_numbers(self, numbers: tuple[Any, ...], are_floats: bool) -> ActiveRules | None:
+        """Return the rule with these numbers; None: it says itself what is wrong with them.
+
+        Args:
+            are_floats: whether that is known of all of them.
+        """
         if self.places is None:
             return None
         first, ordered = self.in_force, numbers
-        specialization, moves = first.specialization, not FLOATS.issuperset(map(type, numbers))
-        if self.places != self.in_order or moves:
+        specialization = first.specialization
+        moves = not are_floats and not FLOATS.issuperset(map(type, numbers))
+        if moves or not self.is_in_order:
             values = list(first.values)
             for place, number in zip(self.places, numbers, strict=True):
                 values[place] = number
@@ -150,8 +155,10 @@ class _Form:
                 specialization.check_numbers(ordered)
         except RuleValueError:
             return None
-        in_force = first.with_values(ordered, token_of(specialization, ordered))
-        active = ActiveRules(in_force, in_force, tokens_of(in_force, in_force))
+        token = token_of(specialization, ordered)
+        renew = first.with_values if first.has_tensors or moves else first.with_numbers
+        in_force = renew(ordered, token)
+        active = ActiveRules(in_force, in_force, token)
         if not moves:
             self.keep(numbers, active if numbers in self.known else None)
         return active
@@ -166,5 +173,5 @@ class _Form:
 def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
     """Return what is equal for equal rules, of activations and of parameters."""
     first = "-" if acts is None else acts.token
-    second = first if pars is acts else "-" if pars is None else pars.token
-    return f"{first} | {second}"
+    second = "-" if pars is None else pars.token
+    return first if first == second else f"{first} | {second}"

@@ -201,13 +201,17 @@ class Specialization:
         fits = self._ranges is not None
         for i, low, high, allowed in self._ranges or ():  # a loop: each new number comes here
             value = values[i]
-            is_within = type(value) is float and low < value < high
-            fits = fits and (is_within or allowed.holds(value))
+            if not (type(value) is float and low < value < high) and not allowed.holds(value):
+                fits = False
         if not fits:
             rule, given = self.open(self._given(values))
             # The parts of a series have defaults of their own; else all values are given.
             rule._check_ranges(given, whole=bool(rule.parts))
         self.in_range = values
+
+    def bind(self, values: tuple[Any, ...], token: str) -> BoundRule:
+        """Return it with values of its run-time params, which have been checked."""
+        return BoundRule(self, values, token)
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return all params with their values, without those that parts have bound."""

@@ -37,19 +37,19 @@ class RuleInForce:
     """
 
     __slots__ = (
-        "__weakref__", "bound_rule", "draws", "has_tensors", "moves", "present", "specialization",
+        "__weakref__", "_bound_rule", "draws", "has_tensors", "moves", "present", "specialization",
         "token", "values",
     )  # fmt: skip
 
     def __init__(self, bound_rule: BoundRule, draws: Draws) -> None:
-        self.bound_rule, self.draws = bound_rule, draws
+        self._bound_rule, self.draws = bound_rule, draws
         self.specialization: Specialization = bound_rule.specialization
         self.values: tuple[Any, ...] = bound_rule.values
         own = bound_rule.token
         self.token: str = own if draws.key is None else own + key_token(draws)
         self.has_tensors = self.moves = False
         self.present: RuleInForce | None = None
-        for value in self.values:  # a loop: each new number makes a rule in force
+        for value in self.values:
             if type(value) is not float:
                 self.has_tensors = True
                 if isinstance(value, Moving):
@@ -58,8 +58,28 @@ class RuleInForce:
 
     def with_values(self, values: tuple[Any, ...], token: str) -> RuleInForce:
         """Return this rule in force with other values, which have been checked."""
-        bound_rule = type(self.bound_rule)(self.specialization, values, token)
-        return RuleInForce(bound_rule, self.draws)
+        return RuleInForce(self.specialization.bind(values, token), self.draws)
+
+    def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
+        """Return this rule, in force without a key, with other floats, which have been checked; each
+        new number of `use` comes here.
+        """
+        new = RuleInForce.__new__(RuleInForce)
+        new.specialization, new.draws = self.specialization, self.draws
+        new.values, new.token = values, token
+        new.has_tensors = new.moves = False
+        new.present = new._bound_rule = None
+        return new
+
+    @property
+    def bound_rule(self) -> BoundRule:
+        """The rule with its params, made where it is asked for: a number that is met once needs
+        none.
+        """
+        found = self._bound_rule
+        if found is None:
+            found = self._bound_rule = self.specialization.bind(self.values, self.token)
+        return found
 
     @property
     def key(self) -> Any:
