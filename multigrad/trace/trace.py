@@ -138,6 +138,7 @@ class Trace:
         self.latest_types = "code"
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
         self.in_backward = False
+        self.find: Any = None  # tells facts on which nothing depends that was recorded before
         self.looks_into = True  # whether objects that it calls are looked at anew at each call
         self.is_dense = True  # what a tensor says that is asked how it lies in memory
         self.asks_for_memory = False  # it was asked

@@ -95,6 +95,14 @@ def gather_facts(
     return facts
 
 
+def find_facts(
+    subject: str, layout: Layout, leaves: Sequence[Any], needed: Sequence[str]
+) -> dict[str, Any]:
+    """Return these facts about a call's arguments."""
+    facts = gather_facts(subject, frozenset(needed), layout, leaves)
+    return {fact: facts[fact] for fact in needed}
+
+
 def device_type(value: Tensor) -> str:
     """Return where a tensor lies, by the word that the code asks for."""
     owner = owner_of(value)

@@ -33,6 +33,7 @@ from ...graph.passes.outputs import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, name_cotangents
+from ...trace.answers import GRADIENT
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
@@ -41,7 +42,7 @@ from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.assumptions import is_told
-from ..calls.facts import facts_of_inputs
+from ..calls.facts import facts_of_inputs, find_facts
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
 from ..calls.notes import find_notes
@@ -59,8 +60,11 @@ OWN = __name__.partition(".")[0]
 _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", default=())
 
 
-def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
-    """Run a recipe on symbolic values and return its simplified graphs.
+def capture_function(
+    recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+) -> Variant:
+    """Run a recipe on symbolic values and return its simplified graphs; its facts are more than
+    these where code asked for some that the leaves of a call tell.
 
     Raises:
         NeedsConcrete: Python needed something concrete that is not among the facts.
@@ -83,7 +87,7 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
             reading() as found,
             refusing_read(recipe.name, watched),
         ):
-            variant = record_ways(partial(_capture, recipe, layout, facts))
+            variant = record_ways(partial(_capture, recipe, layout, facts, leaves))
     finally:
         _in_progress.reset(reset)
     new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
@@ -94,10 +98,12 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
 
 
 def _capture(
-    recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], way: Way
+    recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any], way: Way
 ) -> tuple[Trace, Variant]:
     """Record one way once; again where something may have come from outside of the arguments."""
     recording = _Recording(recipe, layout, facts, way)
+    if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
+        recording.trace.find = partial(find_facts, recipe.subject, layout, leaves)
     variant = recording.run_asking()
     trace = recording.trace
     if trace.asks_for_memory:
@@ -221,7 +227,8 @@ class _Recording:
         if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
-        facts = dict(self.facts)
+        asked = {fact: told for fact, told in trace.facts.items() if fact.startswith(GRADIENT)}
+        facts = {**self.facts, **asked}
         return Variant(
             graphs,
             layout,
@@ -436,7 +443,7 @@ class CodeRecipe(Recipe):
 
     def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
         """Return its graphs for arguments of a layout; see `Recipe`."""
-        return capture_function(self, layout, facts)
+        return capture_function(self, layout, facts, leaves)
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
         """Compare graphs with what they were captured from; see `Recipe`."""

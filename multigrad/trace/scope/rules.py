@@ -61,8 +61,8 @@ class RuleInForce:
         return RuleInForce(self.specialization.bind(values, token), self.draws)
 
     def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
-        """Return this rule, in force without a key, with other floats, which have been checked; each
-        new number of `use` comes here.
+        """Return this rule, in force without a key, with other floats, which have been checked:
+        each new number of `use` comes here.
         """
         new = RuleInForce.__new__(RuleInForce)
         new.specialization, new.draws = self.specialization, self.draws
