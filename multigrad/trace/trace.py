@@ -136,6 +136,7 @@ class Trace:
         self.readings: tuple[str, ...] = ()  # the libraries that the code now running may mean
         self.latest: tuple[str, ...] = ()  # the same of the function that ran last
         self.latest_types = "code"
+        self.is_leaning = False  # a function before it was of nobody known, which decides on dtypes
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
         self.in_backward = False
         self.find: Any = None  # tells facts on which nothing depends that was recorded before

@@ -7,17 +7,18 @@ import itertools
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ...errors import RuleValueError
-from ...trace.trace import Trace
+from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
+from ...trace.owners import CODE, LENT, NOBODY, OPEN, TENSORS, lend
+from ...trace.trace import NeedsConcrete, Trace
 from .libraries import is_library_file
 from .table import contents, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
-CODE, TENSORS, NOBODY = "code", "tensors", "nobody's"
 DIALECTS = registered_dialects()  # those registered later, too
 
 
@@ -59,17 +60,23 @@ def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     return others[:1] or (("numpy",) if "numpy" in (*roots, *around) else ())
 
 
-def whose_types(function: types.FunctionType | None, readings: tuple[str, ...]) -> str:
+def whose_types(
+    function: types.FunctionType | None, readings: tuple[str, ...], facts: Container[str] = ()
+) -> str:
     """Return whose dtypes a function's operators have: those of its "code" where that mentions a
-    library, of its "tensors" where NumPy is imported beside it alone, "nobody's" where it is
-    written with `xg.xp` for all.
+    framework, of its "tensors" where NumPy is imported beside it alone, "nobody's" where it is
+    written with `xg.xp` for all; "open" where it mentions NumPy.
     """
     if readings[:1] not in ((), ("numpy",)):
         return CODE
     roots = set() if function is None else set(_roots(function, set()))
     if OWN in roots:
         return NOBODY
-    return CODE if "numpy" in roots else TENSORS
+    if "numpy" not in roots:
+        return TENSORS
+    if ON_TENSORS in facts:
+        return CODE
+    return LENT if ON_NUMBERS in facts else OPEN
 
 
 def _reads_constants_only(function: types.FunctionType) -> bool:
@@ -163,8 +170,16 @@ def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
     """Let methods mean what they mean in a library, or in one of several."""
     before = trace.dialect, trace.readings, trace.types_of
     trace.dialect, trace.readings = readings[0] if readings else "", readings
-    trace.types_of = trace.latest_types if readings == trace.latest else CODE
+    is_latest = readings == trace.latest
+    trace.types_of = trace.latest_types if is_latest else CODE
     try:
         yield
+    except NeedsConcrete:
+        raise
+    except Exception:
+        lend(trace)  # as the tensors' code it may do
+        raise
     finally:
+        if is_latest:
+            trace.latest_types = trace.types_of
         trace.dialect, trace.readings, trace.types_of = before

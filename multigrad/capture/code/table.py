@@ -20,8 +20,9 @@ from ...backend.finding.discovery import entry_points as find_backends
 from ...backend.finding.discovery import load_backend, load_point
 from ...backend.finding.installed import find_points
 from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
-from ...graph.ir.types import INT64
+from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
+from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp.shapes import stack
 from .conventions import conventions_read
@@ -282,11 +283,18 @@ def record_call(
         changed = trace.overriding.call(trace, dialect, function, args, kwargs)
         if changed is not None:
             return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
+    if dialect == "numpy" and trace.types_of in UNDECIDED and trace.types is not None:
+        given = list(_symbols_in((args, kwargs)))
+        if not given or any(x.is_number or x.node.type.kind != "scalar" for x in given):
+            meet_numpy(trace)
+        elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
+            args, kwargs = _with_numbers((args, kwargs))
+            return function(*args, **kwargs)
     known = find_dialect(dialect)
     if known is not None and known.habits.lists_are_tensors:
         handler = functools.partial(_with_lists_as_tensors, handler)
     before = trace.dialect, trace.readings, trace.types_of
-    trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), "code"
+    trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), CODE
     try:
         if trace.types is None:
             result = handler(*args, **kwargs)
@@ -303,6 +311,28 @@ def record_call(
         raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
     finally:
         trace.dialect, trace.readings, trace.types_of = before
+
+
+def _symbols_in(tree: Any) -> Iterator[Value]:
+    """Yield the symbols in nested arguments."""
+    if isinstance(tree, Value):
+        yield tree
+    elif isinstance(tree, list | tuple | dict):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _symbols_in(item)
+
+
+def _with_numbers(tree: Any) -> Any:
+    """Return nested arguments with Python's number for each symbol of one.
+
+    Raises:
+        NeedsConcrete: it is not known.
+    """
+    if isinstance(tree, Value):
+        return operator.index(tree) if tree.node.type == INT_SCALAR else float(tree)
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_with_numbers, tree))
+    return {k: _with_numbers(v) for k, v in tree.items()} if type(tree) is dict else tree
 
 
 def _with_lists_as_tensors(handler: Handler, /, *args: Any, **kwargs: Any) -> Any:

@@ -19,10 +19,11 @@ from ...graph.ir.graph import Graph, Location, Node, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
 from ...trace.derived.calls import drop_calls
+from ...trace.owners import CODE, LEANING, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ..code.callables import plain_function
 from ..code.libraries import is_library_file
-from ..code.readings import CODE, readings_of, whose_types
+from ..code.readings import readings_of, whose_types
 from ..code.table import describe_routes, find_dialect, intercepting, load_dialects, require_dialect
 from ..code.witness import Witness
 from ..dialects import numpy as _numpy_dialect
@@ -297,7 +298,7 @@ def run_or_import(
         require_dialect(library)
     before = trace.dialect, trace.readings, trace.types_of
     trace.readings = (library,) if library else readings_of(plain) if plain else ()
-    trace.types_of = CODE if library else whose_types(plain, trace.readings)
+    trace.types_of = CODE if library else whose_types(plain, trace.readings, trace.facts)
     trace.dialect = next(iter(trace.readings), "")
     if trace.dialect:
         trace.routes.setdefault(trace.dialect, "")
@@ -311,6 +312,7 @@ def run_or_import(
     except NeedsConcrete:
         raise
     except Exception as error:
+        lend(trace)  # as the tensors' code it may do
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
         if dialect is None or dialect.import_function is None:
             trace.dialect = library_of_failure(error, trace.dialect)
@@ -333,5 +335,6 @@ def run_or_import(
         trace.routes = {**routes, trace.dialect: dialect.import_route}
         return result
     finally:
+        trace.is_leaning |= trace.latest_types == LEANING
         trace.latest, trace.latest_types = trace.readings, trace.types_of
         trace.dialect, trace.readings, trace.types_of = before

@@ -31,10 +31,13 @@ from ...graph.ir.types import (
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
 from ...trace.axes import known_shape
+from ...trace.owners import (
+    OF_CODE,
+    OF_TENSORS,
+)
 from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.modes import ModeOf, modes
-from ..code.readings import CODE, TENSORS
 from ..code.table import find_dialect
 from ..meanings.arrays import Values
 from ..meanings.casts import cast
@@ -49,9 +52,10 @@ from ..symbols.dtypes import (
     source_dtype,
     steps_between,
 )
-from ..symbols.items import Number, is_number
+from ..symbols.items import Number
 from ..symbols.symbols import SymbolicDevice, SymbolicDType
 from .answers import Reach, answer_to, in_terms_of
+from .calls import meet_call
 from .composed import is_composed, is_one_step
 from .oracle import (
     ARRAYS,
@@ -123,8 +127,7 @@ class LibraryTypes:
         """
         if self._is_inside:
             return record(*args, **kwargs)
-        if self.trace.types_of == TENSORS and self._depends_on_library((args, kwargs)):
-            raise NeedsConcrete(LIBRARY)
+        meet_call(self.trace, (args, kwargs))
         oracle = self._oracle()
         if oracle is None:
             return record(*args, **kwargs)
@@ -143,7 +146,7 @@ class LibraryTypes:
         is_plain = are_plain(args, kwargs)
         if not is_plain and calls_back(args, kwargs):
             return record(*args, **kwargs)
-        if function is operator.floordiv and self.trace.types_of == CODE:  # of integers by zero
+        if function is operator.floordiv and self.trace.types_of in OF_CODE:  # of integers by zero
             dialect = find_dialect(self.trace.dialect)
             record = record if dialect is None else dialect.methods.get("__floordiv__", record)
         name = getattr(function, "__name__", "") or ""
@@ -309,7 +312,8 @@ class LibraryTypes:
         if oracle is None or not oracle.ranks_count:
             return False
         # A symbol that is no tensor says nothing before it is known who asks.
-        leaves = (x for x in leaves_of(given) if not isinstance(x, SymbolicDType | SymbolicDevice))
+        numbers = SymbolicDType | SymbolicDevice | np.generic
+        leaves = (x for x in leaves_of(given) if not isinstance(x, numbers))
         marks = [self.mark(x) for x in leaves if getattr(x, "dtype", None) is not None]
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
 
@@ -329,7 +333,7 @@ class LibraryTypes:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""
         kept = {own_dtype(x) for x in leaves_of(given)}
         others = [x for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) not in kept]
-        if others and self.trace.types_of == CODE:
+        if others and self.trace.types_of in OF_CODE:
             self.unconfirmed[shown] = None
 
     # --- what operands become ---------------------------------------------------------------------
@@ -403,26 +407,15 @@ class LibraryTypes:
         """Return the library whose call is recorded: that of the code, or of the call's tensors; ""
         where nothing depends on it.
         """
-        if self.trace.types_of == CODE:
+        if self.trace.types_of in OF_CODE:
             return self.trace.dialect
-        name = self.trace.facts.get(LIBRARY, "") if self.trace.types_of == TENSORS else ""
+        name = self.trace.facts.get(LIBRARY, "") if self.trace.types_of in OF_TENSORS else ""
         dialect = find_dialect(name) if name else None
         return name if dialect is not None and dialect.types and dialect.types.promotes else ""
 
-    def _depends_on_library(self, given: Any) -> bool:
-        """Return whether code that mentions no library computes what depends on one."""
-        if self.trace.types_of != TENSORS or LIBRARY in self.trace.facts:
-            return False
-        if self.trace.is_in("bfloat16"):
-            return True
-        symbols = [x for x in leaves_of(given) if isinstance(x, Value)]
-        others = [x for x in leaves_of(given) if not isinstance(x, Value)]
-        is_open = any(own_dtype(x) != T for x in symbols if is_tensor(x) and not is_number(x))
-        return is_open or any(hasattr(x, "dtype") for x in others)
-
     def _oracle(self) -> TypeOracle | None:
         # Asked several times at each call that is recorded.
-        name = self.trace.dialect if self.trace.types_of == CODE else self.library()
+        name = self.trace.dialect if self.trace.types_of in OF_CODE else self.library()
         oracle = self._oracles.get(name)
         if oracle is None:
             dialect = find_dialect(name) if name else None

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ...graph import ops
 from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
@@ -51,6 +53,27 @@ class Comparing(Value):
         return Value.__ne__(self, other)
 
 
+def is_number_of_numpys(x: Any) -> bool:
+    """Return whether an operand is a number of NumPy's, which is compared as an array."""
+    return isinstance(x, np.generic) or (type(x) is np.ndarray and x.ndim == 0)
+
+
+# What stands for the operators in which a number of NumPy's is at the left: by its method there.
+REFLECTED = {
+    np.add: "__radd__",
+    np.subtract: "__rsub__",
+    np.multiply: "__rmul__",
+    np.true_divide: "__rtruediv__",
+    np.floor_divide: "__rfloordiv__",
+    np.remainder: "__rmod__",
+    np.power: "__rpow__",
+    np.less: "__gt__",
+    np.less_equal: "__ge__",
+    np.greater: "__lt__",
+    np.greater_equal: "__le__",
+    np.equal: "__eq__",
+    np.not_equal: "__ne__",
+}
 # Attributes that TensorFlow's functions look for in whatever they are given.
 PROBED = ("graph", "is_tensor_like")
 
@@ -159,6 +182,9 @@ class V(Comparing):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         function = ufunc if method == "__call__" else getattr(ufunc, method)
+        first = args[0]
+        if function in REFLECTED and not kwargs and is_number_of_numpys(first):
+            return getattr(self, REFLECTED[function])(first[()])  # it leaves an operator to no one
         if method != "__call__":
             raise self.trace.error(
                 f"calls NumPy's {ufunc.__name__}.{method}, which is not captured"

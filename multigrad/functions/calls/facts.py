@@ -22,6 +22,7 @@ from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.passes.facts import GIVEN, LIBRARY, needed_shapes
 from ...trace.answers import place_of
 from ...trace.axes import known_shape
+from ...trace.owners import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.scope.reads import is_read, look_up
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, owner_of
@@ -212,8 +213,9 @@ def library_of(trace: Trace) -> str:
     Raises:
         NeedsConcrete: that of the call's tensors has to be known.
     """
-    if trace.types_of != "tensors":
-        return trace.dialect if trace.types_of == "code" else ""
+    rely_on_library(trace)
+    if trace.types_of not in OF_TENSORS:
+        return trace.dialect if trace.types_of in OF_CODE else ""
     if LIBRARY not in trace.facts:
         raise NeedsConcrete(LIBRARY)
     return trace.facts[LIBRARY]

@@ -15,6 +15,7 @@ from ...capture.code.callables import plain_function
 from ...capture.code.readings import names_library
 from ...graph import ops
 from ...graph.ir.types import T
+from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...lowering.function_graph import FunctionGraph
 from . import samples
 from .attempt import Attempt, prove
@@ -54,7 +55,7 @@ def prove_function(
     graphs, functions = given.graphs, _functions(given.recipe)
     if not functions:
         return ""  # made of graphs, as what comes from a document
-    dialect = given.recipe.dialect()
+    dialect = _dialect(given)
     home = next(homes(dialect), None)
     code = getattr(functions[0], "__code__", None)
     name = home.name if home is not None and dialect else ""
@@ -88,6 +89,13 @@ def prove_function(
         is_again="" in given.variant.proofs.values(),
     )
     return prove(attempt, is_call=is_call)
+
+
+def _dialect(given: FunctionUnderProof) -> str:
+    """Return the library on whose tensors the code runs as it was captured."""
+    facts = given.variant.facts
+    is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
+    return facts[LIBRARY] if is_lent else given.recipe.dialect()
 
 
 def _runs(

@@ -10,7 +10,7 @@ from ...backend.tensors.values import concrete_key, concrete_number
 from ...errors import FormatError, TraceError
 from ...graph.ir.array_values import ArrayValue
 from ...graph.ir.types import FLOATS, T
-from ...graph.passes.facts import GIVEN, LIBRARY
+from ...graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
 from ...graph.passes.fields import encode_array, encode_value
 from ...graph.passes.outputs import drop_marks, mark_everywhere
 from ...graph.passes.serialize import encode_graph
@@ -118,6 +118,8 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
         fact: value if (own := _general(fact)) is None else own
         for fact, value in variant.facts.items()
     }
+    if ON_NUMBERS in facts:  # a document is read beside any library: floats keep their dtype
+        facts[LIBRARY] = ""
     while facts != variant.facts:
         try:
             return function._variant(variant.layout, facts)

@@ -37,6 +37,7 @@ from ...trace.answers import GRADIENT
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
+from ...trace.owners import lend
 from ...trace.scope.reads import reading
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
@@ -210,6 +211,7 @@ class _Recording:
         if trace.is_once or not recorded.second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
+        lend(trace)
         self.tell_types()
         first_order = recorded.first_order
         graphs = FunctionGraph(

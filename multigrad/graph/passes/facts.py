@@ -14,9 +14,11 @@ from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 
 Shape = tuple[int, ...]
 # Facts that tell no calls apart: that code is shown the device of its input, equal tensors as
-# others, what it makes from numbers alone as symbols.
+# others, what it makes from numbers alone as symbols, that it calls NumPy's functions on numbers
+# alone, that it does so on tensors too.
 IDENTITY, BUFFERS = "identity", "buffers"
-GIVEN = ("device", IDENTITY, BUFFERS)
+ON_NUMBERS, ON_TENSORS = "on numbers", "on tensors"
+GIVEN = ("device", IDENTITY, BUFFERS, ON_NUMBERS, ON_TENSORS)
 LIBRARY = "library"  # of a call's tensors, where the code mentions none
 
 
