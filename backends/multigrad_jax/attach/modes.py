@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from multigrad.backend.tensors.alone import run_on_tensors_alone
+
 from .vjp import vjp
 
 Tensor: TypeAlias = Any
@@ -50,15 +52,6 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callabl
     """As `vjp` does, under `jax.checkpoint`."""
 
     def recomputed(own: Sequence[Tensor]) -> list[Any]:
-        others: dict[int, Any] = {}
-
-        def arrays_only(*given: Tensor) -> list[Any]:
-            outputs = run(given)
-            others.update((i, y) for i, y in enumerate(outputs) if not isinstance(y, jax.Array))
-            return [y for y in outputs if isinstance(y, jax.Array)]
-
-        arrays = jax.checkpoint(arrays_only)(*own)
-        rest = iter(arrays)
-        return [others[i] if i in others else next(rest) for i in range(len(arrays) + len(others))]
+        return run_on_tensors_alone(jax.checkpoint, run, own, lambda y: isinstance(y, jax.Array))
 
     return vjp(recomputed, inputs)

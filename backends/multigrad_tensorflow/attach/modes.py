@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from multigrad.backend.tensors.alone import run_on_tensors_alone
+
 from .vjp import vjp
 
 Tensor: TypeAlias = Any
@@ -41,15 +43,6 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callabl
     """As `vjp` does, under `tf.recompute_grad`, of which tensors alone come."""
 
     def recomputed(own: Sequence[Tensor]) -> list[Any]:
-        others: dict[int, Any] = {}
-
-        def tensors_only(*given: Tensor) -> list[Tensor]:
-            outputs = run(given)
-            others.update((i, y) for i, y in enumerate(outputs) if not tf.is_tensor(y))
-            return [y for y in outputs if tf.is_tensor(y)]
-
-        found = tf.recompute_grad(tensors_only)(*own)
-        rest = iter(found)
-        return [others[i] if i in others else next(rest) for i in range(len(found) + len(others))]
+        return run_on_tensors_alone(tf.recompute_grad, run, own, tf.is_tensor)
 
     return vjp(recomputed, inputs)

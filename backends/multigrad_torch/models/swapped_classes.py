@@ -295,7 +295,8 @@ def __deepcopy__(self: Any, memo: Any) -> Any:
         own = copy_parametrized
     if own is not None:
         return _as_well(self, own(self, memo))
-    return _as_well(self, copy._reconstruct(self, memo, *self.__reduce_ex__(4)))  # type: ignore[attr-defined]
+    made = copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
+    return _as_well(self, made)
 
 
 def __copy__(self: Any) -> Any:
@@ -303,7 +304,8 @@ def __copy__(self: Any) -> Any:
     own = getattr(original, "__copy__", None)
     if own is not None:
         return _as_well(self, own(self))
-    return _as_well(self, copy._reconstruct(self, None, *self.__reduce_ex__(4)))  # type: ignore[attr-defined]
+    made = copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
+    return _as_well(self, made)
 
 
 def _as_well(module: nn.Module, copied: nn.Module) -> nn.Module:
