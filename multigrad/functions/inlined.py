@@ -50,6 +50,7 @@ class Inlined(Entries):
     def _assume(self, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
         """Let the capture around it assume what this function asserts of its arguments."""
         inputs = variant.graphs.forward.inputs
+        # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
         if variant.assumed and is_caught(sys._getframe(1)):
             raise trace.error(f"catches what {self.name!r} raises, which depends on values")
         for each in variant.assumed:

@@ -120,6 +120,7 @@ def is_dense(value: Any) -> bool:
 
 def assume(value: Any) -> None:
     """Assume that a tensor of one element is true, as a function says that asserts it."""
+    # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
     if is_caught(sys._getframe(1)):
         raise value.trace.error("catches what is raised where a tensor is not true")
     note_assertion(value, True, AssertionError)

@@ -295,6 +295,7 @@ class _Recording:
         except MultigradError:
             raise
         except Exception as error:
+            # For test_an_error_of_the_users_function_arrives_once_and_unchanged.
             if not self.is_imported and is_users_own(self.trace, error):
                 raise
             raise explain(self.trace, self.layout, error) from error

@@ -160,6 +160,42 @@ def test_an_exception_of_a_class_inside_may_be_caught_around_it() -> None:
     )  # as it is, on arrays
 
 
+def raises_beyond_all_samples(ctx: Any, x: Any) -> Any:
+    if not (x < 1e30).all():
+        raise ValueError("too large")
+    return x * 3
+
+
+def catches_a_call_that_asserts(ctx: Any, x: Any) -> Any:
+    import torch
+
+    try:
+        torch._assert((x < 1e30).all(), "too large")
+    except AssertionError:
+        return x * 0
+    return x * 3
+
+
+def test_what_is_caught_beyond_all_samples_is_no_assertion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No proof on samples finds these: they end before."""
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    inner, _ = make(raises_beyond_all_samples)
+    inner(X)  # captured by itself before
+
+    def around(x: Any) -> Any:
+        try:
+            return inner(x)
+        except ValueError:
+            return x * 0
+
+    with pytest.raises(xg.TraceError, match=r"catches what '\w+' raises"):
+        xg.function(around, native=False)(X)
+    with pytest.raises(xg.TraceError, match="catches what is raised"):
+        make(catches_a_call_that_asserts)[0](X)
+
+
 def test_what_a_backward_asserts_is_no_matter_of_forward(backend: Any) -> None:
     def backward(ctx: Any, grad: Any) -> Any:
         (x,) = ctx.saved_tensors
