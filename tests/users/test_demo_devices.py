@@ -31,7 +31,7 @@ def read_document(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_devices_train_to_the_weights_of_one(framework: str, tmp_path: Path) -> None:
     rules = ",".join(RULES)
-    result = run_devices(framework, "--rules", rules, "--epochs", 3, "--out", tmp_path)
+    result = run_devices(framework, "--rules", rules, "--epochs", 2, "--out", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     document = read_document(tmp_path)
     pairs = document["pairs"]
