@@ -18,10 +18,12 @@ from ...graph.ir.graph import Graph, Node, Region
 from ...graph.ir.types import FLOATS, T
 from ...graph.ops.arrays.loops import turn_by
 from ...graph.ops.elementwise import special
+from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
 
 Array = Any
 SERIES = 64.0  # eps: how far libraries' series for the special functions lie apart in float32
+COMPARISONS = (ops.EQ, ops.NE, ops.LT, ops.LE, ops.GT, ops.GE)
 Change = Callable[[Node, Any], Any]
 
 
@@ -148,7 +150,7 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
     attrs = dict(node.attrs)
     if attrs.get("dtype") in (T, *FLOATS):
         attrs["dtype"] = np.dtype("float64")
-    values = [np.float64(value) if isinstance(value, float) else value for value in operands]
+    values = [_beside_tensors(v, node, dtype) if isinstance(v, float) else v for v in operands]
     if node.op is ops.WHILE_LOOP and change is not None:
         turned = turn_by(lambda region: _compute(region, dtype, change), values, **_regions(attrs))
         return turned[attrs["position"]]
@@ -158,6 +160,20 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
     else:
         value = node.op.numpy(*values, **attrs)
     return value if change is None else change(node, value)
+
+
+def _beside_tensors(number: float, node: Node, dtype: Any) -> Any:
+    """Return a number as the node's tensors meet it, which decides what is compared: x >= 0.7 is
+    true of float32's 0.7, and 0.7 of float64 lies below that.
+    """
+    dtypes = {o.type.dtype for o in node.operands if o.type.kind == "tensor"} & {T, *FLOATS}
+    if len(dtypes) != 1:
+        return np.float64(number)
+    (own,) = dtypes
+    narrow = as_numpy_dtype(dtype if own == T else own)
+    if narrow.itemsize < 4 and node.op not in COMPARISONS:  # torch computes these in float32
+        narrow = np.dtype(np.float32)
+    return np.float64(narrow.type(number))
 
 
 def _regions(attrs: Mapping[str, Any]) -> dict[str, Region]:

@@ -317,3 +317,21 @@ def test_the_share_of_a_mask_in_a_rule_which_is_float32s_in_torch() -> None:
     x = torch.tensor([-1.0, 1.0, 2.0], dtype=torch.float64)
     found = rule(None, torch.ones_like(x), x)
     torch.testing.assert_close(found, torch.full_like(x, 2 / 3), rtol=1e-7, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x >= 0.7,
+        lambda x: x == 0.1,
+        lambda x: (x - 0.7) > 0,
+        lambda x: xg.xp.sign(x - 0.1),
+        lambda x: (x < 0.7, (x != 0.1) * x),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_number_that_is_as_coarse_as_the_tensor_beside_it(
+    function: Any, dtype: str, backend: Any
+) -> None:
+    x = backend.array(np.array([0.1, 0.7, 1.0], dtype))
+    xg.function(function, native=False)(x)
