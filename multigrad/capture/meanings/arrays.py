@@ -151,8 +151,15 @@ def renamed(x: Tensor) -> Tensor:
 
 
 def ravel(x: Tensor, order: str = "C") -> Tensor:
-    """NumPy's flatten, too."""
     return np_reshape(x, -1, order)
+
+
+def flatten(x: Tensor, order: str = "C") -> Tensor:
+    """A copy in NumPy, and in torch the same memory."""
+    flat = copy_of(ravel(x, order))
+    if x.trace.dialect != "numpy":
+        mark_view(flat, x, False)
+    return flat
 
 
 def transpose(x: Tensor, *axes: Any) -> Tensor:
@@ -232,8 +239,8 @@ METHODS: dict[str, Handler] = {
             extremes: "topk",
             xp: "outer",
             __name__: """
-                cummax; cummin; cumprod; cumsum; expand: expand broadcast_to; flip; log_softmax;
-                median; narrow; permute; quantile; ravel: ravel flatten; repeat; reshape; softmax;
+                cummax; cummin; cumprod; cumsum; expand: expand broadcast_to; flatten; flip;
+                log_softmax; median; narrow; permute; quantile; ravel; repeat; reshape; softmax;
                 sort; squeeze; tile; transpose; view; view_as: view_as reshape_as
             """,
         }

@@ -48,6 +48,7 @@ NUMPY: dict[str, Any] = {
     "positive": lambda a: np.positive(a),
     "clip to nothing": lambda a: np.clip(a, None, None),
     "ravel": lambda a: np.ravel(a),
+    "flattened by NumPy": lambda a: np.asarray(a).flatten(),
     "flip": lambda a: np.flip(a, 0),
     "backwards": lambda a: a[::-1],
     "moveaxis": lambda a: np.moveaxis(a, 0, 1),
@@ -112,8 +113,8 @@ CAPTURED = {
     "clip to nothing", "take", "nan_to_num", "clone", "contiguous", "to", "to with a copy",
     "to with a copy by position", "float", "double", "type_as", "select", "select at the end",
     "narrow", "view_as", "backwards", "transposed", "transposed twice", "a row of a transposed",
-    "a new axis", "axes swapped", "squeezed", "moveaxis", "expand_dims", "view", "unsqueeze",
-    "permute",
+    "a new axis", "axes swapped", "flattened by NumPy", "squeezed", "moveaxis", "expand_dims",
+    "view", "unsqueeze", "permute",
 }  # fmt: skip
 
 
