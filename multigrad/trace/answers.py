@@ -19,7 +19,6 @@ from ..graph.passes.facts import needed_shapes, shape_fact
 from .assertions import Assumption, find_assertion, is_caught
 from .coercion import NeedsConcrete
 
-GRADIENT = "gradient:"  # how the fact begins that tells whether an argument asks for one
 STANDARD = sysconfig.get_path("stdlib")
 # What stands in for builtins asks on behalf of the user's code.
 PASSING = (
@@ -84,12 +83,10 @@ def gradient_of(value: Any) -> bool:
 
 def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
     """Return of a function's float tensors which ask for a gradient, a fact of its capture."""
-    facts = [f"{GRADIENT}{name}" for name in names]
+    facts = [f"gradient:{name}" for name in names]
     missing = [fact for fact in facts if fact not in trace.facts]
-    if missing and trace.find is None:
+    if missing and not trace.tell(missing):  # what was recorded so far is the same either way
         raise NeedsConcrete(*missing)
-    if missing:  # on the way: what was recorded so far is the same either way
-        trace.facts.update(trace.find(missing))
     return tuple(trace.facts[fact] for fact in facts)
 
 

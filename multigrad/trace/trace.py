@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -139,7 +139,9 @@ class Trace:
         self.is_leaning = False  # a function before it was of nobody known, which decides on dtypes
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
         self.in_backward = False
-        self.find: Any = None  # tells facts on which nothing depends that was recorded before
+        self.find: Any = None  # tells facts of the call
+        self.told: dict[str, Any] = {}  # those that it has told
+        self.is_fresh = False  # nothing but the inputs was made
         self.looks_into = True  # whether objects that it calls are looked at anew at each call
         self.is_dense = True  # what a tensor says that is asked how it lies in memory
         self.asks_for_memory = False  # it was asked
@@ -172,8 +174,19 @@ class Trace:
             self.named_dtypes.update(dtypes)
         return fixed in dtypes
 
+    def tell(self, facts: Iterable[str]) -> bool:
+        """Have facts told by the call, on which nothing depends that was recorded before; else the
+        capture is repeated with them.
+        """
+        if self.find is None:
+            return False
+        self.told.update(found := self.find(tuple(facts)))
+        self.facts.update(found)
+        return True
+
     def value(self, node: Node) -> Value:
         """Wrap a node as a symbolic value of this trace."""
+        self.is_fresh = False
         value = self.value_class(self, node)
         if self.witness is not None:
             self.witness.made.append(weakref.ref(value))

@@ -140,7 +140,10 @@ class V(Comparing):
         known = known_shape(self)
         if known is not None:
             return len(known)
-        raise NeedsConcrete(*((fact,) if fact is not None else needed_shapes(node)))
+        missing = (fact,) if fact is not None else needed_shapes(node)
+        if self.trace.is_fresh and self.trace.tell(missing):
+            return self.ndim
+        raise NeedsConcrete(*missing)
 
     def __pos__(self) -> Any:
         return copy_of(self) if habits_of(self.trace).plus_copies else self

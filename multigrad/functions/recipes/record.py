@@ -33,7 +33,6 @@ from ...graph.passes.outputs import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, name_cotangents
-from ...trace.answers import GRADIENT
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
@@ -160,6 +159,7 @@ class _Recording:
     def run(self) -> Variant:
         trace, layout = self.trace, self.layout
         leaves = [self.symbol(leaf) for leaf in layout.leaves]
+        trace.is_fresh = True
         given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         recorded = self.attempt(lambda: self.recipe.record(trace, *layout.rebuild(leaves)))
         returned = recorded.outputs
@@ -229,8 +229,7 @@ class _Recording:
         if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
-        asked = {fact: told for fact, told in trace.facts.items() if fact.startswith(GRADIENT)}
-        facts = {**self.facts, **asked}
+        facts = {**self.facts, **trace.told}
         return Variant(
             graphs,
             layout,
