@@ -229,7 +229,7 @@ class _Recording:
         if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
-        facts = {**self.facts, **trace.told}
+        facts = dict(sorted({**self.facts, **trace.told}.items()))  # as they are gathered
         return Variant(
             graphs,
             layout,
