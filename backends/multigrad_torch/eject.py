@@ -17,7 +17,7 @@ from multigrad.backend import Ejection, Made
 from multigrad.graph import random as core
 
 from .attach import attach, render
-from .kernels import activations, arrays, random
+from .kernels import arrays, elementwise, random
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -125,7 +125,7 @@ EJECTION = Ejection(
     },
     namespace={"allow_in_graph": torch._dynamo.allow_in_graph, "read_key": read_key},
     forms={
-        activations.heaviside: heaviside,
+        elementwise.heaviside: heaviside,
         arrays.array: array,
         attach.BATCHED: Made(torch._C._parse_dispatch_key, ("VmapMode",)),
         random.draw_key: draw_key,

@@ -13,9 +13,9 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Self, TypeAlias
 
 from ..backend.finding.discovery import FUNCTION_READERS, in_use
 from ..capture.code.table import load_dialects
@@ -28,7 +28,6 @@ from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
 from .calls.bound import BoundFunction
 from .calls.native import is_imported
-from .calls.placeholders import find_call
 from .calls.recipe import Recipe, Variant
 from .documents.format import unseal
 from .inlined import Inlined
@@ -37,6 +36,9 @@ from .recipes.functions_to_data import encode_function
 from .recipes.saved import SavedRecipe
 
 Tensor = Any
+# How a library that builds models takes a call: by the type of what stands for a tensor to come.
+CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+_on_placeholders: dict[type, CallOnPlaceholders] = {}
 # For compilers whose traces hold nothing but constants.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
@@ -328,6 +330,19 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
 def _word_of(parameter: inspect.Parameter) -> str:
     """Return an argument without its type, as a call writes it."""
     return str(parameter.replace(annotation=inspect.Parameter.empty))
+
+
+def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
+    """Let `call(function, args, kwargs)` act where an argument of a Function is of this type."""
+    _on_placeholders[type_] = call
+
+
+def find_call(leaves: Sequence[Any]) -> CallOnPlaceholders | None:
+    """Return what acts for these arguments; None: the Function itself."""
+    for type_, call in _on_placeholders.items():
+        if any(isinstance(leaf, type_) for leaf in leaves):
+            return call
+    return None
 
 
 def _rebuild(data: dict[str, Any], key: Any, defaults: tuple[Any, ...] = ()) -> Function:

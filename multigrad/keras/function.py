@@ -15,8 +15,7 @@ from typing import Any
 import keras
 
 from ..errors import FormatError, MultigradError, RuleError
-from ..functions.calls.placeholders import take_placeholders
-from ..functions.function import Function
+from ..functions.function import Function, take_placeholders
 from ..lowering.forwards import Forward
 from ..rules.model.forwards_of_code import ForwardOfCode
 from ..rules.saving.files import from_dict

@@ -167,7 +167,7 @@ def test_each_room_inside_is_known() -> None:
 
 
 def test_no_folder_has_more_files_than_one_sees() -> None:
-    tops = ("multigrad", "backends", "tests", "tools")
+    tops = ("multigrad", "backends", "tests", "tools", "examples")
     counts = Counter(path.parent for top in tops for path in (ROOT / top).rglob("*.py"))
     assert not {str(folder): n for folder, n in counts.items() if n > MOST_FILES}
 

@@ -376,7 +376,7 @@ def test_a_branch_on_a_tensor_names_the_line() -> None:
 
 
 def test_the_example_trains_what_has_no_gradient_of_its_own(tmp_path: Path) -> None:
-    output = run_example("19_paddle.py", tmp_path)
+    output = run_example("added/train_in_paddle.py", tmp_path)
     without, with_rule = (read_numbers(line)[0] for line in output.splitlines()[-2:])
     assert with_rule > 0.8 > without + 0.1
 

@@ -214,7 +214,7 @@ def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(
     keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_keras_backend(keras_backend, monkeypatch)
-    output = run_example("14_switch_backends.py", tmp_path)
+    output = run_example("keras_layers/switch_backends.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if "largest difference" in line]
     installed = [name for name in ("torch", "jax", "tensorflow") if find_spec(name)]
     assert len(rows) == 2 + len(installed)
@@ -231,7 +231,7 @@ def test_keras_example_anneals_the_width_in_every_batch(
     keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_keras_backend(keras_backend, monkeypatch)
-    output = run_example("15_anneal_a_surrogate.py", tmp_path)
+    output = run_example("keras_layers/anneal_a_surrogate.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if line.startswith("epoch")]
     steps = [23 * epoch - 1 for epoch in range(1, 13)]  # 1437 images in batches of 64
     for (width, _), step in zip(rows, steps, strict=True):
@@ -244,7 +244,7 @@ def test_keras_example_anneals_the_width_in_every_batch(
 def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: Path) -> None:
     installed = installed_keras_backends()
     saves, loads = installed[0], installed[-1]
-    output = run_example("16_keras_save_and_load.py", tmp_path, saves, loads)
+    output = run_example("keras_layers/save_and_load.py", tmp_path, saves, loads)
     (saved,) = read_numbers(find_line(output, f"saved on {saves}"))
     (loaded,) = read_numbers(find_line(output, f"loaded on {loads}"))
     (trained,) = read_numbers(find_line(output, f"trained on {loads}"))
@@ -256,7 +256,7 @@ def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: 
 
 @pytest.mark.needs("torch", "sklearn", "matplotlib")
 def test_heat_maps_lie_on_the_digits_and_leave_the_network_as_it_was(tmp_path: Path) -> None:
-    output = run_example("17_heat_maps.py", tmp_path, "--quick")
+    output = run_example("14_heat_maps.py", tmp_path, "--quick")
     on_ink = {
         name: read_numbers(find_line(output, name))[0]
         for name in ("the gradient", "guided backprop", "epsilon plus", "epsilon gamma box")

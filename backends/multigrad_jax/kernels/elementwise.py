@@ -182,6 +182,31 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
     return jnp.where(inside, values, outside.astype(x.dtype))
 
 
+# --- activations ---------------------------------------------------------------------------------
+WIDE_FLOATS = (jnp.dtype("float32"), jnp.dtype("float64"))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    if is_staged_out(x) and x.aval.dtype in WIDE_FLOATS:
+        return jax.lax.logistic(x)  # as jax.nn has it
+    # XLA's 1 / (1 + exp(-x)) overflows in float16, and is 0, from -11 down.
+    if x.dtype == jnp.float16:
+        return jax.nn.sigmoid(x.astype(jnp.float32)).astype(x.dtype)
+    return jax.nn.sigmoid(x)
+
+
+def heaviside(x: Tensor) -> Tensor:
+    return (x > 0).astype(x.dtype)
+
+
+def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
+    return jax.nn.leaky_relu(x, slope)
+
+
+def gelu(x: Tensor, *, approximate: bool) -> Tensor:
+    return jax.nn.gelu(accumulated(x), approximate=approximate).astype(x.dtype)
+
+
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
     ops.FULL_LIKE: jnp.full_like,
@@ -238,6 +263,12 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ISFINITE: jnp.isfinite,
     ops.WHERE: jnp.where,
     ops.STOP_GRADIENT: jax.lax.stop_gradient,
+    ops.LOG_SIGMOID: widened(jax.nn.log_sigmoid),
+    ops.RELU6: jax.nn.relu6,  # its own gradient is 0 at its bounds; that of a clip is 1
+    ops.ELU: jax.nn.elu,
+    ops.RELU: jax.nn.relu,
+    ops.SILU: jax.nn.silu,
+    ops.SOFTPLUS: jax.nn.softplus,
 }
 NAMES = """
     add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide;
@@ -264,5 +295,9 @@ NAMES = """
     bitwise_invert: bitwise_not bitwise_invert invert lax.bitwise_not;
     bitwise_left_shift: left_shift bitwise_left_shift lax.shift_left;
     bitwise_right_shift: right_shift bitwise_right_shift lax.shift_right_arithmetic;
-    stop_gradient: lax.stop_gradient
+    stop_gradient: lax.stop_gradient;
+    sigmoid: nn.sigmoid special.expit; log_sigmoid: nn.log_sigmoid; logit: special.logit;
+    silu: nn.silu nn.swish; softplus: nn.softplus; mish: nn.mish; relu: nn.relu; relu6: nn.relu6;
+    selu: nn.selu; sparse_plus: nn.sparse_plus; sparse_sigmoid: nn.sparse_sigmoid;
+    soft_sign: nn.soft_sign; hard_sigmoid: nn.hard_sigmoid; hard_silu: nn.hard_silu nn.hard_swish
 """

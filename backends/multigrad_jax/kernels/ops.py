@@ -17,19 +17,18 @@ from multigrad.graph.ir.op import Op
 
 from ..distributed import collectives
 from ..distributed.manual_axes import vary_alike
-from . import activations, arrays, elementwise, shapes
+from . import arrays, elementwise, shapes
 
 Tensor: TypeAlias = Any
 Function = Callable[..., Any]
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
-    **activations.OPS,
     **arrays.OPS,
     **collectives.OPS,
 }
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
-NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {shapes.NAMES}"
+NAMES = f"{elementwise.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}
 

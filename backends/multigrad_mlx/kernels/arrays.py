@@ -12,8 +12,7 @@ from multigrad.backend import Op, as_numpy_dtype, dtype_name, ops, rows_of
 
 from ..attach import bridge
 from . import convolutions, indices, linalg, ordering, random, shapes
-from .activations import sigmoid
-from .elementwise import accumulated, exp
+from .elementwise import accumulated, exp, sigmoid
 from .shapes import axes_of, sum_to
 
 Tensor = Any

@@ -8,12 +8,11 @@ from typing import Any
 from multigrad.backend import Op, compositions, ops
 
 from ..attach import bridge
-from . import activations, arrays, elementwise, error_functions
+from . import arrays, elementwise, error_functions
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **error_functions.OPS,
-    **activations.OPS,
     **arrays.OPS,
 }
 OPS = {**compositions(OWN, elementwise.widened), **OWN}

@@ -7,7 +7,7 @@ They are called by Paddle's own parameter names and defaults.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import paddle
@@ -17,7 +17,6 @@ from multigrad.backend import dialects
 
 from ..importers import pylayer
 from .functions import HANDLERS, NAMED, PADDLE, identity
-from .types import TYPES
 
 Handler = Callable[..., Any]
 NAMES = """
@@ -95,6 +94,23 @@ GENERATORS = [Generator()]
 def generators() -> list[Generator]:
     return GENERATORS
 
+
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+    return paddle.full(shape, number, dtype=dtype)
+
+
+def run(calls: Sequence[dialects.StandInCall], mode: Any) -> list[Any]:
+    """Run calls at once, outside of records."""
+    with paddle.no_grad():
+        return dialects.run_each(calls, tiny)
+
+
+def read(x: Any) -> tuple[str, bool] | None:
+    return (x.dtype.name.lower(), False) if isinstance(x, paddle.Tensor) else None
+
+
+# Which dtype Paddle gives a call: the call itself, on tensors of one element.
+TYPES = dialects.TypeOracle(tiny, run, read, paddle.get_default_dtype, ranks_count=True)
 
 SEEDS = "but the draws of a rule follow the key of xg.use(..., key=...)"
 SWITCHES = "which sets Paddle itself, outside of a graph. Call it outside of the rule"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import paddle
+import paddle.nn.functional as F
 
 from multigrad.backend import Op, ops, rows_of
 
@@ -325,6 +326,28 @@ def xlog1py(a: Tensor, b: Tensor) -> Tensor:
 
 
 maximum, minimum = aligned(paddle.maximum), aligned(paddle.minimum)
+
+
+# --- activations ---------------------------------------------------------------------------------
+@widened
+def relu(x: Tensor) -> Tensor:
+    return paddle.maximum(x, paddle.zeros_like(x))  # F.relu (3.3) makes 0 of NaN
+
+
+def heaviside(x: Tensor) -> Tensor:
+    return rounded((x > 0), x.dtype)
+
+
+@widened
+def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
+    return paddle.where(x > 0, x, mul(slope, x))  # which keeps the sign of zero
+
+
+@widened
+def sigmoid(x: Tensor) -> Tensor:
+    return F.sigmoid(x)
+
+
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
     ops.AND: logical(paddle.logical_and),

@@ -8,7 +8,7 @@ from typing import Any
 from multigrad.backend import Op, compositions
 
 from ..distributed import collectives
-from . import activations, arrays, elementwise, special
+from . import arrays, elementwise, special
 from .widening import widened
 
 __all__ = ["OPS", "UNSUPPORTED"]
@@ -16,7 +16,6 @@ __all__ = ["OPS", "UNSUPPORTED"]
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **special.OPS,
-    **activations.OPS,
     **arrays.OPS,
     **collectives.OPS,
 }

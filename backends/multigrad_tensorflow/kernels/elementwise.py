@@ -263,6 +263,27 @@ def as_integers(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor]:
     return tf.cast(a, dtype), tf.cast(b, dtype), tf.constant(8 * dtype.size - 1, dtype)
 
 
+# --- activations ---------------------------------------------------------------------------------
+def heaviside(x: Tensor) -> Tensor:
+    return tf.cast(x > 0, x.dtype)
+
+
+def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
+    # The kernel holds the slope in float32.
+    return tf.where(x > 0, x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
+
+
+def elu(x: Tensor, *, alpha: float) -> Tensor:
+    if alpha == 1.0:
+        return tf.nn.elu(x)
+    # expm1 of what is not chosen must not overflow: its gradient would be 0 * inf.
+    return tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0.0)))
+
+
+def softplus(x: Tensor) -> Tensor:
+    return tf.cast(tf.nn.softplus(accumulated(x)), x.dtype)
+
+
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
     ops.NDTRI: widened(tf.math.ndtri),
@@ -302,6 +323,11 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,
     ops.STOP_GRADIENT: tf.stop_gradient,
+    ops.LOG_SIGMOID: widened(tf.math.log_sigmoid),
+    ops.SILU: tf.nn.silu,
+    ops.SIGMOID: tf.sigmoid,
+    ops.RELU: tf.nn.relu,
+    ops.RELU6: tf.nn.relu6,
 }
 NAMES = """
     add: add raw.Add raw.AddV2; sub: subtract raw.Sub; mul: multiply scalar_mul raw.Mul;
@@ -326,5 +352,8 @@ NAMES = """
     isinf: math.is_inf raw.IsInf; isfinite: math.is_finite raw.IsFinite;
     bitwise_and: bitwise.bitwise_and; bitwise_or: bitwise.bitwise_or;
     bitwise_xor: bitwise.bitwise_xor; bitwise_invert: bitwise.invert;
-    bitwise_left_shift: bitwise.left_shift; bitwise_right_shift: bitwise.right_shift; stop_gradient
+    bitwise_left_shift: bitwise.left_shift; bitwise_right_shift: bitwise.right_shift; stop_gradient;
+    sigmoid: sigmoid raw.Sigmoid; log_sigmoid: math.log_sigmoid; softplus: nn.softplus raw.Softplus;
+    relu: nn.relu raw.Relu; relu6: nn.relu6 raw.Relu6; selu: nn.selu raw.Selu;
+    soft_sign: nn.softsign raw.Softsign
 """

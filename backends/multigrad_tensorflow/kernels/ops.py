@@ -15,19 +15,18 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import changed
 
 from ..distributed import collectives
-from . import activations, arrays, elementwise
+from . import arrays, elementwise
 
 Tensor: TypeAlias = Any
 Function = Callable[..., Any]
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
-    **activations.OPS,
     **arrays.OPS,
     **collectives.OPS,
 }
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
-NAMES = f"{elementwise.NAMES}; {activations.NAMES}"
+NAMES = elementwise.NAMES
 
 UNSUPPORTED: dict[Op, str] = {}
 

@@ -16,7 +16,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import run
 
 from ..distributed import collectives
-from . import activations, arrays, elementwise, shapes
+from . import arrays, elementwise, shapes
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "while_loop"]
@@ -26,12 +26,11 @@ Function = Callable[..., Any]
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
-    **activations.OPS,
     **arrays.OPS,
     **collectives.OPS,
 }
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
-NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
+NAMES = f"{elementwise.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}
 

@@ -1,4 +1,6 @@
-"""Values with their places, as torch returns them: of sorts, of extremes along a dim."""
+"""Values with their places, as torch returns them: of sorts, of extremes along a dim; and whose
+gradient it is where two are equal.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...graph import ops
-from ...graph.ir.types import SCALAR_SHAPE
+from ...graph.ir.types import SCALAR_SHAPE, is_float
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 
@@ -106,3 +108,23 @@ def _cut(x: Value, axis: int, count: int) -> Value:
     if axis < 0:
         return xp.getitem(x, (..., part, *(whole,) * (-axis - 1)))
     return xp.getitem(x, (*(whole,) * axis, part))
+
+
+def is_differentiated(*operands: Any) -> bool:
+    """Return whether a derivative of what is captured may be taken by the meaning of its ops."""
+    symbols = [each for each in operands if isinstance(each, Value)]
+    floats = [each for each in symbols if is_float(each.node.type)]
+    return bool(floats) and symbols[0].trace.kind == "function"
+
+
+def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -> Any:
+    """Return the extreme of two by its op; of equal ones x gets the whole gradient.
+
+    Args:
+        loses: whether x is not the one that is looked for: (x, y) -> bools.
+        missing: the operand which, where it is NaN, makes it y.
+    """
+    if not is_differentiated(x, y):
+        return op(x, y)
+    is_nan = xp.not_equal(missing, missing)
+    return xp.where(xp.logical_or(loses(x, y), is_nan), y, x)

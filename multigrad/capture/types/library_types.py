@@ -55,8 +55,7 @@ from ..symbols.dtypes import (
 from ..symbols.items import Number
 from ..symbols.symbols import SymbolicDevice, SymbolicDType
 from .answers import Reach, answer_to, in_terms_of
-from .calls import meet_call
-from .composed import is_composed, is_one_step
+from .calls import is_composed, is_one_step, meet_call
 from .oracle import (
     ARRAYS,
     COMPUTES_IN,

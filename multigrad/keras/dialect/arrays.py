@@ -1,4 +1,4 @@
-"""Keras's dialect, functions over whole arrays; see `table.py`."""
+"""Keras's dialect, functions over whole arrays, linear algebra among them; see `table.py`."""
 
 # Keras gathers its public names at import, where pyright cannot follow.
 # pyright: reportAttributeAccessIssue=false
@@ -14,6 +14,7 @@ import keras
 from multigrad.capture.code.names import handlers, spelled
 from multigrad.capture.dialects import numpy_parts
 from multigrad.capture.meanings import arrays, extremes, index_tensors, parts, places, reductions
+from multigrad.capture.meanings.matrices import factors, linalg, norms
 from multigrad.capture.values.elementwise import is_whole
 from multigrad.graph.ir.types import INT64, T
 from multigrad.trace.trace import cast
@@ -138,6 +139,30 @@ def vdot(x1: Tensor, x2: Tensor) -> Tensor:
     return xp.vecdot(xp.reshape(x1, -1), xp.reshape(x2, -1))
 
 
+# --- linear algebra -------------------------------------------------------------------------------
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    return linalg.solve(a, b, linalg.has_vectors(a, b))
+
+
+def solve_triangular(a: Tensor, b: Tensor, lower: bool = False) -> Tensor:
+    return linalg.solve_triangular(a, b, lower=lower, vectors=linalg.has_vectors(a, b))
+
+
+def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    return factors.svd(x, full_matrices) if compute_uv else factors.svdvals(x)
+
+
+def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of symmetric matrices; which triangle is read is its backend's."""
+    return factors.eigh(linalg.symmetric(x))
+
+
+def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    if mode not in ("reduced", "complete"):
+        raise TypeError(f"qr with mode={mode!r}")
+    return factors.qr(x, mode == "complete")
+
+
 OPS: dict[str, Handler] = {
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
     "vdot": vdot,
@@ -148,7 +173,8 @@ OPS: dict[str, Handler] = {
             places: "argmax; argmin; count_nonzero",
             __name__: """
                 get_item; layer_normalization; moments; normalize; one_hot; pad;
-                rms_normalization; scatter_update; segment_sum; slice_: slice
+                rms_normalization; scatter_update; segment_sum; slice_: slice; solve;
+                solve_triangular; svd; eigh; qr
             """,
             xp: "logsumexp; median",
         }
@@ -169,6 +195,8 @@ NAMED = KERAS.called(
             np_quantile: quantile; np_reshape: reshape
         """,
         extremes: "topk: top_k",
+        linalg: "cholesky; cholesky_inverse",
+        norms: "norm",
         places: "argsort; take_along_dim: take_along_axis",
         reductions: """
             all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
@@ -177,7 +205,7 @@ NAMED = KERAS.called(
         __name__: "dot; matmul; nancumprod; nancumsum",
         xp: """
             concatenate; einsum(kwargs=); permute_dims: transpose; squeeze; stack; take;
-            tile
+            tile; det; inv; logabsdet: logdet; slogdet
         """,
     }
 )

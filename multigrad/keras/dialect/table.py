@@ -32,7 +32,6 @@ from . import (
     arrays,
     convolutions,
     elementwise,
-    linalg,
     losses,
     parts,
 )
@@ -160,7 +159,6 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     "ops": {
         **elementwise.OPS,
         **arrays.OPS,
-        **linalg.OPS,
         **parts.OPS,
         **convolutions.OPS,
         **losses.OPS,
@@ -310,7 +308,6 @@ DIALECT = Dialect(
         **by_function(NAMES),
         **elementwise.NAMED,
         **arrays.NAMED,
-        **linalg.NAMED,
         **parts.NAMED,
         **elementwise.KERAS.called({xp: "stop_gradient"}),
     },

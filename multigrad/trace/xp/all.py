@@ -13,7 +13,6 @@ from . import indices as xp_indices
 from . import linalg as xp_linalg
 from . import ops as xp_ops
 from . import shapes as xp_shapes
-from . import shards as xp_shards
 from . import windows as xp_windows
 from .arrays import *
 from .elementwise import *
@@ -21,7 +20,6 @@ from .indices import *
 from .linalg import *
 from .ops import *
 from .shapes import *
-from .shards import *
 from .transposes import *
 from .windows import *
 
@@ -37,5 +35,4 @@ __all__ += xp_indices.__all__
 __all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
 __all__ += xp_shapes.__all__
-__all__ += xp_shards.__all__
 __all__ += xp_windows.__all__

@@ -1,4 +1,6 @@
-"""The dialect `xg.xp`, whole arrays: functions that are more than one op; see `all.py`."""
+"""The dialect `xg.xp`, whole arrays: functions that are more than one op, and those over the
+devices that an array is split over; see `all.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from ...graph import ops
 from ...graph.ir.types import BOOL, T
 from ...graph.passes.scalars import constant
 from ...graph.random import REPLAYED, key_from_int
+from ...graph.support.shards import read_names
 from ..axes import Axis, axes_of, known_shape, one_axis
 from ..trace import Value, apply, lift
 from .ops import cumprod, cumsum, mean, sum, var
@@ -22,9 +25,10 @@ from .ops import cumprod, cumsum, mean, sum, var
 Tensor = Any
 
 __all__ = [
-    "bernoulli_like", "broadcast_to", "cumulative_prod", "cumulative_sum", "dim", "einsum",
-    "exponential_like", "gumbel_like", "norm", "outer", "quantile", "rademacher_like",
-    "rand_like", "randn_like", "size", "standardize", "tensordot", "top_k_mask", "vecdot",
+    "all_max", "all_sum", "bernoulli_like", "broadcast_to", "cumulative_prod", "cumulative_sum",
+    "dim", "einsum", "exponential_like", "gumbel_like", "norm", "outer", "quantile",
+    "rademacher_like", "rand_like", "randn_like", "size", "standardize", "tensordot",
+    "top_k_mask", "vecdot",
 ]  # fmt: skip
 
 
@@ -292,3 +296,40 @@ def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> 
     if not (isinstance(q, int | float) and 0 <= q <= 1):
         raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
     return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))
+
+
+# --- over shards -------------------------------------------------------------------------------
+def all_sum(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
+    """The sum of x over shards, element by element; each shard gets it.
+
+    Examples:
+        >>> @xg.register("unit_norm")
+        ... def unit_norm(ctx, grad_out, tin):
+        ...     return grad_out / xp.sqrt(xp.all_sum(xp.sum(grad_out * grad_out)))
+        >>> unit_norm(None, np.array([3.0, 4.0]), None)  # of one device: its own sum
+        array([0.6, 0.8])
+
+    Args:
+        axis_name: mesh axes or a group: a name of jax's or of a torch mesh's dimension, a tuple of
+            them, or a torch process group. None: every shard (torch: the default group; jax: the
+            mapped axes over which the array differs; TensorFlow: all replicas). An array that is
+            one object over all devices, as under jax's automatic sharding or as a torch DTensor,
+            has one shard.
+        of: the array that is split, where it is not x: what was computed from it may be a number.
+    """
+    names = None if axis_name is None else read_names(axis_name)
+    return apply(ops.ALL_SUM, x, x if of is None else of, names=names)
+
+
+def all_max(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
+    """The largest x over shards, element by element; as `all_sum`.
+
+    Examples:
+        >>> @xg.register("unit_max")
+        ... def unit_max(ctx, grad_out, tin):
+        ...     return grad_out / xp.all_max(xp.max(xp.abs(grad_out)))
+        >>> unit_max(None, np.array([3.0, -4.0]), None)
+        array([ 0.75, -1.  ])
+    """
+    names = None if axis_name is None else read_names(axis_name)
+    return apply(ops.ALL_MAX, x, x if of is None else of, names=names)

@@ -8,7 +8,7 @@ import torch
 
 from multigrad.capture.code.names import reflected
 from multigrad.capture.meanings import composites
-from multigrad.capture.meanings.slopes import first_of
+from multigrad.capture.meanings.extremes import first_of
 from multigrad.capture.values import elementwise
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
