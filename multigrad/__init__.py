@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .rules.in_force.activation import activation
     from .rules.in_force.gradients import apply_to_gradients
     from .rules.in_force.jit import jit
+    from .rules.in_force.jvp import jvp
     from .rules.in_force.vjp import vjp
     from .rules.model.rule import Rule
     from .rules.registry import compose, get, register, rules, unregister
@@ -111,6 +112,7 @@ __all__ = [
     "function",
     "get",
     "jit",
+    "jvp",
     "load",
     "lower",
     "override",
@@ -135,6 +137,7 @@ _ROOMS = {
     "parity": "look.parity",
     "check": "look.check",
     "audit": "look.audit.audit",
+    "jvp": "rules.in_force.jvp",
     "vjp": "rules.in_force.vjp",
     "function": "functions.plain",
     "from_tf_custom_gradient": "functions.importers",

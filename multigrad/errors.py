@@ -115,10 +115,10 @@ class UnsupportedOp(MultigradError):
     """An op that the chosen backend (or dialect) lacks.
 
     Examples:
-        >>> xg.lower("triangular", "numpy", forward_mode=True)
+        >>> xg.lower("clip_norm", "numpy", forward_mode=True)
         Traceback (most recent call last):
             ...
-        multigrad.errors.UnsupportedOp: backend 'numpy' has no custom forward mode; lower ...
+        multigrad.errors.UnsupportedOp: rule 'clip_norm' is not linear in grad_out, so it has no ...
     """
 
 

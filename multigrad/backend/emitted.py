@@ -99,8 +99,11 @@ class Emitted:
         check: the name of the shape check to apply to the result, or "".
         refuse: the name of a function to call, with nothing, before a derivative is taken of
             backward, or "".
-        tangent: code of `tangent, [tin], *params -> tangent of the output`, where forward mode is
-            asked for.
+        tangent: code of `*tangents of wrt, *inputs, *outputs, *params, [key] -> the tangents of the
+            outputs that carry a gradient`, where forward mode is asked for.
+        tangents: the names of the inputs' tangents, one for each input.
+        dual: gives the same lowered with forward mode, made when it is first asked for; raises
+            UnsupportedOp where there is none. None where it has that, or the backend has none.
         inputs: the names of the tensors that a call takes; a rule's is "tin".
         outputs: the names under which the code of keep and backward knows the outputs.
         cotangents: the names of the outputs' cotangents, one for each output.
@@ -110,6 +113,7 @@ class Emitted:
             them).
         passed: the positions of outputs that may be an input itself, as of a cast to its dtype.
         shared: the positions of outputs that may be one tensor with an output before them.
+        views: the positions of outputs that may be a view of an input, or an input itself.
         shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a
             gradient with.
         gradient_checks: for each of `wrt` the name of a function to apply to (gradient, shape), or
@@ -139,6 +143,8 @@ class Emitted:
     check: str = ""
     refuse: str = ""
     tangent: Body | None = None
+    tangents: tuple[str, ...] = ("tangent",)
+    dual: Callable[[], Attached] | None = None
     inputs: tuple[str, ...] = ("tin",)
     outputs: tuple[str, ...] = ("output",)
     cotangents: tuple[str, ...] = ("grad_out",)
@@ -146,6 +152,7 @@ class Emitted:
     undifferentiable: tuple[int, ...] = ()
     passed: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
+    views: tuple[int, ...] = ()
     likes: tuple[str, ...] = ()
     shapes: tuple[str, ...] = ()
     gradient_checks: tuple[str, ...] = ("",)
@@ -164,6 +171,21 @@ class Emitted:
         """For each output, whether it carries a gradient."""
         count = range(len(self.cotangents))
         return tuple(i not in self.undifferentiable for i in count)
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """The inputs and outputs that backward or the code of the tangents reads."""
+        tangent = frozenset() if self.tangent is None else self.tangent.reads
+        read = {*self.residuals, *tangent}
+        return tuple([name for name in (*self.inputs, *self.outputs) if name in read])
+
+    def pushed(self, missing: str = "None") -> tuple[str, ...]:
+        """Return for each output the expression of its tangent, `missing` for one that carries no
+        gradient.
+        """
+        assert self.tangent is not None
+        found = iter(self.tangent.results)
+        return tuple([next(found) if carries else missing for carries in self.carries])
 
     @property
     def forward(self) -> Body:

@@ -52,8 +52,8 @@ def lower(
         forward: the activation that the rule sits under, or a function of one tensor, as
             `xg.activation` takes them.
         forward_mode: ask for an object that also supports forward mode (torch: a Function with
-            `jvp`; jax: `custom_jvp`, where jax chooses what to keep); for rules that are linear in
-            grad_out.
+            `jvp`; jax: `custom_jvp`, where jax chooses what to keep; numpy: `f.jvp(inputs,
+            tangents)`); for what is linear in the cotangents.
 
     Returns:
         torch: an `autograd.Function` subclass, `F.apply(x, *params)`; jax: a `custom_vjp` function;
@@ -154,13 +154,13 @@ def _numbers_of(function: Function, graphs: FunctionGraph) -> dict[str, float]:
 def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> Attached:
     backend = load_backend(backend_name)
     rule, forward = _own_of_code(rule, forward)
-    if isinstance(rule, Function):
-        return _lower_function(find_variant(rule), backend, forward, forward_mode)
-    row = as_forward(forward)
     if forward_mode and not backend.autodiff.forward_mode:
         raise UnsupportedOp(
             f"backend {backend.name!r} has no custom forward mode; lower without forward_mode=True"
         )
+    if isinstance(rule, Function):
+        return _lower_function(find_variant(rule), backend, forward, forward_mode)
+    row = as_forward(forward)
     graphs, values = _graphs_under(rule, row)
     return lower_graphs(graphs, backend, values, forward_mode, checks=True)
 
@@ -229,8 +229,4 @@ def _graphs_of(variant: Any, forward: str) -> FunctionGraph:
 def _lower_function(variant: Any, backend: Backend, forward: str, forward_mode: bool) -> Attached:
     """Lower a captured Function; its tensors come first, then its numbers."""
     graphs = _graphs_of(variant, forward)
-    if forward_mode:
-        raise UnsupportedOp(
-            f"function {graphs.name!r} has no forward mode; lower it without forward_mode=True"
-        )
-    return lower_graphs(graphs, backend, {}, checks=True)
+    return lower_graphs(graphs, backend, {}, forward_mode, checks=True)

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import TraceError, UnsupportedOp
 from ..graph import ops
-from ..graph.ir.graph import Graph
-from ..graph.ir.types import Type, is_float
+from ..graph.ir.graph import Graph, make_node
+from ..graph.ir.types import UNKNOWN, Type, is_float
 from ..graph.passes.outputs import drop_marks, marks
 from ..graph.passes.residuals import Cut, Roles, cut_residuals, keep_inputs
 from ..graph.passes.simplify import rename_inputs, simplify
 from ..trace.derived.calls import drop_calls
-from ..trace.derived.derivatives import pullbacks
+from ..trace.derived.derivatives import pullbacks, tangent_map
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
-OWN_NAMES = re.compile(r"(kept|grad_out|output)(_\d+)?|shape_of_\w+")
+OWN_NAMES = re.compile(r"(kept|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
 
 
 def name_cotangents(count: int) -> tuple[str, ...]:
@@ -75,6 +75,12 @@ class FunctionGraph:
         """The names of the outputs."""
         count = len(self.forward.outputs)
         return ("output",) if count == 1 else tuple(f"output_{i}" for i in range(count))
+
+    @property
+    def tangents(self) -> tuple[str, ...]:
+        """The names of the inputs' tangents."""
+        count = len(self.inputs)
+        return ("tangent",) if count == 1 else tuple(f"tangent_{i}" for i in range(count))
 
     @property
     def seeds(self) -> tuple[str | None, ...]:
@@ -149,10 +155,10 @@ class FunctionGraph:
 
         Args:
             floats: whether a float kept by forward keeps its derivative.
-            keep_input: keep the inputs and nothing else.
+            keep_input: keep the inputs, and outputs that backward reads as forward gave them.
         """
         if keep_input:
-            return keep_inputs(self.forward, drop_marks(self.backward), self.roles)
+            return keep_inputs(self.forward, self.backward, self.roles)
         # An output's derivative is this pair's own: where it is not that of the op in the backward,
         # what is kept of outputs bears their marks.
         nobody = self.first_order or (self.keeps_output and self.is_once)
@@ -164,6 +170,38 @@ class FunctionGraph:
             floats=floats or self.first_order,
             output=output,
         )
+
+    def tangent_map(self, backward: Graph) -> Graph:
+        """Return `*tangents of wrt, *what backward reads, *outputs -> tangents of the outputs that
+        carry a gradient`, the transpose of the backward of `cut(keep_input=True)`.
+
+        Raises:
+            UnsupportedOp: it is not linear in the cotangents.
+        """
+        named = dict(zip(self.inputs, self.tangents, strict=True))
+        types = [
+            self.type_of(name) or gradient.type
+            for name, gradient in zip(self.wrt, backward.outputs, strict=True)
+        ]
+        nodes = [
+            make_node(ops.INPUT, (), {"name": named[name]}, type_)
+            for name, type_ in zip(self.wrt, types, strict=True)
+        ]
+        outputs = [
+            make_node(ops.INPUT, (), {"name": name}, node.type)
+            for name, node in zip(self.outputs, self.forward.outputs, strict=True)
+        ]
+        if len(self.inputs) == 1 and self._keeps_shape(types[0]):
+            outputs[0] = nodes[0]  # of the same shape, and at hand
+        noun = "rule" if self.is_rule else "function"
+        whole = tangent_map(backward, self.cotangents, nodes, outputs, noun)
+        found = zip(self.seeds, whole.outputs, strict=True)
+        carried = tuple([node for seed, node in found if seed is not None])
+        return Graph(whole.name, whole.inputs, carried, whole.locations)
+
+    def _keeps_shape(self, given: Type) -> bool:
+        """Return whether the first output is sure to have the shape and dtype of an input."""
+        return self.forward.outputs[0].type == given and given.shape != UNKNOWN
 
     def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
         """Return the pair with params and inputs renamed that are called like a word of the emitted

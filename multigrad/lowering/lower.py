@@ -5,21 +5,22 @@ and `source`.
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..backend.contract import Backend
-from ..backend.emitted import Attached, Code, Emitted, Prepared
+from ..backend.emitted import Attached, Body, Code, Emitted, Prepared
 from ..errors import GradientError
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import BOOL, UNKNOWN, is_float
-from ..graph.passes.outputs import drop_marks
+from ..graph.ops.results import OWNING
 from ..graph.passes.residuals import Cut
 from ..graph.support.threads import build_once
 from ..trace.derived.calls import drop_calls
-from ..trace.derived.derivatives import is_linear, tangent_map
+from ..trace.derived.derivatives import is_linear
 from .emit import Emission, compile_source, emit_body, identifier
 from .forwards import Forward
 from .function_graph import OWN_NAMES, FunctionGraph
@@ -68,7 +69,11 @@ def lower_graphs(
     the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in the place
     of a Function's number; an entry has looked already.
     """
-    given = graphs.params
+    given, dual = graphs.params, None
+    if backend.autodiff.forward_mode and not forward_mode:
+        dual = functools.cache(
+            functools.partial(lower_graphs, graphs, backend, defaults, True, fast, checks)
+        )
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     if defaults:
         named = dict(zip(given, graphs.params, strict=True))
@@ -78,7 +83,7 @@ def lower_graphs(
     own = _own_name(graphs, backend)
     beside = (f"{own}_eager", f"{own}_prepare", f"{own}_custom")
     emission.taken.update(RESERVED, graphs.params, (own, *beside))
-    emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents)
+    emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
     cut = graphs.cut(backend.autodiff.keeps_float_derivatives, keep_input=forward_mode)
     emission.taken.update(cut.residuals)
@@ -98,7 +103,7 @@ def lower_graphs(
         fast_code = _checked(fast_code, check_dtype, graphs)
     tangent = None
     if forward_mode:
-        tangent = emit_body(tangent_map(drop_marks(graphs.backward)), emission)
+        tangent = emit_body(graphs.tangent_map(cut.backward), emission)
     check, gradient_checks = _shape_checks(graphs, emission)
     refuse = ""
     if not backend.autodiff.keeps_float_derivatives and any(
@@ -112,6 +117,9 @@ def lower_graphs(
         refuse_second_order = emission.bind(
             "once", backend.autodiff.forbid_derivative(refusal_of_once)
         )
+        if tangent is not None:
+            once = [f"{name} = {refuse_second_order}({name})" for name in _floats_of(cut, tangent)]
+            tangent = replace(tangent, lines=(*once, *tangent.lines))
     params = (*graphs.params, *(("key",) if graphs.is_random else ()))
     passed, shared = _find_shared(graphs)
     checked = zip(graphs.wrt, gradient_checks, strict=True)
@@ -128,6 +136,8 @@ def lower_graphs(
         check=check,
         refuse=refuse,
         tangent=tangent,
+        tangents=graphs.tangents,
+        dual=dual,
         inputs=graphs.inputs,
         outputs=graphs.outputs,
         cotangents=graphs.cotangents,
@@ -137,6 +147,7 @@ def lower_graphs(
         gradient_checks=gradient_checks,
         passed=passed,
         shared=shared,
+        views=tuple(i for i, n in enumerate(graphs.forward.outputs) if n.op.result not in OWNING),
         single=len(graphs.cotangents) == 1,
         refuse_second_order=refuse_second_order,
         linear=is_linear(graphs.backward, graphs.cotangents),
@@ -153,6 +164,11 @@ def lower_graphs(
     namespace = compile_source(source, graphs.name, emission.namespace)
     native = backend.autodiff.finish(namespace, emitted)
     return Attached(native, source, backend.autodiff.call(native, emitted), emitted)
+
+
+def _floats_of(cut: Cut, tangent: Body) -> list[str]:
+    """Return what the code of tangents reads of what is kept that has a derivative."""
+    return [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
 
 
 # Ops that may give their operand itself, where nothing is to be done.

@@ -211,17 +211,27 @@ def test_xg_jit_around_vmap_keeps_numbers_and_dtype(rule: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-def test_forward_mode_is_refused_and_not_the_forwards_own() -> None:
+def test_forward_mode_takes_the_rules_tangent_or_is_refused_by_name() -> None:
     import torch
     from torch.func import jvp
 
     act = xg.activation("Tanh")
-    x, v = torch.tensor(X), torch.ones(len(X))
+    x, v = torch.tensor(X), torch.full((len(X),), 2.0)
+    level, make_dual = torch.autograd.forward_ad.dual_level, torch.autograd.forward_ad.make_dual
+    expected = 2.0 * np.maximum(0.0, 1.0 - np.abs(X))
     with xg.use("triangular"):
-        with pytest.raises(RuntimeError, match="jvp"):
+        np.testing.assert_allclose(jvp(act, (x,), (v,))[1], expected, rtol=1e-6)
+        with level():
+            dual = torch.autograd.forward_ad.unpack_dual(act(make_dual(x, v)))
+        np.testing.assert_allclose(dual.tangent, expected, rtol=1e-6)
+    refused = pytest.raises(xg.GradientError, match="'clip_norm' is not linear in grad_out")
+    with xg.use("clip_norm"):
+        with refused:
             jvp(act, (x,), (v,))
-        with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
-            act(torch.autograd.forward_ad.make_dual(x, v))
+        with level(), refused:
+            act(make_dual(x, v))
+        with level():
+            act(x)  # which has no tangent
 
 
 @pytest.mark.parametrize("rule", ["triangular", "clip_norm", "centralize", "arctan", "noise"])

@@ -77,6 +77,11 @@ def lowered_forward(kind: Kind) -> Any:
     return np.asarray(jax.jvp(made, (AT,), (TANGENT,))[1]), tangent_of
 
 
+def pushed(kind: Kind) -> Any:
+    _, found = xg.jvp(kind.make(), (AT,), (TANGENT,))
+    return np.asarray(found), tangent_of
+
+
 def compiled(kind: Kind) -> Any:
     return np.asarray(jax.jit(gradient(kind.make()))(AT)), gradient_of
 
@@ -172,6 +177,7 @@ TRANSFORMS = {
     "vmap": vmapped,
     "Jacobian by reverse mode": jacobian,
     "forward mode": forward_mode,
+    "`xg.jvp`": pushed,
     "forward mode, by `xg.lower(..., forward_mode=True)`": lowered_forward,
     "the framework's compiler": compiled,
     "`xg.jit`": jitted,
@@ -215,6 +221,13 @@ REFUSED = [
         "RuleTypeError",
     ),
     Refused((), ("random, without a key",), "a random rule needs a key on jax", "RuleError"),
+    Refused(
+        ("`xg.jvp`",),
+        ("with a reduction", "random, with a key", "loop by values", "composed"),
+        "is not linear in grad_out, so it has no forward mode",
+        "GradientError",
+    ),
+    Refused(("`xg.jvp`",), ("as it is",), "a jax.custom_vjp has no forward mode", "UnsupportedOp"),
     Refused(
         ("forward mode",),
         (),

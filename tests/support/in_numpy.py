@@ -10,7 +10,7 @@ import multigrad as xg
 
 from . import ways
 from .declared import Note, Refused
-from .kinds import GRAD_OUT, LAYER, WEIGHT, Kind, X, gradient_of
+from .kinds import GRAD_OUT, LAYER, WEIGHT, Kind, V, X, gradient_of, tangent_of
 
 
 def backward(kind: Kind, function: Any = None) -> Any:
@@ -23,6 +23,10 @@ def twice_pulled(kind: Kind) -> Any:
     _, pull = xg.vjp(kind.make(), X)
     pull(GRAD_OUT)
     return pull(GRAD_OUT)[0], gradient_of
+
+
+def pushed(kind: Kind) -> Any:
+    return xg.jvp(kind.make(), (X,), (V,))[1], tangent_of
 
 
 def pickled(kind: Kind) -> Any:
@@ -64,6 +68,7 @@ def on_gradients(kind: Kind) -> Any:
 TRANSFORMS = {
     "backward": backward,
     "backward, repeated": twice_pulled,
+    "`xg.jvp`": pushed,
     "inside of another Function": inside,
     "pickle": pickled,
     "another thread": in_thread,
@@ -73,6 +78,21 @@ TRANSFORMS = {
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
 }
 REFUSED = [
+    Refused(
+        ("`xg.jvp`",),
+        (
+            "with a reduction",
+            "random, with a key",
+            "random, without a key",
+            "loop by values",
+            "composed",
+        ),
+        "is not linear in grad_out, so it has no forward mode",
+        "UnsupportedOp",
+    ),
+    Refused(
+        ("`xg.jvp`",), ("as it is",), "runs as it is, so it has no forward mode", "UnsupportedOp"
+    ),
     Refused(("`xg.override`",), ("as it is",), "runs as it is (native=True)", "TraceError"),
     Refused(
         ("`xg.override`",),

@@ -71,6 +71,11 @@ def forward_mode(kind: Kind) -> Any:
     return accumulator.jvp(y).numpy(), tangent_of
 
 
+def pushed(kind: Kind) -> Any:
+    _, found = xg.jvp(kind.make(), (AT,), (TANGENT,))
+    return found.numpy(), tangent_of
+
+
 def compiled(kind: Kind) -> Any:
     return tf.function(gradient(kind.make()))(AT).numpy(), gradient_of
 
@@ -163,6 +168,7 @@ TRANSFORMS = {
     "vmap": vmapped,
     "Jacobian by reverse mode": jacobian,
     "forward mode": forward_mode,
+    "`xg.jvp`": pushed,
     "the framework's compiler": compiled,
     "XLA (`jit_compile=True`)": by_xla,
     "`xg.jit`": jitted,
@@ -191,7 +197,7 @@ REFUSED = [
         "RuleValueError",
     ),
     Refused(
-        ("forward mode",),
+        ("forward mode", "`xg.jvp`"),
         (
             "with a reduction",
             "random, with a key",

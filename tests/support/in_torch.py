@@ -91,6 +91,11 @@ def forward_mode(kind: Kind) -> Any:
     return torch.func.jvp(kind.make(), (torch.tensor(X),), (TANGENT,))[1].numpy(), tangent_of
 
 
+def pushed(kind: Kind) -> Any:
+    _, found = xg.jvp(kind.make(), (torch.tensor(X),), (TANGENT,))
+    return found.numpy(), tangent_of
+
+
 def compiled(kind: Kind) -> Any:
     torch.compiler.reset()
     return pulled(torch.compile(kind.make(), backend="aot_eager"))
@@ -275,6 +280,7 @@ TRANSFORMS = {
     "vmap": vmapped,
     "Jacobian by reverse mode": jacobian,
     "forward mode": forward_mode,
+    "`xg.jvp`": pushed,
     "the framework's compiler": compiled,
     "`xg.jit`": jitted,
     "recomputed (checkpoint)": checkpointed,
@@ -305,10 +311,25 @@ ON_DEVICES = {
 }
 REFUSED = [
     Refused(
+        ("forward mode", "`xg.jvp`"),
+        (
+            "with a reduction",
+            "random, with a key",
+            "random, without a key",
+            "loop by values",
+            "composed",
+        ),
+        "is not linear in grad_out, so it has no forward mode",
+        "GradientError",
+    ),
+    Refused(
         ("forward mode",),
-        (),
-        "You must implement the jvp function for custom autograd.Function",
+        ("as it is",),
+        "runs as it is, so it has no forward mode",
         "NotImplementedError",
+    ),
+    Refused(
+        ("`xg.jvp`",), ("as it is",), "runs as it is, so it has no forward mode", "UnsupportedOp"
     ),
     Refused(
         ("vmap",),

@@ -15,10 +15,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
+
+from multigrad.errors import UnsupportedOp
 
 from ..distributed import manual_axes
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out
+from .vjp import forbid_derivative
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Emitted
@@ -99,19 +103,36 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     """Return the source of a `custom_jvp` function; jax transposes its tangent map for reverse
     mode.
     """
-    f, name, given = emitted.forward, emitted.identifier, f"tin{emitted.arguments}"
+    f, name = emitted.forward, emitted.identifier
+    given = ", ".join([*emitted.inputs, *emitted.params])
+    unpack = f"({given},) = primals"
+    moved = f"({', '.join(emitted.tangents)}, *_) = tangents"
+    outputs, results = _tuple(list(emitted.outputs)), _tuple(list(f.results))
+    pairs = zip(emitted.outputs, emitted.pushed(""), strict=True)
+    changes = [word or f"no_tangent({output})" for output, word in pairs]
+    pushed = _tuple(changes)
+    if emitted.single:
+        outputs, results, pushed = emitted.outputs[0], f.result, changes[0]
     return f"""\
 @custom_jvp
-def {name}(tin{emitted.signature}):
-{f.indented(4)}    return {f.result}
+def {name}({", ".join(emitted.inputs)}{emitted.signature}):
+{f.indented(4)}    return {results}
 
 
 @{name}.defjvp
 def tangent_rule(primals, tangents):
-    {_tuple(given.split(", "))} = primals
-    tangent = tangents[0]
-{tangent.indented(4)}    return {name}({given}), {tangent.result}
+    {unpack}
+    {moved}
+    {outputs} = {name}({given})
+{tangent.indented(4)}    return {outputs}, {pushed}
 """
+
+
+def no_tangent(output: Tensor) -> Tensor:
+    """Return the tangent of an output that carries no gradient: an integer's has no bytes."""
+    if jax.numpy.issubdtype(output.dtype, jax.numpy.inexact):
+        return jax.numpy.zeros_like(output)
+    return np.zeros(output.shape, jax.dtypes.float0)
 
 
 def _tuple(words: list[str]) -> str:
@@ -184,7 +205,25 @@ NAMESPACE = {
     "asarray": jax.numpy.asarray,
     "custom_jvp": jax.custom_jvp,
     "custom_vjp": custom_vjp,
+    "no_tangent": no_tangent,
 }
+
+# Whether `xg.jvp` runs what is called: a `custom_vjp` has no forward mode (jax 0.10).
+PUSHING: ContextVar[bool] = ContextVar("multigrad_jax_pushing", default=False)
+
+
+def with_forward_mode(native: Callable[..., Any], emitted: Emitted) -> Callable[..., Any]:
+    """Return how a function is called that has forward mode, or says by name that it has none."""
+    assert emitted.dual is not None
+    try:
+        return emitted.dual().call
+    except UnsupportedOp as error:
+        once = forbid_derivative(str(error))
+
+    def refusing(*values: Any) -> Any:
+        return native(*[once(x) if is_tensor(x) else x for x in values])
+
+    return refusing
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
@@ -218,8 +257,12 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     keyed = "key" in emitted.params
     count = len(emitted.inputs)
     within: list[Callable[..., Any]] = []
+    pushed = functools.cache(functools.partial(with_forward_mode, native, emitted))
+    pushes = emitted.dual is not None
 
     def run(*values: Any) -> Any:
+        if pushes and PUSHING.get():
+            return pushed()(*values)
         if not manual_axes.is_manual():
             return native(*values)
         if not within:

@@ -11,6 +11,7 @@ import numpy as np
 
 from multigrad.backend.tensors.alone import run_on_tensors_alone
 
+from .attach import PUSHING
 from .vjp import vjp
 
 Tensor: TypeAlias = Any
@@ -32,12 +33,15 @@ def jvp(
         NotImplementedError: there is a `jax.custom_vjp` in it, which has none.
     """
     given = [_tangent(t, x) for t, x in zip(tangents, inputs, strict=True)]
+    token = PUSHING.set(True)
     try:
         outputs, found = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), tuple(given))
     except TypeError as error:
         if "custom_vjp" in str(error):
             raise NotImplementedError("a jax.custom_vjp has no forward mode") from error
         raise
+    finally:
+        PUSHING.reset(token)
     return list(outputs), list(found)
 
 

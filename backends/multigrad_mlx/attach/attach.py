@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import Emitted, GradientError
+from multigrad.backend import Emitted, GradientError, UnsupportedOp
 
 from ..compile import frames
 from ..kernels import random
@@ -72,9 +72,17 @@ def take_outputs(emitted: Emitted) -> str:
 
 
 def render_tangent(emitted: Emitted) -> str:
-    """Return the source of the tangent map, where one is asked for."""
+    """Return the source of the tangent map, where one is asked for.
+
+    Raises:
+        UnsupportedOp: of a Function, whose outputs MLX (0.32) does not hand to a forward mode.
+    """
     if emitted.tangent is None:
         return ""
+    if not emitted.is_rule:
+        raise UnsupportedOp(
+            f"function {emitted.name!r} has no forward mode on MLX, where rules have; take mx.vjp"
+        )
     names = ", ".join(["tin", *emitted.params])
     unpack = "tin = primals" if not emitted.params else f"{names} = primals"
     first = "tangents" if not emitted.params else "tangents[0]"

@@ -35,7 +35,10 @@ def jvp(
         outputs = run(own)
     found = [accumulator.jvp(y) if tf.is_tensor(y) else None for y in outputs]
     if all(tangent is None for tangent in found):
-        raise NotImplementedError("tf.autodiff.ForwardAccumulator gives None")
+        raise NotImplementedError(
+            "tf.autodiff.ForwardAccumulator gives None: no output depends on the inputs, or what "
+            "their gradients are made of has none"
+        )
     return outputs, found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
 from .attach import tracing_state, transforms_active, warn_of_trace
@@ -34,7 +34,8 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
     is_traced = tracing_state() is not None
     if is_traced:
         warn_of_trace(f"{name} for the gradient")
-    if is_traced or transforms_active():  # whether a gradient is asked for is not known yet
+    # Whether a gradient is asked for is not known yet, or a tangent.
+    if is_traced or transforms_active() or forward_ad._current_level >= 0:
         return _apply_again(run, tensors, name)
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
         with torch.no_grad():  # what the function closes over gets no gradient
@@ -90,6 +91,10 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
             return run(*ctx.saved_tensors)[1](*cotangents, ctx=ctx)
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Tensor) -> Any:
+            raise NotImplementedError(f"{name!r} runs as it is, so it has no forward mode")
 
     NativeFunction.__name__ = name
     outputs = NativeFunction.apply(*tensors)

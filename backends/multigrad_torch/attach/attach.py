@@ -8,9 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import Function, forward_ad
 
 from multigrad.backend.emitted import find_like
+from multigrad.errors import GradientError, UnsupportedOp
 
 from ..distributed.tensors import is_distributed, run_bare, run_distributed
 
@@ -38,7 +40,9 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.eager._backward_cls.__name__ = native._backward_cls.__name__
     native.prepare = namespace.get(f"{emitted.identifier}_prepare")
     native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
-    # Of what runs on DTensors.
+    if emitted.dual is not None and not emitted.linear:
+        native.jvp = staticmethod(refusing(emitted.dual))
+    # Of what runs on DTensors, and of forward mode.
     native.emitted = emitted
     native.elementwise = None
     native.subject = emitted.name
@@ -66,6 +70,34 @@ class Like:
         self.device = x.device
 
 
+def is_pushing() -> bool:
+    """Return whether forward mode is on, around a call or within it."""
+    if forward_ad._current_level >= 0:
+        return True
+    # Python does not know of the level that compiled code enters (torch 2.13).
+    interpreters = get_interpreter_stack() if transforms_active() else None
+    return any(each.key() == TransformType.Jvp for each in interpreters or ())
+
+
+def entry(native: Any) -> Callable[..., Any]:
+    """Return what applies a Function under transforms: in forward mode a class that has it."""
+    if native.emitted.linear and native.emitted.dual is not None and is_pushing():
+        native = native.emitted.dual().native
+    return super(native, native).apply
+
+
+def refusing(dual: Callable[[], Any]) -> Callable[..., Any]:
+    """Return the `jvp` of a Function that has none, which says why."""
+
+    def refuse(ctx: Any, *tangents: Any) -> Any:
+        try:
+            dual()
+        except UnsupportedOp as error:
+            raise GradientError(str(error)) from error
+
+    return refuse
+
+
 NAMESPACE = {
     "as_number": as_number,
     "BATCHED": BATCHED,
@@ -74,11 +106,14 @@ NAMESPACE = {
     "Like": Like,
     "Tensor": torch.Tensor,
     "count_modes": count_modes,
+    "entry": entry,
+    "forward_ad": forward_ad,
     "is_included": torch._C._dispatch_tls_is_dispatch_key_included,
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
     "is_grad_enabled": torch.is_grad_enabled,
     "transforms_active": transforms_active,
-    "unpack_dual": forward_ad.unpack_dual,
+    # The only level (torch 2.13), which compiled code enters behind Python's back.
+    "unpack_dual": partial(forward_ad.unpack_dual, level=0),
 }
 
 
@@ -120,14 +155,14 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
     def apply_one(x: Tensor, *values: Any) -> Any:
         anywhere = type(x) not in KINDS or transforms_active() or count_modes()
-        anywhere = anywhere or tracing_state() is not None
+        anywhere = anywhere or tracing_state() is not None or forward_ad._current_level >= 0
         return (transformed if anywhere else eager)(x, *values)
 
     def apply_prepared(x: Tensor, *values: Any) -> Any:
         assert prepare is not None
         if type(x) not in KINDS or transforms_active() or count_modes():
             return transformed(x, *values)
-        if tracing_state() is not None:
+        if tracing_state() is not None or forward_ad._current_level >= 0:
             return transformed(x, *values)
         # What `of` does, without a call of it: each application comes here.
         for value in values:
@@ -145,6 +180,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     def apply_several(*args: Any) -> Any:
         anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
         anywhere = anywhere or count_modes() or tracing_state() is not None
+        anywhere = anywhere or forward_ad._current_level >= 0
         return (transformed if anywhere else run)(*args)
 
     if count > 1:
@@ -165,11 +201,15 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
     def apply(tin: Tensor) -> Tensor:
         if transforms_active() or count_modes() or tracing_state() is not None:
             return transformed(tin, *values)
+        if forward_ad._current_level >= 0:
+            return transformed(tin, *values)
         return eager(tin, *values)
 
     def apply_prepared(tin: Tensor) -> Tensor:
         nonlocal state
         if transforms_active() or count_modes() or tracing_state() is not None:
+            return transformed(tin, *values)
+        if forward_ad._current_level >= 0:
             return transformed(tin, *values)
         on_cpu, prepared = state
         if tin.is_cpu is not on_cpu:
@@ -267,13 +307,13 @@ def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     if native.eager is native:  # with forward mode there is one class only
         return native.apply, native.apply
     # Function.apply looks for default arguments in Python first; its base is the C implementation.
-    eager, transformed = super(Function, native.eager).apply, super(native, native).apply
+    eager = super(Function, native.eager).apply
     count, prepare = native.tensors, native.prepare
 
     def local(x: Tensor, *rest: Any) -> Any:
         """Apply it to this process's part of a DTensor."""
         if type(x) not in KINDS or transforms_active() or count_modes():
-            return transformed(x, *rest)
+            return entry(native)(x, *rest)
         if prepare is None:
             return eager(x, *rest)
         tensors, values = rest[: count - 1], rest[count - 1 :]
@@ -283,7 +323,7 @@ def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def anywhere(*args: Any) -> Any:
         if any(map(is_distributed, args[:count])):
             return run_distributed(native, args[:count], args[count:], local)
-        return transformed(*args)
+        return entry(native)(*args)
 
     return eager, anywhere
 

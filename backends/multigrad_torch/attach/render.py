@@ -16,6 +16,8 @@ from multigrad.graph.ir.types import is_float
 if TYPE_CHECKING:
     from multigrad.backend import Body, Code, Emitted
 
+# Where one of these holds, a call takes another way.
+AROUND = "transforms_active() or count_modes() or forward_ad._current_level >= 0"
 # Where one of these holds in backward, fast code may not run.
 ANYWHERE = ("is_grad_enabled()", "transforms_active()", "is_included(BATCHED)", "count_modes()")
 
@@ -45,8 +47,8 @@ def render(emitted: Emitted) -> str:
     apply = [
         *emitted.refuse_gradients,
         *first,
-        f"if transforms_active() or count_modes() or {other_kind}:",
-        f"    return super().apply({given})",
+        f"if {AROUND} or {other_kind}:",
+        f"    return entry(cls)({given})",
         *later,
         f"return {name}_eager.apply({eager})",
     ]
@@ -156,42 +158,63 @@ def {name}_prepare(wrap{emitted.arguments}):
 
 
 def _render_forward_mode(emitted: Emitted) -> str:
-    """Return the only class of a rule with forward mode."""
+    """Return the only class of a Function with forward mode."""
     tangent, code, params = emitted.tangent, emitted.code, emitted.params
     assert tangent is not None
-    result = code.forward.result
-    # jvp may return no view of the tangent, so forward returns none of the input.
-    output = "tin.clone()" if result == "tin" else result
+    inputs, saved = ", ".join(emitted.inputs), ", ".join(emitted.saved)
     draw = ["if key is None:", "    key = draw_key()"] if emitted.draws else []
-    setup = [
-        f"{_names(('tin', *params))} = inputs",
-        *draw,
-        "ctx.save_for_backward(tin)",
-        "ctx.save_for_forward(tin)",
-        *_store(params),
-    ]
+    # A key that forward reads is drawn before it.
+    first, draw = (draw, []) if "key" in emitted.forward_params else ([], draw)
+    apply = [*emitted.refuse_gradients, *first]
+    apply = apply and [*apply, f"return super().apply({inputs}{emitted.arguments})"]
+    setup = [f"{_names((*emitted.inputs, *params))} = inputs", *draw]
+    if not emitted.single:
+        setup.append(f"{_names(emitted.outputs)} = output")
+    elif emitted.outputs[0] in emitted.saved:
+        setup.append(f"{emitted.outputs[0]} = output")
+    if saved:
+        setup += [f"ctx.save_for_backward({saved})", f"ctx.save_for_forward({saved})"]
+    setup += [*_store(params), *_note(emitted)]
     load = [f"{name} = ctx.{name}" for name in params]
-    backward = ["(tin,) = ctx.saved_tensors", *load, *_return(emitted, code.backward, len(params))]
+    shapes = [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.shapes]
+    unpack = [f"({saved},) = ctx.saved_tensors"] if saved else []
+    backward = [*unpack, *load, *shapes, *_return(emitted, code.backward, len(params))]
+    primals = [f"({saved},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
+    result = _result(emitted, emitted.pushed())
+    # torch (2.13) takes no tangent of its own memory for a view.
+    copied = {*emitted.views, *emitted.shared}
+    results = enumerate(code.forward.results)
+    own = [f"{word}.clone()" if i in copied else word for i, word in results]
     # torch calls jvp with forward mode off: a forward mode around it would get zeros in silence.
     return f"""\
 class {emitted.identifier}(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(tin{emitted.signature}):
-{code.forward.indented(8)}        return {output}
+    def forward({inputs}{emitted.signature}):
+{code.forward.indented(8)}        return {_result(emitted, tuple(own))}
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-{_indented(setup)}
+{_indented(setup or ["pass"])}
     @staticmethod
-    def backward(ctx, grad_out):
+    def backward(ctx, {", ".join(emitted.cotangents)}):
 {_indented(backward)}
     @staticmethod
-    def jvp(ctx, tangent, *params):
+    def jvp(ctx, {", ".join(emitted.tangents)}, *params):
         with enable_forward_mode(True):
-            tin = unpack_dual(ctx.saved_tensors[0]).primal
-{_indented([*load, *tangent.lines, f"return {tangent.result}"], 12)}"""
+{_indented([*(primals if saved else []), *load, *tangent.lines, f"return {result}"], 12)}\
+{_apply_method(emitted, apply)}"""
+
+
+def _apply_method(emitted: Emitted, lines: list[str]) -> str:
+    """Return the source of what people call where more is to be done than what the base does."""
+    if not lines:
+        return ""
+    return f"""
+    @classmethod
+    def apply(cls, {", ".join(emitted.inputs)}{emitted.signature}):
+{_indented(lines)}"""
 
 
 def _indented(lines: Iterable[str], spaces: int = 8) -> str:

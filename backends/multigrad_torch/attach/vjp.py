@@ -22,7 +22,8 @@ def vjp(
 
     Inside of another differentiation the inputs stay part of its graph, and so do the gradients.
     """
-    nested = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    nested = recorded or any(unpack_dual(x).tangent is not None for x in inputs)
     with torch.enable_grad():
         own = [_track(x, nested) for x in inputs]
         outputs = run(own)
@@ -41,7 +42,7 @@ def vjp(
                 [own[i] for i in wrt],
                 given,
                 retain_graph=again or nested,
-                create_graph=nested,
+                create_graph=recorded,
                 allow_unused=True,
             )
             if any(gradient is None for gradient in gradients):
@@ -120,4 +121,7 @@ def _track(x: Tensor, nested: bool) -> Tensor:
     """Return the input as a tensor of its own whose gradient is asked for."""
     if not x.is_floating_point():
         return x
-    return x.view_as(x) if nested and x.requires_grad else x.detach().requires_grad_(True)
+    if not nested:
+        return x.detach().requires_grad_(True)
+    own = x.view_as(x)  # with the tangent that it may have
+    return own if own.requires_grad else own.requires_grad_(True)

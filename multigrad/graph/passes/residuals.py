@@ -96,10 +96,7 @@ def cut_residuals(
         floats: whether computed floats may be kept (norms as scalars).
         output: whether an output may be kept in the place of the inputs.
     """
-    backward = substitute(
-        backward,
-        {node: _as_input(node, roles.outputs[position]) for node, position in marks(backward)},
-    )
+    backward = outputs_as_inputs(backward, roles)
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
@@ -137,10 +134,21 @@ def is_small(type_: Type) -> bool:
     return type_.kind == "tensor" and isinstance(type_.shape, tuple)
 
 
+def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
+    """Return a backward that is given the outputs that it reads as forward gave them."""
+    return substitute(
+        backward,
+        {node: _as_input(node, roles.outputs[position]) for node, position in marks(backward)},
+    )
+
+
 def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> Cut:
-    """Return the cut that keeps the inputs alone, those that backward reads."""
-    read = [name for name in roles.inputs if backward.input(name) and backward.reads(name)]
-    nodes = {node.attr("name"): node for node in backward.inputs}
+    """Return the cut that keeps what backward reads of the inputs, and of outputs as forward gave
+    them.
+    """
+    backward = outputs_as_inputs(backward, roles)
+    nodes = {node.attr("name"): node for node in backward.nodes if node.op is ops.INPUT}
+    read = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
     return _split(forward, backward, roles, {nodes[name]: name for name in read}, alike=False)
 
 

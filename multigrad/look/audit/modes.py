@@ -51,7 +51,7 @@ def judge_forward(trial: Trial) -> str:
         made = [None if t is None else trial.backend.tensors.from_numpy(t.copy()) for t in tangents]
         try:
             outputs, found = push(trial.outputs, tensors, made)
-        except NotImplementedError as error:
+        except (NotImplementedError, GradientError) as error:  # ours says why by the latter
             raise NotApplicable(f"it offers no forward mode: {error}") from error
         for n, (y, t) in enumerate(zip(outputs, found, strict=True)):
             kinds = [

@@ -85,6 +85,18 @@ def keep({inputs}, {outputs}{emitted.arguments}{constants}):
 
 def backward({cotangents}{residuals}{emitted.arguments}{shapes}{constants}):
 {b.indented(4)}    return {gradients}
+{_render_push(emitted)}"""
+
+
+def _render_push(emitted: Emitted) -> str:
+    """Return the source of the map of tangents, where forward mode is asked for."""
+    if emitted.tangent is None:
+        return ""
+    tangents, values = ", ".join(emitted.tangents), ", ".join([*emitted.inputs, *emitted.outputs])
+    return f"""
+
+def push({tangents}, {values}{emitted.arguments}):
+{emitted.tangent.indented(4)}    return ({", ".join(emitted.pushed())},)
 """
 
 
@@ -129,6 +141,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> ReferenceFunction:
         large=(large[0], large[1]),
         outputs=outputs,
         gradients=gradients,
+        push=namespace.get("push"),
     )
     return ReferenceFunction(functions, emitted)
 
@@ -186,6 +199,7 @@ backend = Backend(
         call=call,
         attach=attach,
         wrap=quiet,
+        forward_mode=True,
         keeps_float_derivatives=True,  # nobody differentiates NumPy code
     ),
     draws=Draws(replays=True),  # it has no draws of its own that are captured
@@ -193,7 +207,7 @@ backend = Backend(
     models=Models(is_operation=is_operation),
     modes=Modes(
         lacks={
-            "jvp": "NumPy has no forward mode",
+            "jvp": "NumPy has no forward mode; xg.jvp captures what it is given",
             "checkpoints": "NumPy has no checkpoints",
             "autocast": "NumPy has no autocast",
             "kept": "what is kept on NumPy multigrad itself has chosen",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...backend.emitted import Emitted, find_like
+from ...errors import UnsupportedOp
 from ...graph import random
 from ...graph.ir.types import T, Type
 from .kernels import MANY
@@ -66,6 +67,8 @@ class Callables(NamedTuple):
         large: forward and backward for arrays of `MANY` elements and more.
         outputs: `outputs(results, inputs)`.
         gradients: `gradients(results, cotangents)`.
+        push: takes tangents, inputs, outputs and params, and returns the outputs' tangents; None
+            where forward mode is not asked for.
     """
 
     forward: Callable[..., Any] | None
@@ -75,15 +78,16 @@ class Callables(NamedTuple):
     large: tuple[Callable[..., Any], Callable[..., Any]]
     outputs: Convert
     gradients: Convert
+    push: Callable[..., tuple[Any, ...]] | None
 
 
 class ReferenceFunction:
     """A Function on NumPy: `f(*inputs)` is the forward, `f.vjp(*inputs)` gives the output and the
     pullback.
 
-    Run-time params follow the inputs. With several outputs there is a tuple of them, and the
-    pullback takes a tuple of cotangents (None: zero); with several inputs it returns a tuple of
-    gradients.
+    Lowered with `forward_mode=True` it has `f.jvp(inputs, tangents)` as well. Run-time params
+    follow the inputs. With several outputs there is a tuple of them, and the pullback takes a tuple
+    of cotangents (None: zero); with several inputs it returns a tuple of gradients.
 
     Examples:
         >>> f = xg.lower("triangular", "numpy", forward="Heaviside")
@@ -96,6 +100,7 @@ class ReferenceFunction:
         self.forward, self.keep, self.backward = functions[:3]
         self._large_forward, self._large_backward = functions.large
         self._outputs, self._gradients = functions.outputs, functions.gradients
+        self._push = functions.push
         prepare = functions.prepare
         self._prepare = nothing if prepare is None else Constants(prepare, emitted).of
         # Nothing is computed before backward.
@@ -156,6 +161,22 @@ class ReferenceFunction:
             return copy_context().run(pull, cotangents, held)
 
         return output, pull_several
+
+    def jvp(self, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the output for the inputs, and its tangent, where it was lowered with forward
+        mode; run-time params follow the inputs, and None among tangents is zero.
+        """
+        push = self._push
+        if push is None:
+            raise UnsupportedOp(f"{self.name} was lowered without forward_mode=True")
+        given, values = self._split(tuple(inputs))
+        output = copy_context().run(self._run, given, values)
+        outputs = (output,) if self.single else output
+        moved = [as_cotangent(t, x.shape, x.dtype) for t, x in zip(tangents, given, strict=True)]
+        found = copy_context().run(push, *moved, *given, *outputs, *values)
+        pairs = zip(found, outputs, strict=True)
+        pushed = tuple(None if t is None else asarray(t, y.dtype) for t, y in pairs)
+        return output, pushed[0] if self.single else pushed
 
     def _run(self, inputs: tuple[Array, ...], values: tuple[Any, ...]) -> Any:
         constants = self._prepare(inputs, values) if self._takes_numbers else ()

@@ -17,6 +17,7 @@ from ...functions.calls.binding import assemble
 from ...functions.calls.bound import BoundFunction
 from ...functions.calls.gradients import match_gradients
 from ...functions.calls.native import check_native, run_recipe
+from ...functions.calls.recipe import Variant
 from ...functions.calls.updates import check_apart
 from ...functions.custom_gradient import refuse_class
 from ...functions.function import Function
@@ -63,6 +64,20 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         GradientError: the cotangent does not fit the outputs.
         TypeError: f is a class, or nothing that is called.
     """
+    leaves, tree, backend = open_inputs("vjp", f, inputs)
+    flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
+    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, flat, tree)
+
+
+def open_inputs(
+    name: str, f: Callable[..., Any], inputs: tuple[Any, ...]
+) -> tuple[list[Any], Any, Backend]:
+    """Return the inputs of a derivative as a flat list, the nesting of (args, kwargs), and the
+    backend that owns the tensors among them.
+
+    Raises:
+        RuleTypeError, TraceError: there is no tensor.
+    """
     refuse_class(f)
     leaves, tree = flatten(inputs, {})
     if learn_containers(leaves):
@@ -74,13 +89,11 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     ]
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
     if not places and any(isinstance(leaf, Value) for leaf in leaves):
-        raise TraceError("xg.vjp computes numbers: code that calls it runs as it is written")
+        raise TraceError(f"xg.{name} computes numbers: code that calls it runs as it is written")
     if not places:
         refuse_unusable(*map(type, leaves))
-        raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
-    backend = backend_among(leaves[i] for i in places)
-    flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
-    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, flat, tree)
+        raise RuleTypeError(f"{name} got no tensor; pass arrays or tensors as inputs")
+    return leaves, tree, backend_among(leaves[i] for i in places)
 
 
 def vjp_leaves(
@@ -96,6 +109,24 @@ def vjp_leaves(
     if backend.autodiff.vjp is None:
         outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
         return *optree.tree_flatten(outputs, none_is_leaf=True), pull_leaves
+    places, run, nesting = on_tensors(f, leaves, tree)
+    flat, pull_tensors = backend.autodiff.vjp(run, [leaves[i] for i in places])
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(places, pull_tensors(cotangents), strict=True):
+            gradients[i] = gradient
+        return gradients
+
+    return flat, nesting[-1], pull
+
+
+def on_tensors(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any
+) -> tuple[list[int], Callable[[Sequence[Tensor]], list[Any]], list[Any]]:
+    """Return where the tensors are among the leaves; what gives the outputs of f for others in
+    their places, as a flat list; and a list of the nestings of what it gave.
+    """
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
     nesting: list[Any] = []
 
@@ -108,15 +139,7 @@ def vjp_leaves(
         nesting.append(own)
         return flat
 
-    flat, pull_tensors = backend.autodiff.vjp(run, [leaves[i] for i in places])
-
-    def pull(cotangents: list[Any]) -> list[Any]:
-        gradients: list[Any] = [None] * len(leaves)
-        for i, gradient in zip(places, pull_tensors(cotangents), strict=True):
-            gradients[i] = gradient
-        return gradients
-
-    return flat, nesting[-1], pull
+    return places, run, nesting
 
 
 def _shape_of(x: Any) -> tuple[int, ...] | None:
@@ -165,8 +188,19 @@ def _by_capture(
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     """Return outputs and pullback on a backend without autodiff of its own."""
     count = len(leaves)
+    function, leaves, tree, draws = as_function(f, leaves, tree, backend)
+    outputs, pull = _of_function(function, leaves, tree, draws, backend)
+    return outputs, lambda cotangents: pull(cotangents)[:count]
+
+
+def as_function(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[Function, Sequence[Any], Any, Draws]:
+    """Return a Function that is f, its arguments, the first of which are the leaves, their nesting,
+    and where its draws come from.
+    """
     f = getattr(f, "captured_form", f)  # of what `override` returned
-    if isinstance(f, Activation) and count == 1:
+    if isinstance(f, Activation) and len(leaves) == 1:
         in_force = f.in_force()
         specialization, values, draws = None, (), FREE
         if in_force is not None:
@@ -184,8 +218,7 @@ def _by_capture(
         function = f if isinstance(f, Function) else Function(recipe, f)
         draws = function.draws
         leaves, tree = function._complete(leaves, tree)
-    outputs, pull = _of_function(function, leaves, tree, draws, backend)
-    return outputs, lambda cotangents: pull(cotangents)[:count]
+    return function, leaves, tree, draws
 
 
 def _of_function(
@@ -204,15 +237,8 @@ def _of_function(
         told = function.recipe.give_up(error.error)
         return _as_it_is(function, layout, leaves, backend, told)
     graphs = variant.graphs
-    check_assumptions(function.recipe.subject, variant, backend, leaves)
-    if variant.updates:
-        tensors = [leaves[i] for i in layout.indices("tensor")]
-        check_apart(function.recipe.subject, variant.updates, tensors)
-    native = function._lowered(variant, backend).native
-    order = (*layout.indices("tensor"), *layout.indices("number"))
-    given = [leaves[i] for i in order]
-    key = [draws.next_key(backend)] if graphs.is_random else []
-    output, pull_arrays = native.vjp(*given, *key)
+    given = checked_values(function, variant, layout, leaves, draws, backend)
+    output, pull_arrays = function._lowered(variant, backend).native.vjp(*given)
     single = len(graphs.cotangents) == 1
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
 
@@ -226,6 +252,28 @@ def _of_function(
         return gradients
 
     return assemble(variant, (output,) if single else output), pull
+
+
+def checked_values(
+    function: Function,
+    variant: Variant,
+    layout: Layout,
+    leaves: Sequence[Any],
+    draws: Draws,
+    backend: Backend,
+) -> list[Any]:
+    """Return what the lowered code of a captured form takes for a call: tensors, numbers, a key.
+
+    Raises:
+        what the call itself raises, where the capture assumed what does not hold.
+    """
+    check_assumptions(function.recipe.subject, variant, backend, leaves)
+    if variant.updates:
+        tensors = [leaves[i] for i in layout.indices("tensor")]
+        check_apart(function.recipe.subject, variant.updates, tensors)
+    order = (*layout.indices("tensor"), *layout.indices("number"))
+    key = [draws.next_key(backend)] if variant.graphs.is_random else []
+    return [*[leaves[i] for i in order], *key]
 
 
 def _as_it_is(

@@ -16,6 +16,7 @@ from ...graph.ir.graph import Graph, Node, make_node, walk
 from ...graph.ir.types import FLOAT8, UNKNOWN, is_float
 from ...graph.ops.properties import CONSTANT, LINEAR, Degree, is_zero
 from ...graph.passes.simplify import simplify, substitute
+from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
 from .calls import Calls
@@ -169,25 +170,73 @@ def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> boo
     return all(degrees[output] == LINEAR or is_zero(output) for output in backward.outputs)
 
 
-def tangent_map(backward: Graph) -> Graph:
-    """Return `(tangent, *inputs without grad_out) -> tangent of the output`, the transpose of a
-    backward.
+def tangent_map(
+    backward: Graph,
+    cotangents: Sequence[str] = ("grad_out",),
+    tangents: Sequence[Node] = (),
+    outputs: Sequence[Node] = (),
+    noun: str = "rule",
+) -> Graph:
+    """Return `*tangents, *inputs without cotangents -> tangents of the outputs`, the transpose of a
+    backward: of a linear map that is its VJP, wherever it is taken.
+
+    Args:
+        cotangents: the names of the backward's.
+        tangents: an input for each gradient that the backward returns; of one "tangent" by default.
+        outputs: what has each cotangent's shape; a rule's, the tangent.
+        noun: what the backward is.
 
     Raises:
-        UnsupportedOp: the backward is not linear in grad_out.
+        UnsupportedOp: the backward is not linear in its cotangents.
     """
-    if not is_linear(backward):
+    together = cotangents[0] if len(cotangents) == 1 else "its cotangents"
+    if not is_linear(backward, cotangents):
         raise UnsupportedOp(
-            f"rule {backward.name!r} is not linear in grad_out, so it has no forward mode; lower "
-            "it without forward_mode=True"
+            f"{noun} {backward.name!r} is not linear in {together}, so it has no forward mode; "
+            "take its gradient by reverse mode"
         )
-    grad_out = backward.input("grad_out")
-    assert grad_out is not None
     trace = Trace(f"tangent of {backward.name}")
-    tangent = trace.input("tangent", grad_out.type)
-    transposed = accumulate(trace, backward.outputs[0], grad_out, tangent)
-    result = xp.zeros_like(tangent) if transposed is None else transposed
-    inputs = (tangent.node, *(node for node in backward.inputs if node is not grad_out))
-    graph = Graph(trace.name, inputs, (result.node,), backward.locations)
-    # Where only grad_out's shape is read, the tangent's is the same.
-    return simplify(substitute(graph, {grad_out: tangent.node}))
+    given = [backward.input(name) for name in cotangents]
+    if not tangents:
+        assert given[0] is not None
+        tangents = (make_node(ops.INPUT, (), {"name": "tangent"}, given[0].type),)
+    if not outputs:
+        outputs = tangents
+    seeds = [
+        (gradient, _in_dtype_of(trace.value(tangent), gradient))
+        for gradient, tangent in zip(backward.outputs, tangents, strict=True)
+    ]
+    known = [node for node in given if node is not None]
+    found = dict(zip(known, accumulate_all(trace, seeds, known), strict=True))
+    results = []
+    for node, output in zip(given, outputs, strict=True):
+        share = None if node is None else found[node]
+        zeros = xp.zeros_like(trace.value(output))
+        results.append((zeros if share is None else _in_dtype_of(share, output)).node)
+    rest = [node for node in backward.inputs if node not in known]
+    inputs = dict.fromkeys((*tangents, *rest, *outputs))
+    graph = simplify(Graph(trace.name, tuple(inputs), tuple(results), backward.locations))
+    if not _by_value(graph.outputs).isdisjoint(known):
+        raise UnsupportedOp(f"{noun} {backward.name!r}: the transpose of it reads {together}")
+    alike = {n: output for n, output in zip(given, outputs, strict=True) if n is not None}
+    return simplify(substitute(graph, alike))
+
+
+def _by_value(outputs: Sequence[Node]) -> set[Node]:
+    """Return what outputs depend on by more than its shape."""
+    found: set[Node] = set()
+    ahead = [*outputs]
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            shapes = node.op.shape_only
+            ahead += [o for i, o in enumerate(node.operands) if i not in shapes]
+    return found
+
+
+def _in_dtype_of(value: Value, node: Node) -> Value:
+    """Return a value in the dtype of another: the transpose of a cast that a framework makes."""
+    dtype = node.type.dtype
+    same = value.node.type.dtype == dtype or node.type.kind == "scalar"
+    return value if same else value.trace.value(cast_node(value.node, dtype))

@@ -1,0 +1,192 @@
+"""`xg.jvp`: outputs and tangents by one call, the same on every framework and on NumPy. What holds
+of all is that forward and reverse mode are transposes: `sum(u * jvp(v)) == sum(vjp(u) * v)`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from ..golden.sources import NAMES
+from ..harness.estimator_cases import CASES
+from ..harness.estimator_cases import X as SPREAD
+
+xp = xg.xp
+EPS = np.finfo(np.float64).eps
+generator = np.random.default_rng(7)
+X, W, B = (generator.normal(size=shape) for shape in ((3, 4), (4, 2), (2,)))
+U, V = generator.normal(size=(3, 2)), generator.normal(size=(3, 4))
+
+
+@xg.custom_gradient
+def layer(x: Any, w: Any, b: Any) -> Any:
+    """Twice the true gradient, of the output as forward gave it."""
+    y = xp.tanh(x @ w + b)
+
+    def grad(upstream: Any) -> Any:
+        inner = 2.0 * upstream * (1.0 - y * y)
+        return inner @ w.T, x.T @ inner, xp.sum(inner, axis=0)
+
+    return y, grad
+
+
+@xg.custom_gradient
+def both(x: Any, scale: float = 2.0) -> Any:
+    """Two outputs, of which one has no gradient."""
+    return (x * scale, x > 0), lambda upstream, _: (3.0 * scale * upstream, None)
+
+
+def products(
+    backend: Any, f: Any, inputs: Any, tangents: Any, within: Any = nullcontext
+) -> tuple[float, float, float]:
+    """Return the product of a cotangent of the first output with its tangent, that of the gradients
+    with the tangents given, and the sizes of their terms together.
+    """
+    own = tuple(backend.array(x) if isinstance(x, np.ndarray) else x for x in inputs)
+    moves = tuple(None if t is None else backend.array(t) for t in tangents)
+    with within():
+        outputs, found = xg.jvp(f, own, moves)
+    with within():
+        again, pull = xg.vjp(f, *own)
+    several = isinstance(outputs, tuple)
+    output, other, tangent = (each[0] if several else each for each in (outputs, again, found))
+    output, other, tangent = map(backend.numpy, (output, other, tangent))
+    np.testing.assert_array_equal(output, other)
+    assert (tangent.dtype, tangent.shape) == (output.dtype, output.shape)
+    u = generator.normal(size=tangent.shape)
+    given = backend.array(u)
+    gradients = pull((given, *(None for _ in outputs[1:])) if several else given)
+    pairs = [(g, t) for g, t in zip(gradients, tangents, strict=True) if t is not None]
+    left, right = u * tangent, [backend.numpy(g) * t for g, t in pairs]
+    size = sum(np.abs(each).sum() for each in (left, *right))
+    return float(left.sum()), float(sum(each.sum() for each in right)), float(size)
+
+
+def assert_transposes(
+    backend: Any, f: Any, inputs: Any, tangents: Any, within: Any = nullcontext
+) -> None:
+    with backend.precision(np.float64):
+        left, right, size = products(backend, f, inputs, tangents, within)
+    elements = sum(x.size for x in inputs if isinstance(x, np.ndarray))
+    assert abs(left - right) <= 4 * EPS * elements * size
+
+
+@pytest.mark.parametrize("tangents", [(V, W, B), (V, None, None), (None, W, None), (None, None, B)])
+def test_a_function_is_pushed_by_the_transpose_of_its_backward(backend: Any, tangents: Any) -> None:
+    assert_transposes(backend, layer, (X, W, B), tangents)
+
+
+def test_the_tangent_is_that_of_the_own_gradient_and_not_of_the_forward(backend: Any) -> None:
+    with backend.precision(np.float64):
+        given = tuple(map(backend.array, (X, W, B)))
+        y, tangent = xg.jvp(layer, given, (backend.array(V), None, None))
+    expected = np.tanh(X @ W + B)
+    np.testing.assert_allclose(backend.numpy(y), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        backend.numpy(tangent), 2.0 * (1.0 - expected**2) * (V @ W), rtol=1e-12
+    )
+
+
+def test_a_function_of_code_is_pushed_through_the_functions_in_it(backend: Any) -> None:
+    act = xg.activation("Heaviside", "triangular", {"width": 2.0})
+
+    def block(x: Any, w: Any, b: Any) -> Any:
+        return act(layer(x, w, b) * 3.0) + (x @ w) * 0.5
+
+    assert_transposes(backend, block, (X, W, B), (V, W, None))
+
+
+def test_an_output_without_gradient_has_no_tangent(backend: Any) -> None:
+    with backend.precision(np.float64):
+        (y, mask), (tangent, nothing) = xg.jvp(
+            both, (backend.array(X), 0.5), (backend.array(V), None)
+        )
+    np.testing.assert_array_equal(backend.numpy(mask), X > 0)
+    np.testing.assert_allclose(backend.numpy(tangent), 1.5 * V, rtol=1e-15)
+    np.testing.assert_allclose(backend.numpy(y), 0.5 * X, rtol=1e-15)
+    assert nothing is None
+
+
+def test_what_no_tangent_reaches_is_zero(backend: Any) -> None:
+    with backend.precision(np.float64):
+        x, w = backend.array(X), backend.array(W)
+        _, found = xg.jvp(lambda x, w: (x * 2.0, w * 3.0), (x, w), (backend.array(V), None))
+    np.testing.assert_array_equal(backend.numpy(found[0]), 2.0 * V)
+    np.testing.assert_array_equal(backend.numpy(found[1]), np.zeros_like(W))
+
+
+def test_every_rule_is_pushed_or_refused_by_name(backend: Any) -> None:
+    refused = set()
+    for name in NAMES:
+        act = xg.activation("Tanh")
+        try:
+            assert_transposes(backend, act, (X,), (V,), lambda n=name: xg.use(n, key=7))
+        except (xg.UnsupportedOp, xg.GradientError) as error:
+            if "ForwardAccumulator gives None" in str(error):  # TensorFlow's zero, and its unknown
+                assert not xg.get(name)(None, V, X).any()
+                continue
+            assert name in str(error)
+            assert "linear" in str(error)
+            refused.add(name)
+        except AssertionError as error:
+            raise AssertionError(f"rule {name!r}") from error
+    assert {"clip_norm", "sign", "noise", "guided"} <= refused
+    assert len(refused) < 30
+
+
+@pytest.mark.parametrize(("name", "rest"), CASES, ids=lambda each: str(each)[:20])
+def test_every_estimator_is_pushed_or_refused_by_name(backend: Any, name: str, rest: Any) -> None:
+    x = np.abs(np.tanh(SPREAD)) if name == "bernoulli_straight_through" else SPREAD
+    moves = [generator.normal(size=a.shape) if isinstance(a, np.ndarray) else None for a in rest]
+    tangents = (generator.normal(size=x.shape), *moves)
+    function = getattr(xg.estimators, name)
+    if name == "clamp_with_grad":
+        with pytest.raises((xg.UnsupportedOp, xg.GradientError), match=rf"{name}.*linear"):
+            assert_transposes(backend, function, (x, *rest), tangents)
+        return
+    assert_transposes(backend, function, (x, *rest), tangents)
+
+
+def test_a_function_that_is_not_linear_in_its_cotangents_is_refused_by_name(backend: Any) -> None:
+    @xg.custom_gradient
+    def clipped(x: Any) -> Any:
+        return x * 2.0, lambda upstream: xp.clip(upstream, -1.0, 1.0)
+
+    x = backend.array(X.astype(np.float32))
+    with pytest.raises((xg.UnsupportedOp, xg.GradientError), match=r"clipped.*linear"):
+        xg.jvp(clipped, (x,), (x,))
+    _, tangent = xg.jvp(lambda a: a + clipped(x), (x,), (x,))  # none reaches it
+    np.testing.assert_array_equal(backend.numpy(tangent), X.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("tangents", "message"),
+    [
+        ((V, V), "nested alike"),
+        (((V,),), "nested alike"),
+        ((V[:2],), r"shape \(2, 4\) for input 0 of shape \(3, 4\)"),
+    ],
+)
+def test_tangents_that_do_not_fit_are_refused(backend: Any, tangents: Any, message: str) -> None:
+    with backend.precision(np.float64), pytest.raises(xg.RuleError, match=message):
+        xg.jvp(layer, (backend.array(X),), tangents)
+
+
+def test_a_tangent_of_an_integer_is_refused(backend: Any) -> None:
+    x = backend.array(np.arange(3, dtype=np.int32))
+    with pytest.raises(xg.RuleError, match="input 0, which is no float tensor"):
+        xg.jvp(lambda x: x * 2, (x,), (x,))
+
+
+def test_arguments_are_nested(backend: Any) -> None:
+    with backend.precision(np.float64):
+        x, w, v = map(backend.array, (X, W, V))
+        _, tangent = xg.jvp(
+            lambda both: {"y": both["x"] @ both["w"]}, ({"x": x, "w": w},), ({"x": v, "w": None},)
+        )
+    np.testing.assert_allclose(backend.numpy(tangent["y"]), V @ W, rtol=1e-14)
