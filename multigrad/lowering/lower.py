@@ -72,7 +72,9 @@ def lower_graphs(
     given, dual = graphs.params, None
     if backend.autodiff.forward_mode and not forward_mode:
         dual = functools.cache(
-            functools.partial(lower_graphs, graphs, backend, defaults, True, fast, checks)
+            functools.partial(
+                lower_graphs, graphs, backend, defaults, forward_mode=True, fast=fast, checks=checks
+            )
         )
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     if defaults:

@@ -118,7 +118,7 @@ def _by_capture(
         variant = function._variant_for(layout, leaves)
     except NotCaptured as error:
         raise error.error from error.error.__cause__
-    given = checked_values(function, variant, layout, leaves, draws, backend)
+    given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     emitted = function._lowered(variant, backend).emitted
     dual = None if emitted is None else emitted.dual
     if dual is None:

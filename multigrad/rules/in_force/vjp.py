@@ -237,7 +237,7 @@ def _of_function(
         told = function.recipe.give_up(error.error)
         return _as_it_is(function, layout, leaves, backend, told)
     graphs = variant.graphs
-    given = checked_values(function, variant, layout, leaves, draws, backend)
+    given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     output, pull_arrays = function._lowered(variant, backend).native.vjp(*given)
     single = len(graphs.cotangents) == 1
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
