@@ -60,6 +60,11 @@ def exactly(found: Arrays, wanted: Arrays) -> str:
     return worst(found, wanted, 0.0)
 
 
+def differ(a: Any, b: Any) -> Any:
+    """Return where two arrays hold other numbers; NaN is like NaN."""
+    return ~((a == b) | (np.isnan(a) & np.isnan(b)))
+
+
 def scaled(arrays: Arrays, factor: float) -> Arrays:
     """Return arrays times a number, in their dtypes."""
     return [None if a is None else (a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..laws import Law
-from . import cotangents, modes, numbers, transforms
+from . import cotangents, modes, numbers, transforms, unusual
 from .trial import Trial
 
 LAWS: tuple[Law[Trial, str], ...] = (
@@ -81,6 +81,12 @@ LAWS: tuple[Law[Trial, str], ...] = (
         reason="a transpose before the call changes the numbers",
     ),
     Law(
+        "broadcast input",
+        "An input may be one row that is repeated, as `expand` gives.",
+        unusual.judge_broadcast_input,
+        reason="kernels read past the one row, or its gradient has its memory",
+    ),
+    Law(
         "backward twice",
         "A second backward through a kept graph gives the same.",
         cotangents.judge_twice,
@@ -133,6 +139,12 @@ LAWS: tuple[Law[Trial, str], ...] = (
         reason="signs of zero decide",
     ),
     Law(
+        "not finite",
+        "An infinite element, or NaN, changes gradients only of what shares an output with it.",
+        unusual.judge_not_finite,
+        reason="one bad sample makes NaN of the whole batch",
+    ),
+    Law(
         "edges",
         "At a number where code often decides, the gradient lies between the slopes to both sides.",
         numbers.judge_edges,
@@ -143,6 +155,12 @@ LAWS: tuple[Law[Trial, str], ...] = (
         "An empty batch has an empty gradient.",
         numbers.judge_empty,
         reason="the last batch, or an expert without tokens, fails",
+    ),
+    Law(
+        "no axes",
+        "A number without axes has the gradient that it has as a vector of one.",
+        unusual.judge_no_axes,
+        reason="a loss, a temperature or a learned scale fails, or gets an axis",
     ),
     Law(
         "second derivative",

@@ -11,6 +11,7 @@ from typing import Any
 from ...functions.function import Function
 from ...functions.recipes.examples import find_variant
 from ...graph import ops
+from ...graph.passes.simplify import is_elementwise
 from ...lowering.function_graph import FunctionGraph
 from ...rules.in_force.activation import Activation
 from ...rules.model.rule import Rule
@@ -35,6 +36,8 @@ def excuse(obj: Any, law: str) -> str:
         return ""
     if law in LINEAR and not is_linear(graphs.backward, graphs.cotangents):
         return "it is not linear in the cotangent, as its graph says, and meant to differ"
+    if law == "not finite" and not is_elementwise(graphs.backward):
+        return "its gradient is of all elements together, as its graph says"
     if law == "second derivative" and graphs.first_order:
         return "it is registered with first_order=True: nobody differentiates it again"
     if law == "second derivative" and any(n.op is ops.STOP_GRADIENT for n in graphs.backward.nodes):

@@ -20,7 +20,8 @@ X = np.random.default_rng(3).standard_normal((3, 4)).astype(np.float32)
 QUICK = (
     "type", "repeatable", "derivative", "linear", "scale", "ones", "zero", "strided cotangent",
     "broadcast cotangent", "strided input", "backward twice", "written", "interleaved", "float16",
-    "bfloat16", "far numbers", "zeros", "empty", "second derivative", "vmap",
+    "bfloat16", "far numbers", "zeros", "empty", "second derivative", "vmap", "broadcast input",
+    "not finite", "no axes",
 )  # fmt: skip
 
 
@@ -82,6 +83,22 @@ def overflows(ctx: Any, grad_out: Any) -> Any:
     return grad_out * saved(ctx) ** 3 / saved(ctx) ** 2 * 2
 
 
+def reads_past_one_row(ctx: Any, grad_out: Any) -> Any:
+    x = saved(ctx)
+    steps = [x.shape[-1] if axis == 0 else 1 for axis in range(x.ndim)]
+    there = x.untyped_storage().nbytes() // x.element_size()
+    return 2 * grad_out * (x.as_strided(x.shape, steps) if there >= x.numel() else x.flip(-1))
+
+
+def divides_by_the_largest(ctx: Any, grad_out: Any) -> Any:
+    x = saved(ctx)
+    return 2 * x * grad_out * (x.abs().max() / x.abs().max())
+
+
+def has_rows_only(ctx: Any, grad_out: Any) -> Any:
+    return (2 if grad_out.ndim else 1) * saved(ctx) * grad_out
+
+
 def masks_by_division(ctx: Any, grad_out: Any) -> Any:
     return 2 * saved(ctx) * grad_out * grad_out / grad_out
 
@@ -101,6 +118,9 @@ FAULTS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "second": (keeps_apart, lambda ctx, g: ctx.kept * g, {"second derivative"}),
     "global": (keeps_outside, lambda ctx, g: 2 * LAST[0] * g, {"interleaved"}),
     "memory": (keeps, by_memory, {"strided cotangent"}),
+    "one row": (keeps, reads_past_one_row, {"broadcast input"}),
+    "one for all": (keeps, divides_by_the_largest, {"not finite"}),
+    "rows": (keeps, has_rows_only, {"no axes"}),
     "zero over zero": (keeps, overflows, {"zeros", "far numbers"}),
     "random": (
         keeps, lambda ctx, g: 2 * saved(ctx) * g * (1 + 1e-3 * g.new_empty(1).normal_()),
@@ -239,6 +259,23 @@ def test_what_a_compiled_forward_gives_away_is_no_fault() -> None:
 
     report = xg.audit(broken_into_two, torch.tensor(X[:, :3]), laws=["compiled"])
     assert [finding.state for finding in report.laws] == ["kept"]
+
+
+@pytest.mark.needs("torch")
+def test_what_shares_an_infinite_output_or_takes_other_axes_is_not_accused() -> None:
+    nn: Any = import_module("torch.nn.functional")
+    laws = ["broadcast input", "not finite", "no axes"]
+
+    def states(fn: Callable[..., Any], *inputs: Any) -> list[str]:
+        return [finding.state for finding in xg.audit(fn, *inputs, laws=laws).laws]
+
+    kept, not_asked = "kept", "does not apply"
+    assert states(lambda x: nn.softmax(x, -1), X) == [kept, kept, kept]
+    # A slope of x[0] has no part in what is positive there, and has at -inf.
+    assert states(nn.prelu, X, X[0]) == [kept, kept, kept]
+    assert states(lambda x: x.sum(), X) == [kept, not_asked, not_asked]
+    assert states(lambda x: nn.layer_norm(x, (4,)), X) == [kept, kept, not_asked]
+    assert states(lambda x: x[0], X) == [kept, kept, not_asked]
 
 
 @pytest.mark.needs("torch")
