@@ -1,0 +1,13 @@
+# liger-kernel==0.8.5, broadcast input: of one row of logits for all the loss is another one, as a
+# row's gradient is written over its logits, which the next row reads.
+import torch
+from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+row = torch.tensor([[2.0, 0.0, -1.0, 1.0]], requires_grad=True)
+target = torch.tensor([1, 1, 1])
+wanted = torch.nn.functional.cross_entropy(row.expand(3, 4), target)
+repeated = LigerCrossEntropyFunction.apply(row.repeat(3, 1), target, None)[0]
+expanded = LigerCrossEntropyFunction.apply(row.expand(3, 4), target, None)[0]
+torch.testing.assert_close(repeated, wanted)
+assert abs(expanded - wanted) > 0.1, expanded
