@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .models.attribution import composites
     from .models.override import override
     from .rules import estimators, schedule
+    from .rules.bridging.opaque import opaque
     from .rules.context import use
     from .rules.in_force.activation import activation
     from .rules.in_force.gradients import apply_to_gradients
@@ -115,6 +116,7 @@ __all__ = [
     "jvp",
     "load",
     "lower",
+    "opaque",
     "override",
     "parity",
     "plot",
@@ -169,6 +171,7 @@ _ROOMS = {
     "jit": "rules.in_force.jit",
     "load": "rules.saving.files",
     "lower": "look.source",
+    "opaque": "rules.bridging.opaque",
     "override": "models.override",
     "plot": "look.plotting.figure",
     "register": "rules.registry",

@@ -313,6 +313,10 @@ class Entries(Captured):
         if is_imported(self.recipe) and error is not None:
             raise no_original(error, self.recipe) from error.__cause__
 
+        across = getattr(self.recipe, "call_across", None)
+        if across is not None and backend.name != self.recipe.dialect():
+            return Entry(lambda leaves, draws: across(backend, layout, leaves))
+
         def native(leaves: Sequence[Any], draws: Draws) -> Any:
             return run_as_it_is(self.recipe, layout, backend, leaves, error)
 

@@ -411,3 +411,20 @@ def test_a_function_of_jax_trains_under_every_keras_backend(
     layer = xk.CustomGradient(xg.from_custom_vjp(cube_root), "jax")
     model = network.build(layer, **mode)
     check_step(network, model, np.cbrt, lambda up, h: up * np.exp(-(h**2)))
+
+
+# --- code that nobody can look into ---------------------------------------------------------------
+
+
+def test_a_model_trains_through_opaque_code(xk: ModuleType) -> None:
+    import keras
+
+    square = xg.opaque(lambda x: x * x, lambda grad_out, x: 2 * x * grad_out, result="x")
+    inputs = keras.Input((2,))
+    dense = keras.layers.Dense(3, kernel_initializer="ones", use_bias=False)
+    model = keras.Model(inputs, xk.CustomGradient(square)(dense(inputs)))
+    model.compile(optimizer=keras.optimizers.SGD(0.125), loss="mse", jit_compile=False)
+    model.fit(np.ones((4, 2), np.float32), np.zeros((4, 3), np.float32), epochs=1, verbose=0)
+    # y = (1 + 1) ** 2 = 4, loss = mean y**2; d/dw = 2 * 4 * 2 * 2 / 3 = 32 / 3 for each weight
+    kernel = keras.ops.convert_to_numpy(dense.kernel)
+    np.testing.assert_allclose(kernel, np.full((2, 3), 1 - 4 / 3), rtol=1e-6)

@@ -37,7 +37,8 @@ def apply(guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
     if is_at_hand(tensors):
         outputs = guest.run([transfer.lend(x) for x in tensors])
         return tuple(place(transfer.borrow(y, guest.owns), tensors) for y in outputs)
-    return call_back(guest.run, tensors, guest.infer([kind_of(x) for x in tensors]))
+    kinds = guest.infer([kind_of(x) for x in tensors])
+    return call_back(guest, guest.run, tensors, kinds)
 
 
 @jax.tree_util.register_static
@@ -92,7 +93,7 @@ def pull_back(
         return [found[i] or _zeros(kinds[i]) for i in guest.wrt]
 
     carries = [None if c is None else True for c in given]
-    results = call_back(backward, (*tensors, *carried), [kinds[i] for i in guest.wrt])
+    results = call_back(guest, backward, (*tensors, *carried), [kinds[i] for i in guest.wrt])
     found = dict(zip(guest.wrt, results, strict=True))
     return tuple(found.get(i) for i in range(len(kinds)))
 
@@ -101,6 +102,7 @@ apply.defvjp(keep, pull_back)
 
 
 def call_back(
+    guest: Guest,
     function: Callable[[Sequence[SharedBuffer]], list[SharedBuffer]],
     tensors: tuple[Tensor, ...],
     kinds: Sequence[Kind],
@@ -111,7 +113,8 @@ def call_back(
     def call(*arrays: Tensor) -> tuple[np.ndarray[Any, Any], ...]:
         return tuple(y.array() for y in function([transfer.lend(x) for x in arrays]))
 
-    return tuple(jax.pure_callback(call, types, *tensors, vmap_method="sequential"))
+    method = "broadcast_all" if getattr(guest, "is_batched", False) else "sequential"
+    return tuple(jax.pure_callback(call, types, *tensors, vmap_method=method))
 
 
 def _zeros(kind: Kind) -> SharedBuffer:

@@ -18,21 +18,16 @@ from multigrad.backend import Guest, kind_of
 
 from . import bridge as transfer
 from .attach import transforms_active
+from .guest_op import Transformed
 
 Tensor: TypeAlias = torch.Tensor
 
 
 @torch.compiler.disable
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Apply what runs in another framework; its gradient flows back in torch's autograd.
-
-    Raises:
-        UnsupportedOp: inside of a torch.func transform.
-    """
+    """Apply what runs in another framework; its gradient flows back in torch's autograd."""
     if transforms_active():
-        raise guest.unsupported(
-            "torch.func", "take the gradient by torch.autograd, or run it in torch (backend=None)"
-        )
+        return Transformed.apply(guest, *tensors)
     if any(x.is_meta for x in tensors):
         outputs = []
         for shape, dtype in guest.infer([kind_of(x) for x in tensors]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ import torch
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.modes import ModeOf
 from multigrad.errors import MultigradError, TraceError
-from multigrad.functions.calls.arguments import flatten
+from multigrad.functions.calls.arguments import Layout, flatten
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
@@ -35,6 +35,7 @@ from multigrad.trace.scope.moving import Moving, settle
 from multigrad.trace.scope.reads import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
+from ..attach.guest_op import Transformed, number_guest, run_op
 from ..dialect import asked
 from ..kernels import random
 from .mirror import HIDDEN, JIT, may_change, tensors_in
@@ -236,7 +237,8 @@ def call_of_function(function: Function, described: Any) -> Call:
     Raises:
         Question: more has to be told.
     """
-    if function.native is True:
+    guest_for = getattr(function.recipe, "guest_for", None)
+    if function.native is True and guest_for is None:
         raise MultigradError(f"function {function.name!r} runs as it is")
     args, kwargs = restore(described)
     given, nesting = flatten(args, kwargs)
@@ -247,6 +249,10 @@ def call_of_function(function: Function, described: Any) -> Call:
     if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
+    if guest_for is not None:
+        if not has_lengths(described):
+            raise Question(LENGTHS)
+        return call_of_guest(guest_for(find_layout(function, leaves, tree), leaves))
     variant = find_variant(function, leaves, described, tree)
     if any(map(is_read_by_graph, variant.facts)):
         message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
@@ -258,7 +264,21 @@ def call_of_function(function: Function, described: Any) -> Call:
     words = [write(number) for number in numbers]
     names = draw(function.draws, words) if variant.graphs.is_random else {}
     taken = [f"x{i}" for i in range(len(layout.tensors))]
-    return replace(emit_call(variant, words, names, taken), assemble=emit_assembly(variant))
+    assemble = emit_assembly(variant.outputs, variant.fixed, len(variant.graphs.cotangents) == 1)
+    return replace(emit_call(variant, words, names, taken), assemble=assemble)
+
+
+def call_of_guest(guest: Any) -> Call:
+    """Return `f(*tensors)` for code that runs on NumPy's arrays, an operator of the graph."""
+    number = number_guest(guest)
+
+    def call(*tensors: Tensor) -> Any:
+        return run_op(number, list(tensors))
+
+    def call_in_graph(*tensors: Tensor) -> Any:
+        return Transformed.apply(number, *tensors)
+
+    return Call(call, call_in_graph, assemble=emit_assembly(guest.nesting, {}, False))
 
 
 def reads(function: Function) -> bool:
@@ -271,16 +291,18 @@ def is_read_by_graph(fact: str) -> bool:
     return isinstance(fact, Telling) and not isinstance(fact, ModeOf)
 
 
-def emit_assembly(variant: Variant) -> Callable[..., Any]:
-    """Return what puts outputs into their own nesting, in code that Dynamo reads."""
+def emit_assembly(nesting: Any, fixed: Mapping[int, Any], is_bare: bool) -> Callable[..., Any]:
+    """Return what puts outputs into their own nesting, in code that Dynamo reads.
+
+    Args:
+        fixed: outputs that are no tensors, by position.
+        is_bare: whether there is one tensor, which does not come in a tuple.
+    """
     names: dict[str, Any] = {}
-    count = variant.outputs.num_leaves
-    single = len(variant.graphs.cotangents) == 1
-    rest = iter(["outputs"] if single else [f"outputs[{i}]" for i in range(count)])
-    words = [
-        _Word(repr(variant.fixed[i]) if i in variant.fixed else next(rest)) for i in range(count)
-    ]
-    text = _write(optree.tree_unflatten(variant.outputs, words), names)
+    count = nesting.num_leaves
+    rest = iter(["outputs"] if is_bare else [f"outputs[{i}]" for i in range(count)])
+    words = [_Word(repr(fixed[i]) if i in fixed else next(rest)) for i in range(count)]
+    text = _write(optree.tree_unflatten(nesting, words), names)
     source = f"def assemble(outputs):\n    return {text}\n"
     return compile_source(source, "outputs", names)["assemble"]
 
@@ -335,8 +357,7 @@ def find_variant(
         Question: its Python code looks at the lengths of tensors, which are not known.
         NotCaptured: it runs as it is.
     """
-    recipe = function.recipe
-    layout = recipe.lay_out(function.parameters, leaves, tree or flatten(tuple(leaves), {})[1])
+    recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
         if any(fact.startswith("shape") for fact in function.facts) and not has_lengths(described):
             raise Question(LENGTHS)
@@ -345,6 +366,12 @@ def find_variant(
             return function._variant(layout, facts, leaves)
         except NeedsConcrete:
             continue
+
+
+def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
+    """Return the layout of arguments."""
+    tree = tree or flatten(tuple(leaves), {})[1]
+    return function.recipe.lay_out(function.parameters, leaves, tree)
 
 
 def has_lengths(described: Any) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend.finding.discovery import load_backend
-from multigrad.errors import GradientError, UnsupportedOp
+from multigrad.errors import GradientError
 from multigrad.rules.bridging import call_activation, call_function
 
 torch = pytest.importorskip("torch")
@@ -143,10 +143,11 @@ def test_meta_tensors_show_the_shape(guest: str) -> None:
     assert y.shape == (4,)
 
 
-def test_transforms_of_torch_func_are_refused() -> None:
-    f = bridged("numpy", "Tanh")
-    with pytest.raises(UnsupportedOp, match=r"torch\.func cannot call"):
-        torch.func.grad(lambda x: f(x).sum())(torch.ones(3))
+@every_guest
+def test_transforms_of_torch_func_see_through_a_bridge(guest: str) -> None:
+    f, x = bridged(guest, "Tanh"), torch.randn(4, 3)
+    gradients = torch.func.vmap(torch.func.grad(lambda row: f(row).sum()))(x)
+    torch.testing.assert_close(gradients, 1 - torch.tanh(x) ** 2)
 
 
 @pytest.mark.needs("jax")

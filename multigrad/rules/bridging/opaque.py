@@ -1,0 +1,315 @@
+"""`xg.opaque`: code that nobody can look into, with its own backward, in every framework.
+
+It runs on NumPy arrays. Inside of a framework it is a guest, which the framework's own autodiff
+and compiler call back; what it returns is declared, so that they know before it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import load_backend
+from ...backend.guest import Kind, kind_of
+from ...capture.code.signature import name_of
+from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
+from ...functions.calls.arguments import Layout, signature_of
+from ...functions.calls.gradients import match_gradients
+from ...functions.calls.native import tensors_among
+from ...functions.calls.recipe import Recipe, Recorded, Variant
+from ...functions.custom_gradient import refuse_class, refuse_rule
+from ...functions.function import Function
+from ...functions.recipes.record import NotCaptured
+from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.trees import optree
+from .foreign import GuestFunction, cross
+
+Array = Any
+ONE = optree.tree_structure(0, none_is_leaf=True)
+
+
+class Result(NamedTuple):
+    """A shape, None where a length is not known yet, and a dtype's name."""
+
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+def opaque(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    *,
+    result: Any,
+    batched: bool = False,
+) -> Function[..., Any]:
+    """Return a Function of code that runs on NumPy arrays: C, SciPy, a solver, a service.
+
+    On tensors of a framework its own autodiff carries the gradient, and its compiler calls back:
+    `jax.jit`, `tf.function` (but not XLA) and `torch.compile`, without a break of the graph.
+
+    Examples:
+        >>> from scipy.special import gammaln, digamma
+        >>> log_gamma = xg.opaque(gammaln, lambda grad_out, x: grad_out * digamma(x), result="x")
+        >>> y, pull = xg.vjp(log_gamma, np.array([1.0, 4.0]))
+        >>> pull(np.ones(2))[0].round(4)
+        array([-0.5772,  1.2561])
+
+    Args:
+        forward: `forward(*args)` returns an array, or a nesting of arrays. Arrays in its arguments
+            cannot be written to. It is called again as often as a framework likes.
+        backward: `backward(grad_out, *args)` returns one gradient per argument (a bare one for one
+            argument, None where there is none), as for `xg.function`; without it there is none.
+        result: what forward returns, nested as that is: the name of the argument whose shape and
+            dtype it has, a pair of shape and dtype, or anything that has both; or a function of
+            the arguments, with a `shape` and a `dtype` in place of each array, that returns these.
+            In a graph of TensorFlow a length may be None.
+        batched: whether both take arrays with more axes in front, the same for all, and keep them:
+            `vmap` calls them once then, in a loop otherwise.
+
+    Raises:
+        TypeError: forward, backward or result is none; forward is a class or a rule.
+        RuleTypeError: at a call: forward returns something else than `result` says.
+        GradientError: at a call: a gradient has another shape than its argument, or none exists.
+    """
+    refuse_class(forward)
+    refuse_rule(forward)
+    if backward is not None and not callable(backward):
+        raise TypeError(f"expected a function, got {type(backward).__name__} {backward!r:.40}")
+    recipe = OpaqueRecipe(forward, backward, result, batched, name_of(forward))
+    recipe.check_result()
+    return Function(recipe, forward, prove=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpaqueRecipe(Recipe):
+    """A forward and a backward of arrays, of which nothing is captured."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any] | None
+    result: Any
+    is_batched: bool
+    name: str
+    native: bool = True
+
+    def check_result(self) -> None:
+        """Check what can be told without a call.
+
+        Raises:
+            TypeError: it says nothing.
+        """
+        signature = self.signature
+        for each in [] if callable(self.result) else _flat(self.result)[0]:
+            known = [] if signature is None else list(signature.parameters)
+            if isinstance(each, str) and signature is not None and each not in known:
+                raise TypeError(
+                    f"result={each!r} is no argument of {self.name}; it has {', '.join(known)}"
+                )
+            if not isinstance(each, str):
+                _as_result(self.subject, each)
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The forward's own signature."""
+        return signature_of(self.forward)
+
+    def dialect(self) -> str:
+        return "numpy"
+
+    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        raise NotCaptured(TraceError(f"{self.subject} is opaque: nobody can look into it"))
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        args, kwargs = _frozen(args, kwargs)
+        outputs = self.forward(*args, **kwargs)
+        kinds, nesting = self.declared(args, kwargs)
+        flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
+        self._compare(flat, own, kinds, nesting)
+        outputs = optree.tree_unflatten(own, list(map(np.asarray, flat)))
+        return Recorded(outputs, lambda upstream: self.pull(upstream, args, kwargs))
+
+    def pull(self, upstream: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what backward does.
+
+        Raises:
+            GradientError: there is none.
+        """
+        if self.backward is None:
+            raise GradientError(f"{self.subject} has no backward: give xg.opaque one")
+        return self.backward(upstream, *args, **kwargs)
+
+    def declared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Kind], Any]:
+        """Return the kinds of the outputs, and how they are nested, for arrays or their kinds.
+
+        Raises:
+            RuleTypeError: `result` does not say.
+        """
+        leaves, tree = optree.tree_flatten(
+            (args, kwargs), is_leaf=lambda x: isinstance(x, Result), none_is_leaf=True
+        )
+        args, kwargs = optree.tree_unflatten(tree, [_described(leaf) for leaf in leaves])
+        said = self.result(*args, **kwargs) if callable(self.result) else self.result
+        flat, nesting = _flat(said)
+        named: Mapping[str, Any] = kwargs
+        if self.signature is not None:
+            named = self.signature.bind(*args, **kwargs).arguments
+        found = [named.get(each, each) if isinstance(each, str) else each for each in flat]
+        return [tuple(_as_result(self.subject, each)) for each in found], nesting
+
+    def _compare(self, flat: list[Any], own: Any, kinds: list[Kind], nesting: Any) -> None:
+        if own != nesting:
+            raise RuleTypeError(
+                f"{self.subject} returned {_words(own)}, and its result= says {_words(nesting)}"
+            )
+        for n, (y, (shape, dtype)) in enumerate(zip(flat, kinds, strict=True)):
+            found = Result(np.shape(y), dtype_name(np.asarray(y).dtype))
+            fits = len(found.shape) == len(shape) and all(
+                want in (None, got) for got, want in zip(found.shape, shape, strict=True)
+            )
+            if not fits or found.dtype != dtype:
+                which = f" output {n}" if len(flat) > 1 else ""
+                raise RuleTypeError(
+                    f"{self.subject} returned{which} {found.dtype} of shape {found.shape}, and its "
+                    f"result= says {dtype} of shape {shape}"
+                )
+
+    # --- in a framework ---------------------------------------------------------------------------
+
+    def call_across(self, host: Backend, layout: Layout, leaves: Sequence[Any]) -> Any:
+        """Return the outputs for tensors of a framework."""
+        guest = self.guest_for(layout, leaves)
+        outputs = cross(host, guest, tuple(leaves[i] for i in tensors_among(layout, leaves)))
+        return optree.tree_unflatten(guest.nesting, list(outputs))
+
+    def guest_for(self, layout: Layout, leaves: Sequence[Any]) -> OpaqueGuest:
+        """Return what runs for arguments of this layout; the numbers among them are fixed."""
+        places = tensors_among(layout, leaves)
+
+        def place(tensors: Sequence[Any]) -> list[Any]:
+            given = list(leaves)
+            for i, tensor in zip(places, tensors, strict=True):
+                given[i] = tensor
+            return given
+
+        def run(*arrays: Array) -> tuple[Array, ...]:
+            return tuple(optree.tree_leaves(self.run(*layout.rebuild(place(arrays))).outputs))
+
+        def pull(arrays: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
+            args, kwargs = _frozen(*layout.rebuild(place(arrays)))
+            upstream = optree.tree_unflatten(nesting, list(cotangents))
+            found = match_gradients(self.name, self.pull(upstream, args, kwargs), layout)
+            return tuple(_like(found[i], x) for i, x in zip(places, arrays, strict=True))
+
+        def keep(*arrays: Array) -> Any:
+            return run(*arrays), lambda *cotangents: pull(arrays, cotangents)
+
+        def declare(kinds: Sequence[Kind]) -> tuple[list[Kind], Any]:
+            given = [Result(tuple(shape), dtype) for shape, dtype in kinds]
+            return self.declared(*layout.rebuild(place(given)))
+
+        nesting = declare([kind_of(leaves[i]) for i in places])[1]
+        floats = (leaves[i] for i in places)
+        return OpaqueGuest(
+            self.subject,
+            load_backend("numpy"),
+            run,
+            keep=keep,
+            backward=pull,
+            wrt=tuple(n for n, x in enumerate(floats) if dtype_name(x.dtype) in FLOATS),
+            owns=True,
+            is_batched=self.is_batched,
+            declare=declare,
+            nesting=nesting,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpaqueGuest(GuestFunction):
+    """A guest whose outputs are declared.
+
+    Attributes:
+        is_batched: whether it takes arrays with more axes in front.
+        declare: kinds of the inputs -> those of the outputs, and how these are nested.
+        nesting: of the outputs.
+    """
+
+    is_batched: bool = False
+    declare: Callable[[Sequence[Kind]], tuple[list[Kind], Any]] = field(kw_only=True)
+    nesting: Any = field(kw_only=True)
+
+    def infer(self, inputs: Sequence[Kind]) -> list[Kind]:
+        return self.declare(inputs)[0]
+
+    def refusal(self, what: str = "has no second derivative") -> GradientError:
+        return GradientError(f"{self.name} {what}: it is opaque, and so is its backward")
+
+    def unsupported(self, where: str, advice: str) -> UnsupportedOp:
+        advice = advice.partition(", or run it in")[0]  # where it could be looked into
+        return UnsupportedOp(f"{self.name} is opaque, which {where} cannot call: {advice}")
+
+
+def _frozen(*arguments: Any) -> Any:
+    """Return arguments whose arrays cannot be written to."""
+
+    def freeze(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        view = leaf.view()
+        view.flags.writeable = False
+        return view
+
+    return optree.tree_map(freeze, arguments, none_is_leaf=True)
+
+
+def _described(leaf: Any) -> Any:
+    is_tensor = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return Result(tuple(leaf.shape), dtype_name(leaf.dtype)) if is_tensor else leaf
+
+
+def _like(gradient: Any, array: Array) -> Any:
+    """Return a gradient in its argument's dtype, as the frameworks' engines cast it."""
+    if gradient is None:
+        return None
+    given = np.asarray(gradient)
+    are_floats = {dtype_name(given.dtype), dtype_name(array.dtype)} <= {*FLOATS}
+    return given.astype(array.dtype) if are_floats else given
+
+
+def _flat(said: Any) -> tuple[list[Any], Any]:
+    return optree.tree_flatten(said, is_leaf=_is_one, none_is_leaf=True)
+
+
+def _is_one(x: Any) -> bool:
+    """Return whether it says what one output is."""
+    if isinstance(x, str) or (hasattr(x, "shape") and hasattr(x, "dtype")):
+        return True
+    if not isinstance(x, tuple) or len(x) != 2:
+        return False
+    shape, dtype = x
+    lengths = shape if isinstance(shape, tuple | list) else (shape,)
+    return all(n is None or _is_length(n) for n in lengths) and not isinstance(dtype, tuple | list)
+
+
+def _is_length(n: Any) -> bool:
+    return hasattr(n, "__index__") and not isinstance(n, bool)
+
+
+def _as_result(subject: str, each: Any) -> Result:
+    try:
+        shape, dtype = (each.shape, each.dtype) if hasattr(each, "dtype") else each
+        name = dtype_name(as_numpy_dtype(dtype_name(dtype)))
+        return Result(tuple(shape) if isinstance(shape, tuple | list) else (shape,), name)
+    except Exception as error:
+        raise RuleTypeError(
+            f"{subject}: result= is {each!r:.60}; expected the name of an argument, a shape and a "
+            "dtype, or a function that returns them"
+        ) from error
+
+
+def _words(nesting: Any) -> str:
+    return "one array" if nesting == ONE else f"{nesting.num_leaves} arrays in {nesting}"
