@@ -37,7 +37,7 @@ def judge_not_finite(trial: Trial) -> str:
             got, want = found[k], wanted[k]
             if got is None or want is None:
                 continue
-            places = [p for p in np.flatnonzero(differ(got, want)) if (k, p) != (n, 0)]
+            places = [p for p in np.flatnonzero(differ(got, want)).tolist() if (k, p) != (n, 0)]
             for place in places[:MOST_SUSPECTS]:
                 bases = (given, *(_with(given, n, 0, sign * FAR) for sign in (1, -1)))
                 if not any(_has_part(trial, base, changed, k, place) for base in bases):

@@ -159,7 +159,8 @@ class OpaqueRecipe(Recipe):
         if self.signature is not None:
             named = self.signature.bind(*args, **kwargs).arguments
         found = [named.get(each, each) if isinstance(each, str) else each for each in flat]
-        return [tuple(_as_result(self.subject, each)) for each in found], nesting
+        results = (_as_result(self.subject, each) for each in found)
+        return [(each.shape, each.dtype) for each in results], nesting
 
     def _compare(self, flat: list[Any], own: Any, kinds: list[Kind], nesting: Any) -> None:
         if own != nesting:
