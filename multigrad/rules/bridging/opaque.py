@@ -126,12 +126,20 @@ class OpaqueRecipe(Recipe):
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         args, kwargs = _frozen(args, kwargs)
+        outputs = optree.tree_map(np.array, self.call(args, kwargs))  # it may hold on to its own
+        return Recorded(outputs, lambda upstream: self.pull(upstream, args, kwargs))
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what forward does, as arrays.
+
+        Raises:
+            RuleTypeError: that is something else than was declared.
+        """
         outputs = self.forward(*args, **kwargs)
         kinds, nesting = self.declared(args, kwargs)
         flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
         self._compare(flat, own, kinds, nesting)
-        outputs = optree.tree_unflatten(own, list(map(np.asarray, flat)))
-        return Recorded(outputs, lambda upstream: self.pull(upstream, args, kwargs))
+        return optree.tree_unflatten(own, list(map(np.asarray, flat)))
 
     def pull(self, upstream: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what backward does.
@@ -198,7 +206,8 @@ class OpaqueRecipe(Recipe):
             return given
 
         def run(*arrays: Array) -> tuple[Array, ...]:
-            return tuple(optree.tree_leaves(self.run(*layout.rebuild(place(arrays))).outputs))
+            args, kwargs = _frozen(*layout.rebuild(place(arrays)))
+            return tuple(optree.tree_leaves(self.call(args, kwargs)))
 
         def pull(arrays: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
             args, kwargs = _frozen(*layout.rebuild(place(arrays)))

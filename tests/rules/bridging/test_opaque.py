@@ -32,14 +32,6 @@ solver = xg.opaque(
 )
 
 
-def pulled(backend: Any, f: Any, *inputs: Any) -> list[Any]:
-    """Return the gradients of a sum of what f returns first, as arrays."""
-    given = [backend.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
-    y, pull = xg.vjp(f, *given)
-    gradients = pull(backend.array(np.ones_like(backend.numpy(y))))
-    return [g if g is None else backend.numpy(g) for g in gradients]
-
-
 def test_the_gradient_is_that_of_the_own_backward(backend: Any) -> None:
     y, gradient = backend.vjp(log_gamma, X, np.array([1.0, -2.0, 0.5], np.float32))
     np.testing.assert_array_equal(y, special.gammaln(X))
@@ -51,20 +43,13 @@ def test_outputs_may_be_nested_and_numbers_are_handed_on(backend: Any) -> None:
     found = solver(backend.array(MATRIX), backend.array(SIDE), 3.0)
     np.testing.assert_allclose(backend.numpy(found["x"]), [0.5, 2.0], rtol=1e-6)
     assert int(backend.numpy(found["rank"])) == 2
-    first, second, third = (
-        pulled(backend, lambda a, b, times: solver(a, b, times)["x"], MATRIX, SIDE, 3.0)
-        if backend.name != "numpy"
-        else (*_numpy_gradients(), None)
-    )
-    np.testing.assert_allclose(first, [[-0.25, -1.0], [-1 / 12, -1 / 3]], rtol=1e-6)
-    np.testing.assert_allclose(second, [1.5, 0.5], rtol=1e-6)
+    outputs, pull = xg.vjp(solver, backend.array(MATRIX), backend.array(SIDE), 3.0)
+    ones = backend.array(np.ones_like(backend.numpy(outputs["x"])))
+    first, second, third = pull({"x": ones, "rank": None})
+    wanted = [[-0.25, -1.0], [-1 / 12, -1 / 3]]
+    np.testing.assert_allclose(backend.numpy(first), wanted, rtol=1e-6)
+    np.testing.assert_allclose(backend.numpy(second), [1.5, 0.5], rtol=1e-6)
     assert third is None
-
-
-def _numpy_gradients() -> tuple[Any, Any]:
-    found, pull = xg.vjp(solver, MATRIX, SIDE, 3.0)
-    first, second, _ = pull({"x": np.ones_like(found["x"]), "rank": None})
-    return first, second
 
 
 @pytest.mark.parametrize(
@@ -133,8 +118,6 @@ def test_what_it_returns_may_be_a_buffer_of_its_own(backend: Any) -> None:
     f = xg.opaque(fill, lambda g, x: 2 * g, result="x")
     first = f(backend.array(X))
     second = f(backend.array(-X))
-    if backend.name == "numpy":
-        pytest.skip("NumPy gets the code's own array, as by a call of it")
     np.testing.assert_array_equal(backend.numpy(first), 2 * X)
     np.testing.assert_array_equal(backend.numpy(second), -2 * X)
 
