@@ -65,6 +65,9 @@ class CustomRecipe(CodeRecipe):
         """Return the library that it is written in."""
         return jax.__name__
 
+    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return primal_of(self.function)(*args, **kwargs)
+
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, where it runs as it is on its own framework."""
         return (self.original or self.function)(*args, **kwargs)

@@ -182,6 +182,9 @@ class ClassRecipe(CodeRecipe):
 
         return self._record(run, None, args, kwargs)
 
+    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._record(lambda function, *given: function(*given), None, args, kwargs).outputs
+
     def _record(
         self,
         run: Callable[..., Any],

@@ -123,6 +123,10 @@ class Recipe:
         """Run it as it is, on a framework's tensors."""
         raise NotImplementedError
 
+    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the outputs that forward alone gives, for a framework's own autodiff to see."""
+        return self.run(args, kwargs).outputs
+
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:

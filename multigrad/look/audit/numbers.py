@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .trial import LOOSE, Arrays, Trial, largest_of
 xp: Any = _xp
 MOST_PLACES = 64  # whose differences are taken
 MOST_STEPS = 24  # that tell whether an output is flat
+FINE = 1e-7  # what a small number beside a divisor may change in float64
 TINY = 1e-6  # from here down a pole is near
 NEAR_ENOUGH = 1e2  # up to here no wave fits into a step
 # Where codes often decide, and where float64's exp is infinite.
@@ -167,7 +169,27 @@ def judge_derivative(trial: Trial) -> str:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     if wrong and trial.meant is None and (flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
-    return wrong[0] if wrong else ""
+    return wrong[0] if wrong else _beside_autodiff(trial, u, found)
+
+
+def _beside_autodiff(trial: Trial, u: Arrays, found: Arrays) -> str:
+    """Compare gradients that differences do not tell from the derivative with those of the
+    framework's own autodiff, where the forward shows it all of itself.
+    """
+    if trial.forward is None or trial.meant is not None or trial.backend.autodiff.vjp is None:
+        return ""
+    arrays = trial.cast("float64")
+    try:
+        given = replace(trial, call=trial.forward).run(arrays).gradients(u)
+    except Exception:  # the user's code, which nobody has written for autodiff
+        return ""
+    pairs = [(found[n], given[n]) for n in trial.floats]
+    pairs = [(got, want) for got, want in pairs if got is not None and want is not None]
+    if any(worst([got], [want], 1e-5, 1e-7) for got, want in pairs):
+        return ""  # differences have told whose it is: the forward hides a part of itself
+    gradients, wanted = (list(each) for each in zip(*pairs, strict=True)) if pairs else ([], [])
+    said = worst(gradients, wanted, FINE, trial.noise)
+    return f"{said} by autodiff of the forward" if said else ""
 
 
 def _compare_beside(trial: Trial, wrong: list[str]) -> bool:

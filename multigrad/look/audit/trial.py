@@ -77,6 +77,7 @@ class Trial:
         is_surrogate: whether its gradient is meant to differ from the derivative.
         meant: the function whose derivative a surrogate is meant to be, where somebody says it.
         converted: what multigrad makes of it; None where it is no custom gradient of others.
+        forward: runs the forward alone, as plain code; None where there is no such.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Trial:
     is_surrogate: bool = False
     meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
+    forward: Callable[..., Any] | None = None
 
     @functools.cached_property
     def given(self) -> Arrays:
@@ -262,15 +264,17 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
         subject = subject_of(obj)
         owners = {owner.name: owner for x in inputs if (owner := owner_of(x)) is not None}
         name, call, declared = subject.name, subject.call, subject.is_surrogate
+        function = subject.function
         homes = (next(iter(owners.values()), load_backend("numpy")),)
     else:
         original = find_original(obj)
         name, call, declared, homes = original.name, original.call, False, original.homes
         homes = homes or (load_backend("numpy"),)
-        converted = original.function if original.is_custom else None
+        converted = function = original.function if original.is_custom else None
     leaves, tree = flatten(tuple(inputs), {})
     arrays = tuple(as_array(leaf) for leaf in leaves)
     places = tuple(i for i, leaf in enumerate(arrays) if isinstance(leaf, np.ndarray))
+    forward = None if function is None else _forward_of(function)
     failure: Exception | None = None
     for home in homes:
         trial = Trial(
@@ -283,6 +287,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             is_surrogate=declared if surrogate is None else bool(surrogate),
             meant=surrogate if callable(surrogate) else None,
             converted=converted,
+            forward=forward,
         )
         try:
             with trial.quiet(trial.dtype):
@@ -294,3 +299,10 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             return trial
     assert failure is not None
     raise failure
+
+
+def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return function.recipe.run_forward(args, kwargs)
+
+    return forward
