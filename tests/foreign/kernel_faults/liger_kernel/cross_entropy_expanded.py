@@ -1,5 +1,4 @@
-# liger-kernel==0.8.5, broadcast input: of one row of logits for all the loss is another one, as a
-# row's gradient is written over its logits, which the next row reads.
+# liger-kernel==0.8.5, broadcast input: for one row of logits, expanded, the loss is another one.
 import torch
 from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 
