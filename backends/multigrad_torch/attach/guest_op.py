@@ -17,6 +17,7 @@ from multigrad.backend import Guest, kind_of
 from . import bridge as transfer
 
 Tensor: TypeAlias = torch.Tensor
+Tensors: TypeAlias = tuple[Tensor, ...]
 Group: TypeAlias = tuple[Sequence[Tensor], Sequence[int | None]]
 GUESTS: dict[int, Guest] = {}  # by the numbers that graphs hold, which hold no objects
 
@@ -73,7 +74,7 @@ class Transformed(Function):
     """Runs a Guest; in compiled code the one of a number."""
 
     @staticmethod
-    def forward(guest: Guest | int, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(guest: Guest | int, *tensors: Tensor) -> Tensors:  # type: ignore[override]
         is_numbered = isinstance(guest, int)
         return tuple(run_op(guest, list(tensors)) if is_numbered else run_guest(guest, tensors))
 
@@ -103,7 +104,7 @@ class Pulled(Function):
     """A Guest's gradients, whose derivative is refused."""
 
     @staticmethod
-    def forward(guest: Guest | int, count: int, *given: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(guest: Guest | int, count: int, *given: Tensor) -> Tensors:  # type: ignore[override]
         tensors, cotangents = list(given[:count]), list(given[count:])
         if isinstance(guest, int):
             return tuple(pull_op(guest, tensors, cotangents))
