@@ -45,6 +45,7 @@ backend = Backend(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
+        scan=ops.scan,
     ),
     autodiff=Autodiff(
         render=attach.render,
