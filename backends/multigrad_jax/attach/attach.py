@@ -53,7 +53,8 @@ def render(emitted: Emitted) -> str:
     run, whole = f"    {outputs} = {name}({given})\n", emitted.code.whole
     if whole is not None:
         own = whole.results[: len(emitted.outputs)]
-        run = f"{whole.indented(4)}    {outputs} = {own[0] if emitted.single else _tuple(list(own))}\n"
+        found = own[0] if emitted.single else _tuple(list(own))
+        run = f"{whole.indented(4)}    {outputs} = {found}\n"
     return f"""\
 @custom_vjp
 def {name}({inputs}{emitted.signature}):

@@ -7,7 +7,7 @@ the loop and given to every turn.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,13 +17,12 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, Region, make_node, walk
 from ...graph.ir.types import BOOL, INPUT_SHAPE, INT32, SCALAR_SHAPE, UNKNOWN, T, Type
 from ...graph.ops.arrays.loops import keeps
-from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify, substitute
 from ...graph.support.trees import optree
 from ...trace.axes import known_shape
-from ...trace.coercion import NeedsConcrete
 from ...trace.constants import lift_array
 from ...trace.derived.calls import drop_calls, move_calls
+from ...trace.derived.scans import asked_of
 from ...trace.trace import Trace, Value, apply, lift
 from ...trace.xp import all as xp
 from ..meanings.parts import rank
@@ -222,19 +221,12 @@ def symbols_of(
             shape = shape[1:] if i >= len(initial) - rows else shape
             trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
     try:
-        yield carry
-    except NeedsConcrete as need:
-        raise NeedsConcrete(*_facts_of(need.facts, sources)) from None
+        with asked_of({name: value.node for name, value in sources.items()}):
+            yield carry
     finally:
         for name in sources:
             trace.facts.pop(f"shape:{name}", None)
             trace.facts.pop(f"ndim:{name}", None)
-
-
-def _facts_of(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
-    for fact in facts:
-        source = sources.get(fact.partition(":")[2])
-        yield from (fact,) if source is None else needed_shapes(source.node)
 
 
 def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...backend.finding.discovery import backend_among
-from ...graph.ir.graph import Node
 from ...errors import UnsupportedOp
+from ...graph.ir.graph import Node
 from ...graph.ir.types import FLOATS, INT32, UNKNOWN, Type, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
@@ -147,8 +147,8 @@ def fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any
     upper. Where the bounds are numbers, it has a derivative: it is a `scan`.
 
     Examples:
-        >>> xp.fori_loop(1, 4, lambda i, total: total * i, 1.0)
-        array(6.)
+        >>> xp.fori_loop(1, 4, lambda i, total: total * i, np.array([1.0, 0.5]))
+        array([6., 3.])
 
     Args:
         lower: the first number.

@@ -74,7 +74,7 @@ def drop_sums(graph: Graph, alike: Mapping[Node, int]) -> tuple[Graph, dict[Node
         made_of = _made_of(node)
         shapes = {known.get(operand) for operand in made_of}
         if len(shapes) == 1 and None not in shapes:
-            known.update({node: place for place in shapes if place is not None})
+            known[node] = known[made_of[0]]
         return node
 
     return rebuild(graph, change), known

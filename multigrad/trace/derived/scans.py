@@ -6,7 +6,8 @@ scan gives it, stacked, besides its own results; rows and constants are as they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ def is_tensor(node: Node) -> bool:
     return node.type.kind == "tensor" and is_float(node.type)
 
 
-# What a turn pays to keep an element: a row is at hand, but is held for it; a constant is held once.
+# What a turn pays to keep an element: a row is at hand, but is held for it; a constant, once.
 FLOAT, ROW, MASK, FREE = 64, 16, 16, 0
 
 
@@ -138,7 +139,8 @@ class Turned:
         }
         targets = [i for i, moves in enumerate(moving) if moves]
         seeds = [(outputs[i], head) for i, head in heads.items()]
-        with self._translated():
+        given = {own.attr("name"): operand for own, operand, _ in self._operands()}
+        with asked_of(given):
             found = accumulate(trace, seeds, [inputs[i] for i in targets])
         shares = {
             i: xp.zeros_like(trace.value(inputs[i])) if share is None else share
@@ -273,27 +275,18 @@ class Turned:
         for i, (own, operand) in enumerate(zip(self.body.inputs, self.node.operands, strict=True)):
             yield own, operand, i in rows
 
-    def _translated(self) -> Any:
-        return asked_of({own.attr("name"): operand for own, operand, _ in self._operands()})
 
-
-class asked_of:
-    """Asks for facts about the inputs of a region by facts about what is given there."""
-
-    def __init__(self, operands: Mapping[str, Node]) -> None:
-        self.operands = operands
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, _: Any) -> None:
-        if isinstance(error, NeedsConcrete):
-            raise NeedsConcrete(*self._facts(error.facts)) from None
-
-    def _facts(self, facts: Iterable[str]) -> Iterator[str]:
-        for fact in facts:
-            operand = self.operands.get(fact.partition(":")[2])
-            yield from (fact,) if operand is None else needed_shapes(operand)
+@contextmanager
+def asked_of(operands: Mapping[str, Node]) -> Iterator[None]:
+    """Ask for facts about the inputs of a region by facts about what is given there."""
+    try:
+        yield
+    except NeedsConcrete as need:
+        facts: list[str] = []
+        for fact in need.facts:
+            operand = operands.get(fact.partition(":")[2])
+            facts += (fact,) if operand is None else needed_shapes(operand)
+        raise NeedsConcrete(*facts) from None
 
 
 def scan_values(

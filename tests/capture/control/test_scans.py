@@ -1,5 +1,5 @@
-"""Loops over rows as one op with a derivative: `xp.scan`, `xp.fori_loop`, `xp.cond`. What is expected
-is what the same steps give one after the other, in float64.
+"""Loops over rows as one op with a derivative: `xp.scan`, `xp.fori_loop`, `xp.cond`. What the same
+steps give one after the other, in float64, is expected.
 """
 
 from __future__ import annotations
@@ -270,6 +270,41 @@ def test_torch_compiles_maps_and_differentiates_twice(backend: Any) -> None:
     compiled = torch.compile(lambda *a: f(*a).sum(), backend="aot_eager", fullgraph=True)
     for ours, own in zip(torch.autograd.grad(compiled(x, w, b), (x, w, b)), expected, strict=True):
         torch.testing.assert_close(ours, own)
+
+
+@pytest.mark.backends("torch")
+def test_torchs_own_loops_and_branches_are_captured(backend: Any) -> None:
+    import torch
+    from torch._higher_order_ops.scan import scan
+
+    def f(x: Any, w: Any) -> Any:
+        def step(h: Any, r: Any) -> Any:
+            h = torch.tanh(h @ w + r)
+            return h, h * h
+
+        state, given = scan(step, torch.ones_like(x[:, 0]), x, dim=1, reverse=True)
+        count, doubled = torch.while_loop(
+            lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), (0, state)
+        )
+        sign = torch.cond(state.sum() > 0, lambda s: s.exp(), lambda s: -s, (state,))
+        return given.sum(0) + doubled * sign
+
+    captured, x = xg.function(f, native=False), X.transpose(1, 0, 2)
+    y, pull = xg.vjp(captured, x, W)  # on NumPy, where torch's own cannot run
+    state, given = np.ones((2, 3)), 0.0
+    for i in reversed(range(STEPS)):
+        state = np.tanh(state @ W + x[:, i])
+        given = given + state * state
+    sign = np.exp(state) if state.sum() > 0 else -state
+    np.testing.assert_allclose(y, given + 8 * state * sign, rtol=1e-12)
+    tensors = [torch.tensor(a, requires_grad=True) for a in (x, W)]
+    for ours, own in zip(
+        pull(np.ones_like(y)),
+        torch.autograd.grad(captured(*tensors).sum(), tensors),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, own, rtol=1e-10, atol=1e-13)
+    assert torch.autograd.gradcheck(captured, tensors)
 
 
 @pytest.mark.backends("jax")

@@ -118,11 +118,12 @@ def length_of(rows: Sequence[Any]) -> int:
     Raises:
         ValueError: the lengths of the first axes differ, or there are none.
     """
-    lengths = {x.shape[0] if len(x.shape) else None for x in rows}
-    if len(lengths) != 1 or None in lengths:
+    lengths = {x.shape[0] for x in rows if len(x.shape)}
+    if len(lengths) != 1 or any(not len(x.shape) for x in rows):
         told = ", ".join(str(tuple(x.shape)) for x in rows)
         raise ValueError(f"scan takes tensors of one length in their first axis, not of {told}")
-    return int(*lengths)
+    (length,) = lengths
+    return int(length)
 
 
 def scan(
@@ -222,6 +223,6 @@ SCAN = op(
     "scan", "*values", numpy=scan, vjp=None, result=scanned, coerce="raw", shape_of=shape_of_scan,
     degree=degree_of_scan, body=REGION, carried=count(0, 1), rows=count(1), reverse=flag(False),
     position=count(0, 1), xp="",
-    doc="What a loop over the first axis carries, after it, or gives at each turn: of the carry, of "
-    "what is scanned, then of what stays the same.",
+    doc="What a loop over rows carries, after it, or gives at each turn: of the carry, of what is "
+    "scanned, then of what stays the same.",
 )  # fmt: skip
