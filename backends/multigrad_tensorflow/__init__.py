@@ -57,6 +57,7 @@ backend = Backend(
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         keeps_float_derivatives=True,
+        joins_loops=True,
         isolate=attach.isolate,
     ),
     draws=Draws(

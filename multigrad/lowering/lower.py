@@ -253,7 +253,9 @@ def _with_histories(graphs: FunctionGraph, backend: Backend, fast: bool) -> Func
     autodiff = backend.autodiff
     if not autodiff.joins_loops:
         return None
-    serves = graphs.is_once or graphs.is_derivative if autodiff.keeps_float_derivatives else fast
+    serves = fast
+    if autodiff.keeps_float_derivatives:
+        serves = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
     return graphs.with_histories() if serves else None
 
 

@@ -283,9 +283,7 @@ def test_torchs_own_loops_and_branches_are_captured(backend: Any) -> None:
             return h, h * h
 
         state, given = scan(step, torch.ones_like(x[:, 0]), x, dim=1, reverse=True)
-        count, doubled = torch.while_loop(
-            lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), (0, state)
-        )
+        _, doubled = torch.while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), (0, state))
         sign = torch.cond(state.sum() > 0, lambda s: s.exp(), lambda s: -s, (state,))
         return given.sum(0) + doubled * sign
 
