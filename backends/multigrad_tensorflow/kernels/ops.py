@@ -75,7 +75,7 @@ def scan(
     state, rows = tuple(map(tf.convert_to_tensor, carry)), tuple(map(tf.convert_to_tensor, rows))
     if tf.executing_eagerly() and rows[0].shape[0]:
         unstacked = [tf.unstack(x) for x in rows]
-        return turn_rows(state, unstacked, constants, body, reverse, tf.stack)
+        return turn_rows(state, unstacked, constants, body, reverse=reverse, stack=tf.stack)
     return _scan_graph(state, rows, constants, body, reverse)
 
 

@@ -81,7 +81,7 @@ def scan(
         return compiled_scan(carry, rows, constants, body, reverse)
     if length_of(rows):
         unbound = [x.unbind(0) for x in rows]
-        return turn_rows(carry, unbound, constants, body, reverse, torch.stack)
+        return turn_rows(carry, unbound, constants, body, reverse=reverse, stack=torch.stack)
     found = body(*carry, *(x.new_zeros(x.shape[1:]) for x in rows), *constants)
     return (*carry, *(y.new_zeros((0, *y.shape)) for y in found[len(carry) :]))
 

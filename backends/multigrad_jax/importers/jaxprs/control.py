@@ -27,9 +27,7 @@ from ...walk import jaxprs_of, opened
 from .elementwise import repeated
 from .primitives import Operand, Scope, Unknown, integers
 
-MOST_UNROLLED = (
-    64  # operations of a loop over rows, which is short code and fast in every framework
-)
+MOST_UNROLLED = 64  # operations of a loop over rows, whose code is then short and fast everywhere
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
 Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
 

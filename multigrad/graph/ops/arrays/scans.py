@@ -106,7 +106,7 @@ def run(
     """
     length = length_of(rows)
     if length:
-        return turn_rows(carry, rows, constants, body, reverse, np.stack)
+        return turn_rows(carry, rows, constants, body, reverse=reverse, stack=np.stack)
     found = body(*carry, *(np.zeros(x.shape[1:], x.dtype) for x in rows), *constants)
     after = found[len(carry) :]
     return (*carry, *(np.zeros((0, *np.shape(y)), np.asarray(y).dtype) for y in after))
@@ -129,7 +129,8 @@ def length_of(rows: Sequence[Any]) -> int:
 def scan(
     *values: Array, body: Region, carried: int, rows: int, reverse: bool, position: int
 ) -> Array:
-    return scan_by(meaning_of, values, body, carried, rows, reverse)[position]
+    attrs = {"body": body, "carried": carried, "rows": rows, "reverse": reverse}
+    return scan_by(meaning_of, values, **attrs)[position]
 
 
 def scan_by(
