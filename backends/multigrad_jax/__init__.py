@@ -44,6 +44,7 @@ backend = Backend(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
+        scan=ops.scan,
     ),
     autodiff=Autodiff(
         render=attach.render,
@@ -56,6 +57,7 @@ backend = Backend(
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
+        joins_loops=True,
         keeps_float_derivatives=True,
         isolate=isolate.isolate,
         rehearse=rehearse.rehearse,

@@ -45,6 +45,7 @@ backend = Backend(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
+        scan=ops.scan,
     ),
     autodiff=Autodiff(
         render=attach.render,
@@ -56,6 +57,7 @@ backend = Backend(
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         keeps_float_derivatives=True,
+        joins_loops=True,
         isolate=attach.isolate,
     ),
     draws=Draws(

@@ -57,6 +57,7 @@ backend = Backend(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
+        scan=ops.scan,
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
         fast=alone.FAST,
@@ -74,6 +75,7 @@ backend = Backend(
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
+        joins_loops=True,
         isolate=isolate.isolate,
     ),
     draws=Draws(

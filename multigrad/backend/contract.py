@@ -147,6 +147,12 @@ class Kernels:
     and the body take all values of both, by position; the body returns the next carry in a tuple,
     of which every tensor keeps its dtype and shape."""
 
+    scan: Function | None = None
+    """(carry, rows, constants, body, reverse) -> the carry after a turn for each row, and what the
+    turns gave, stacked, in one tuple. `rows` are tensors, of whose first axes the body takes one
+    row each, from the last to the first where `reverse`; it takes the carry, the rows and the
+    constants by position, and returns the next carry and what the turn gives in one tuple."""
+
     scalar_left: Mapping[Op, Function] = field(default_factory=dict)
     """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
 
@@ -208,6 +214,10 @@ class Autodiff:
 
     keeps_float_derivatives: bool = False
     """Whether a float kept by forward keeps its derivative in backward."""
+
+    joins_loops: bool = False
+    """Whether `render` makes use of `Code.whole`: of fast code where floats that forward keeps lose
+    their derivative, else of all."""
 
     only_fast: bool = False
     """Whether nobody differentiates or transforms what is emitted, so that its fast form serves."""

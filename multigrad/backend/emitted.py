@@ -71,12 +71,15 @@ class Code:
         backward: `*cotangents, *residuals, *params, [key] -> *gradients`, those of `Emitted.wrt`.
         prepared: what the code needs of the params, where it is computed before; a rule's forward
             needs nothing.
+        whole: forward and `keep` in one, `*inputs, *params, [key] -> *outputs, *computed`, where a
+            loop gives what both need: then `keep` gives nothing.
     """
 
     forward: Body
     keep: Body
     backward: Body
     prepared: Prepared | None = None
+    whole: Body | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +96,7 @@ class Emitted:
         residuals: the names of what forward keeps for backward: an input's, an output's, or one in
             `computed`.
         computed: the residuals that `keep` computes.
+        histories: the residuals that fast code keeps besides, where it has a `whole`.
         likes: the residuals of which backward reads the shape and dtype alone, so that a backend
             need not keep the tensor.
         defaults: values for params where the object is for people to call; "key" is then drawn.
@@ -139,6 +143,7 @@ class Emitted:
     params: tuple[str, ...]
     residuals: tuple[str, ...]
     computed: tuple[str, ...]
+    histories: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     check: str = ""
     refuse: str = ""
@@ -205,7 +210,9 @@ class Emitted:
     @property
     def kept(self) -> tuple[str, ...]:
         """The expressions of the residuals where `keep` has run, in their order."""
-        computed = iter(self.code.keep.results)
+        whole = self.code.whole
+        results = self.code.keep.results if whole is None else whole.results[len(self.outputs) :]
+        computed = iter(results)
         return tuple(next(computed) if r in self.computed else r for r in self.residuals)
 
     @property

@@ -14,7 +14,7 @@ import linecache
 import math
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..graph.ir.array_values import ArrayValue
 from ..graph.ir.graph import Graph, Node, Region, count_uses
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP
+from ..graph.ops.arrays.scans import key_of
 from ..graph.ops.results import OWNING
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
@@ -53,7 +54,7 @@ class Emission:
     namespace: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     serials: dict[str, itertools.count[int]] = field(default_factory=dict)
-    regions: dict[Region, str] = field(default_factory=dict)
+    regions: dict[tuple[Region, bool], str] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
 
     @functools.cached_property
@@ -62,14 +63,14 @@ class Emission:
         forbid = self.backend.autodiff.forbid_derivative
         return None if forbid is None else forbid(f"rule {self.rule!r}: {OF_A_LOOP}")
 
-    def define(self, region: Region, *, single: bool) -> str:
+    def define(self, region: Region, *, single: bool, fast: bool = False) -> str:
         """Return the name of the function that computes a region, its only result or a tuple. It is
         defined before all that is emitted: one object, by which a framework knows it again.
         """
-        name = self.regions.get(region)
+        name = self.regions.get((region, fast))
         if name is None:
-            body = _Writer(region.graph, self, False, None).write(False)
-            name = self.regions[region] = self.bind(region.graph.name, region)
+            body = emit_body(region.graph, self, fast)
+            name = self.regions[region, fast] = self.bind(region.graph.name, (region, fast))
             results = body.result if single else f"({body.result},)"
             self.definitions.append(
                 f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}"
@@ -94,26 +95,37 @@ class Emission:
 
 
 def emit_body(
-    graph: Graph, emission: Emission, fast: bool = False, prepared: Prepared | None = None
+    graph: Graph,
+    emission: Emission,
+    fast: bool = False,
+    prepared: Prepared | None = None,
+    loops: dict[Any, str] | None = None,
 ) -> Body:
     """Emit the code of a graph.
 
     `fast`: where nobody takes a derivative of it and no transform is active. `prepared` gets what
-    depends on the params alone.
+    depends on the params alone. `loops` are those that have run in code before it, and gets its
+    own.
     """
     elementwise = is_elementwise(graph)
     if fast:
         graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
-    return _Writer(graph, emission, fast, prepared).write(elementwise)
+    return _Writer(graph, emission, fast, prepared, loops).write(elementwise)
 
 
 class _Writer:
     """Writes one graph; lives while the body is being emitted."""
 
     def __init__(
-        self, graph: Graph, emission: Emission, fast: bool, prepared: Prepared | None
+        self,
+        graph: Graph,
+        emission: Emission,
+        fast: bool,
+        prepared: Prepared | None,
+        loops: dict[Any, str] | None = None,
     ) -> None:
         self.graph = graph
+        self.fast = fast
         self.emission = emission
         self.backend = emission.backend
         overwrites = fast and f"{self.backend.name}.in_place" not in emission.off
@@ -122,7 +134,7 @@ class _Writer:
         self.static = set() if prepared is None else find_static(graph.nodes)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
-        self.loops: dict[tuple[Any, ...], str] = {}
+        self.loops = {} if loops is None else loops
         # Text, precedence, depth.
         self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
         self.parameters = tuple([name for name, _, _ in self.done.values()])
@@ -142,7 +154,7 @@ class _Writer:
         """Return the expression of a node whose operands are done, named where it is used twice."""
         if node.op is ops.CONST:
             return self.literal(node.attr("value"))
-        if node.op is ops.WHILE_LOOP:
+        if node.op in (ops.WHILE_LOOP, ops.SCAN):
             return self.loop(node), ATOM, 0
         text, strength = self.call(node)
         depth = 1 + max([self.done[operand][2] for operand in node.operands], default=0)
@@ -154,32 +166,42 @@ class _Writer:
         return text, strength, depth
 
     def loop(self, node: Node) -> str:
-        """Return what a loop carries, which runs once for all that is read of it.
+        """Return what a loop gives, which runs once for all that is read of it.
 
         Raises:
             UnsupportedOp: the backend has none.
         """
-        condition, body = node.attr("condition"), node.attr("body")
-        name = self.loops.get((node.operands, condition, body))
+        key = key_of(node)
+        name = self.loops.get(key)
         if name is None:
-            run = self.backend.kernels.while_loop
+            run = getattr(self.backend.kernels, node.op.name)
             if run is None:
                 raise self.lacking(node.op, "it has none")
             values = [self.text(node, operand)[0] for operand in node.operands]
-            count = len(body.graph.outputs)
-            carry, constants = (
-                f"({''.join(f'{value}, ' for value in part).strip()})"
-                for part in (values[:count], values[count:])
-            )
-            test = self.emission.define(condition, single=True)
-            turn = self.emission.define(body, single=False)
-            name = self.loops[node.operands, condition, body] = self.fresh()
-            call = self.emission.bind("while_loop", run)
-            self.lines.append(f"{name} = {call}({carry}, {constants}, {test}, {turn})")
+            called = self.scan_of if node.op is ops.SCAN else self.while_of
+            arguments = ", ".join(called(node, values))
+            name = self.loops[key] = self.fresh()
+            self.lines.append(f"{name} = {self.emission.bind(node.op.name, run)}({arguments})")
         result = f"{name}[{node.attr('position')}]"
-        if is_float(node.type) and self.emission.once is not None:
+        is_endless = node.op is ops.WHILE_LOOP and is_float(node.type)
+        if is_endless and self.emission.once is not None:
             return f"{self.emission.bind('once', self.emission.once)}({result})"
         return result
+
+    def while_of(self, node: Node, values: Sequence[str]) -> Iterator[str]:
+        """Yield the arguments of a loop that values end."""
+        count = len(node.attr("body").graph.outputs)
+        yield from map(_listed, (values[:count], values[count:]))
+        yield self.emission.define(node.attr("condition"), single=True)
+        yield self.emission.define(node.attr("body"), single=False)
+
+    def scan_of(self, node: Node, values: Sequence[str]) -> Iterator[str]:
+        """Yield the arguments of a loop over rows."""
+        carried = node.attr("carried")
+        first = carried + node.attr("rows")
+        yield from map(_listed, (values[:carried], values[carried:first], values[first:]))
+        yield self.emission.define(node.attr("body"), single=False, fast=self.fast)
+        yield repr(node.attr("reverse"))
 
     def fresh(self, letter: str = "v") -> str:
         """Return an unused name for a temporary."""
@@ -346,6 +368,11 @@ class _Writer:
         if isinstance(value, ArrayValue):
             return self.emission.bind("values", value)
         return self.literal(value)[0] if isinstance(value, float) else repr(value)
+
+
+def _listed(values: Sequence[str]) -> str:
+    """Return the source of a tuple."""
+    return f"({''.join(f'{value}, ' for value in values).strip()})"
 
 
 class _Infix:

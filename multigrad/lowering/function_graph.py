@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import TraceError, UnsupportedOp
 from ..graph import ops
-from ..graph.ir.graph import Graph, make_node
+from ..graph.ir.graph import Graph, make_node, walk
 from ..graph.ir.types import UNKNOWN, Type, is_float
+from ..graph.ops.arrays.scans import joined
 from ..graph.passes.outputs import drop_marks, marks
 from ..graph.passes.residuals import Cut, Roles, cut_residuals, keep_inputs
-from ..graph.passes.simplify import rename_inputs, simplify
+from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
-OWN_NAMES = re.compile(r"(kept|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
+OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
 
 
 def name_cotangents(count: int) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ class FunctionGraph:
 
     def _is_derivative(self) -> bool:
         computed = [output for output in self.forward.outputs if output.op is not ops.INPUT]
-        if set(self.backward.nodes).isdisjoint(computed):
+        if set(self.backward.nodes).isdisjoint(computed) and not self._scans:
             return False  # where none is even read, the answer is of no use
         if marks(self.backward):  # a derivative has none
             return False
@@ -150,12 +151,33 @@ class FunctionGraph:
             return plain
         return self
 
-    def cut(self, floats: bool = False, *, keep_input: bool = False) -> Cut:
+    @property
+    def _scans(self) -> bool:
+        """Whether backward has a loop over rows."""
+        return any(node.op is ops.SCAN for node in self.backward.nodes)
+
+    def with_histories(self) -> FunctionGraph | None:
+        """Return the pair such that forward runs the very scans that backward reads; None where it
+        reads none.
+        """
+        if not self._scans:
+            return None
+        forward, backward = self.forward, self.backward
+        while True:
+            scans = [n for g in (forward, backward) for n in g.nodes if n.op is ops.SCAN]
+            longer = {node: wide for node, wide in joined(scans).items() if node is not wide}
+            first = {n: w for n, w in longer.items() if longer.keys().isdisjoint(walk(n.operands))}
+            if not first:
+                return replace(self, forward=forward, backward=backward)
+            forward, backward = substitute(forward, first), substitute(backward, first)
+
+    def cut(self, floats: bool = False, *, keep_input: bool = False, loops: bool = False) -> Cut:
         """Return the backward split at what forward keeps for it.
 
         Args:
             floats: whether a float kept by forward keeps its derivative.
             keep_input: keep the inputs, and outputs that backward reads as forward gave them.
+            loops: keep what scans give, so that none runs again.
         """
         if keep_input:
             return keep_inputs(self.forward, self.backward, self.roles)
@@ -169,6 +191,7 @@ class FunctionGraph:
             self.roles,
             floats=floats or self.first_order,
             output=output,
+            loops=loops,
         )
 
     def tangent_map(self, backward: Graph) -> Graph:

@@ -33,6 +33,7 @@ RESERVED = (
     "grad_out",
     "key",
     "residuals",
+    "history",
     "output",
     "keep",
     "function",
@@ -87,12 +88,23 @@ def lower_graphs(
     emission.taken.update(RESERVED, graphs.params, (own, *beside))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
-    cut = graphs.cut(backend.autodiff.keeps_float_derivatives, keep_input=forward_mode)
-    emission.taken.update(cut.residuals)
+    floats = backend.autodiff.keeps_float_derivatives
     fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
-    code = fast_code = _emit(graphs, cut, emission, fast=fast and backend.autodiff.only_fast)
+    wide = None if forward_mode else _with_histories(graphs, backend, fast)
+    whole = None if wide is None else (wide, wide.cut(floats, loops=True))
+    if whole is None or not floats:
+        cut = graphs.cut(floats, keep_input=forward_mode or whole is not None)
+    else:
+        cut = whole[1]
+    emission.taken.update(cut.residuals)
+    histories: tuple[str, ...] = ()
+    if whole is not None:
+        emission.taken.update(whole[1].residuals)
+        histories = tuple([r for r in whole[1].residuals if r not in cut.residuals])
+    anywhere = whole if floats else None
+    code = fast_code = _emit(graphs, cut, emission, fast and backend.autodiff.only_fast, anywhere)
     if fast and not backend.autodiff.only_fast:
-        fast_code = _emit(graphs, cut, emission, fast=True)
+        fast_code = _emit(graphs, cut, emission, True, whole)
     noun = "rule" if graphs.is_rule else "function"
     lacking = (
         find_lacking(f"{noun} {graphs.backward.name!r}", backend, graphs.forward, graphs.backward)
@@ -133,7 +145,8 @@ def lower_graphs(
         params=params,
         residuals=cut.residuals,
         computed=cut.computed,
-        likes=cut.likes,
+        histories=histories,
+        likes=_likes(cut, whole),
         defaults=_defaults(params, defaults),
         check=check,
         refuse=refuse,
@@ -225,7 +238,35 @@ def _shape_checks(graphs: FunctionGraph, emission: Emission) -> tuple[str, tuple
     return "", tuple(checks)
 
 
-def _emit(graphs: FunctionGraph, cut: Cut, emission: Emission, fast: bool) -> Code:
+def _likes(cut: Cut, whole: tuple[FunctionGraph, Cut] | None) -> tuple[str, ...]:
+    """Return the residuals of which no code of backward reads more than the shape and dtype."""
+    if whole is None or whole[1] is cut:
+        return cut.likes
+    read = {r for each in (cut, whole[1]) for r in each.residuals if r not in each.likes}
+    return tuple([r for r in dict.fromkeys((*cut.residuals, *whole[1].residuals)) if r not in read])
+
+
+def _with_histories(graphs: FunctionGraph, backend: Backend, fast: bool) -> FunctionGraph | None:
+    """Return the pair whose forward runs the scans that backward reads, where the backend has use
+    for it: where a derivative of what is kept is that of the ops, or none is taken.
+    """
+    autodiff = backend.autodiff
+    if not autodiff.joins_loops:
+        return None
+    serves = fast
+    if autodiff.keeps_float_derivatives:
+        serves = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
+    return graphs.with_histories() if serves else None
+
+
+def _emit(
+    graphs: FunctionGraph,
+    cut: Cut,
+    emission: Emission,
+    fast: bool,
+    whole: tuple[FunctionGraph, Cut] | None = None,
+) -> Code:
+    """Emit a pair; `whole`: the same with the cut that keeps what loops give."""
     backend = emission.backend
     prepares = (
         fast
@@ -234,19 +275,33 @@ def _emit(graphs: FunctionGraph, cut: Cut, emission: Emission, fast: bool) -> Co
         and f"{backend.name}.constants" not in emission.off
     )
     prepared = Prepared() if prepares else None
+    keep, joined = cut.keep, None
+    if whole is not None:
+        wide, cut = whole
+        keep = Graph("keep", keep.inputs, ())
+        results = (*wide.forward.outputs, *cut.keep.outputs)
+        inputs = dict.fromkeys((*wide.forward.inputs, *cut.keep.inputs))
+        read = [node for node in inputs if node.attr("name") not in wide.outputs]
+        joined = Graph("forward", tuple(read), results, wide.forward.locations)
     return Code(
         # An activation's forward is the same under every rule, whose params it does not read.
         emit_body(graphs.forward, emission, fast, None if graphs.is_rule else prepared),
-        emit_body(cut.keep, emission, fast, prepared),
+        emit_body(keep, emission, fast, prepared),
         emit_body(cut.backward, emission, fast, prepared),
         prepared,
+        None if joined is None else emit_body(joined, emission, fast, prepared),
     )
 
 
 def _checked(code: Code, check: str, graphs: FunctionGraph) -> Code:
     """Return code whose forward begins with a check of its inputs."""
     lines = tuple(f"{check}({name})" for name in graphs.inputs)
-    return replace(code, forward=replace(code.forward, lines=(*lines, *code.forward.lines)))
+
+    def begun(body: Body) -> Body:
+        return replace(body, lines=(*lines, *body.lines))
+
+    whole = None if code.whole is None else begun(code.whole)
+    return replace(code, forward=begun(code.forward), whole=whole)
 
 
 def _defaults(params: tuple[str, ...], defaults: Mapping[str, Any] | None) -> Mapping[str, Any]:

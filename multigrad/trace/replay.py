@@ -38,7 +38,7 @@ def replay(
             attrs = dict(node.attrs)
             if attrs.get("dtype") == T:
                 attrs["dtype"] = dtype
-            if node.op is ops.WHILE_LOOP:
+            if node.op in (ops.WHILE_LOOP, ops.SCAN):
                 attrs |= _retyped(trace, node, [done[operand].node for operand in node.operands])
             done[node] = apply(node.op, *(done[operand] for operand in node.operands), **attrs)
             where = graph.locations.get(node)

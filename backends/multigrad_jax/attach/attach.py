@@ -50,6 +50,11 @@ def render(emitted: Emitted) -> str:
     outputs, results = _tuple(list(emitted.outputs)), _tuple(list(f.results))
     if emitted.single:
         outputs, results = emitted.outputs[0], f.result
+    run, whole = f"    {outputs} = {name}({given})\n", emitted.code.whole
+    if whole is not None:
+        own = whole.results[: len(emitted.outputs)]
+        found = own[0] if emitted.single else _tuple(list(own))
+        run = f"{whole.indented(4)}    {outputs} = {found}\n"
     return f"""\
 @custom_vjp
 def {name}({inputs}{emitted.signature}):
@@ -57,8 +62,7 @@ def {name}({inputs}{emitted.signature}):
 
 
 def forward({given}):
-    {outputs} = {name}({given})
-{emitted.keep.indented(4)}    return {outputs}, {_tuple(kept)}
+{run}{emitted.keep.indented(4)}    return {outputs}, {_tuple(kept)}
 
 
 def backward(residuals, {_cotangents(emitted)}):

@@ -65,3 +65,37 @@ def functions(
         return tuple(jnp.asarray(new, old.dtype) for new, old in after), values[1]
 
     return goes_on, turn
+
+
+def scan(
+    carry: tuple[Tensor, ...],
+    rows: tuple[Tensor, ...],
+    constants: tuple[Any, ...],
+    body: Function,
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """The constants are carried too, but for lengths: so jax knows its function again and compiles
+    once.
+    """
+    tensors = vary_alike(tuple(map(jnp.asarray, carry)), (*rows, *constants))
+    lengths = tuple(c if isinstance(c, int) else None for c in constants)
+    others = tuple(None if isinstance(c, int) else c for c in constants)
+    turn = turn_of(body, lengths)
+    (after, _), results = lax.scan(turn, (tensors, others), tuple(rows), reverse=reverse)
+    return (*after, *results)
+
+
+@functools.lru_cache(maxsize=1024)
+def turn_of(body: Function, lengths: tuple[int | None, ...]) -> Function:
+    """Return the turn of a scan as jax takes it."""
+
+    def turn(values: Any, row: Any) -> Any:
+        carry, others = values
+        pairs = zip(lengths, others, strict=True)
+        constants = [other if length is None else length for length, other in pairs]
+        found = body(*carry, *row, *constants)
+        after = zip(found, carry, strict=False)
+        new = tuple(jnp.asarray(new, old.dtype) for new, old in after)
+        return (new, others), tuple(map(jnp.asarray, found[len(carry) :]))
+
+    return turn

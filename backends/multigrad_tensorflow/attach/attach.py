@@ -57,10 +57,12 @@ def render(emitted: Emitted, read_key: str = "") -> str:
 {b.indented(12)}            return {", ".join(emitted.gradients(b))}
 """
     shapes = "".join(f"        shape_of_{each} = {each}.shape\n" for each in emitted.shapes)
-    body = (
-        f"        {outputs} = {_run(emitted)}\n{_keep(emitted, 8)}{shapes}\n{backward}\n        "
-        f"return {returned}, backward\n"
-    )
+    whole = emitted.code.whole
+    if whole is None:
+        given = f"{outputs} = {_run(emitted)}\n{_keep(emitted, 8)}"
+    else:
+        f, given = whole, f"{', '.join((outputs, *emitted.computed))}, = {_run(emitted)}\n"
+    body = f"        {given}{shapes}\n{backward}\n        return {returned}, backward\n"
     result, rest = f"function({', '.join(f'localize({each})' for each in emitted.inputs)})", ""
     held = [each for each in emitted.outputs if each in (*emitted.residuals, *emitted.keep.reads)]
     if emitted.keeps_output and held:
@@ -73,7 +75,7 @@ def render(emitted: Emitted, read_key: str = "") -> str:
         result = returned
     return f"""\
 def forward({", ".join((*emitted.inputs, *emitted.forward_params))}):
-{f.indented(4)}    return {f.result}
+{f.indented(4)}    return {f.result}{"" if whole is None else ","}
 
 
 def {name}({inputs}{emitted.signature}):

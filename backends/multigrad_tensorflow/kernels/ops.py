@@ -13,6 +13,7 @@ import tensorflow as tf
 from multigrad.backend import compositions
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import changed
+from multigrad.graph.ops.arrays.scans import turn_rows
 
 from ..distributed import collectives
 from . import arrays, elementwise
@@ -57,3 +58,52 @@ def kept(old: Tensor, new: Tensor) -> Tensor:
     if old.dtype != new.dtype or not old.shape.is_compatible_with(new.shape):
         raise changed(old, new)
     return new if tf.executing_eagerly() else tf.ensure_shape(new, old.shape)
+
+
+def scan(
+    carry: tuple[Tensor, ...],
+    rows: tuple[Tensor, ...],
+    constants: tuple[Any, ...],
+    body: Function,
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """Take a turn for each row: in Python where tensors are at hand, else by `tf.while_loop`.
+
+    Raises:
+        TypeError: a turn changes a dtype or a shape.
+    """
+    state, rows = tuple(map(tf.convert_to_tensor, carry)), tuple(map(tf.convert_to_tensor, rows))
+    if tf.executing_eagerly() and rows[0].shape[0]:
+        unstacked = [tf.unstack(x) for x in rows]
+        return turn_rows(state, unstacked, constants, body, reverse=reverse, stack=tf.stack)
+    return _scan_graph(state, rows, constants, body, reverse)
+
+
+def _scan_graph(
+    state: tuple[Tensor, ...],
+    rows: tuple[Tensor, ...],
+    constants: tuple[Any, ...],
+    body: Function,
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """Take the turns by a loop of the graph."""
+    length, own = tf.shape(rows[0])[0], len(state)
+    zeros = [tf.zeros(tf.shape(x)[1:], x.dtype) for x in rows]
+    given = body(*state, *zeros, *constants)[own:]  # for their dtypes and shapes
+    arrays = [
+        tf.TensorArray(y.dtype, length, element_shape=y.shape)
+        for y in map(tf.convert_to_tensor, given)
+    ]
+
+    def turn(i: Tensor, state: Any, arrays: Any) -> Any:
+        at = length - 1 - i if reverse else i
+        found = body(*state, *(tf.gather(x, at) for x in rows), *constants)
+        after = tuple(kept(old, new) for old, new in zip(state, found, strict=False))
+        written = zip(arrays, found[own:], strict=True)
+        return i + 1, after, [array.write(at, y) for array, y in written]
+
+    start = (tf.constant(0), state, arrays)
+    _, after, arrays = tf.while_loop(lambda i, *_: i < length, turn, start)
+    static = rows[0].shape[0]
+    results = [array.stack() for array in arrays]
+    return (*after, *(tf.ensure_shape(y, [static, *y.shape[1:]]) for y in results))

@@ -125,7 +125,7 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
     unpack: list[str] = []
     read = emitted.read_params
     likes = emitted.likes
-    store, load = _store(read), _load(emitted, read, likes)
+    store, load = _store(read), _load(emitted, read, likes, emitted.histories)
     if names:
         assert fast.prepared is not None
         prepare = f"""\
@@ -134,8 +134,9 @@ def {name}_prepare(wrap{emitted.arguments}):
 
 """
         arguments, count = ", values", 1
-        store, load = [], _load(emitted, (), likes)
-        if mentions(fast.keep, names) or (not emitted.is_rule and mentions(fast.forward, names)):
+        store, load = [], _load(emitted, (), likes, emitted.histories)
+        bodies = (fast.keep, *(() if emitted.is_rule else (fast.forward, fast.whole or fast.keep)))
+        if any(mentions(body, names) for body in bodies):
             unpack = [f"{_tuple(names)} = values"]
         if read or mentions(fast.backward, names):
             store = ["ctx.values = values"]
@@ -272,6 +273,8 @@ def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
 
 def _run_forward(emitted: Emitted) -> list[str]:
     """The eager class's forward: grad mode is off there, and no transform is active."""
+    if emitted.fast.whole is not None:
+        return _run_whole(emitted, emitted.fast.whole)
     code, run = emitted.fast, [*emitted.fast.forward.lines]
     keep = _keep(emitted, code, emitted.likes)
     if emitted.computed:  # for nothing where no gradient is asked for
@@ -287,6 +290,31 @@ def _run_forward(emitted: Emitted) -> list[str]:
     reads_outputs = not {*emitted.residuals, *code.keep.reads}.isdisjoint(emitted.outputs)
     # Residuals first: the memory of their temporaries is then at hand for the outputs.
     return [*run, *keep] if reads_outputs else [*keep, *run]
+
+
+def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
+    """The same where a loop gives the outputs and what is kept: where a gradient is asked for."""
+    plain, results = emitted.fast.forward, iter(whole.results[len(emitted.outputs) :])
+    kept = dict.fromkeys((*emitted.residuals, *emitted.histories))
+    known = (*emitted.inputs, *emitted.outputs)
+    values = {name: name if name in known else next(results) for name in kept}
+    likes = [f"ctx.like_{name} = Like({values.pop(name)})" for name in emitted.likes]
+    named = [
+        f"{name} = {result}{'.clone()' if i in (*emitted.shared, *emitted.passed) else ''}"
+        for i, (name, result) in enumerate(zip(emitted.outputs, whole.results, strict=False))
+    ]
+    own = [
+        f"{name} = {result}{'.clone()' if i in emitted.shared else ''}"
+        for i, (name, result) in enumerate(zip(emitted.outputs, plain.results, strict=True))
+    ]
+    saved = [f"ctx.save_for_backward({', '.join(values.values())})"] if values else []
+    asked = [*whole.lines, *named, *likes, *saved]
+    return [
+        "if True in ctx.needs_input_grad:",
+        *(f"    {line}" for line in asked),
+        "else:",
+        *(f"    {line}" for line in (*plain.lines, *own)),
+    ]
 
 
 def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
@@ -313,9 +341,15 @@ def _note(emitted: Emitted) -> list[str]:
     return lines
 
 
-def _load(emitted: Emitted, params: tuple[str, ...], likes: tuple[str, ...] = ()) -> list[str]:
+def _load(
+    emitted: Emitted,
+    params: tuple[str, ...],
+    likes: tuple[str, ...] = (),
+    more: tuple[str, ...] = (),
+) -> list[str]:
     """Take from ctx what backward reads."""
-    residuals = "".join(f"{name}, " for name in emitted.residuals if name not in likes).strip()
+    read = (*emitted.residuals, *more)
+    residuals = "".join(f"{name}, " for name in read if name not in likes).strip()
     lines = [f"({residuals}) = ctx.saved_tensors"] if residuals else []
     lines += [f"{name} = ctx.like_{name}" for name in likes]
     lines += [f"{name} = ctx.{name}" for name in params]

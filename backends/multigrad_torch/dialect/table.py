@@ -31,6 +31,7 @@ from . import (
     asked,
     attributes,
     collectives,
+    control,
     gradients,
     module_states,
     views,
@@ -320,6 +321,7 @@ register_dialect(
         hidden={
             **asked.HIDDEN,
             **collectives.HIDDEN,
+            **control.HIDDEN,
             **convolutions.HIDDEN,
             **gradients.HIDDEN,
             torch.is_tensor: is_tensor,

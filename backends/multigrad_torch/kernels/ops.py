@@ -14,12 +14,13 @@ import torch
 from multigrad.backend import compositions
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import run
+from multigrad.graph.ops.arrays.scans import length_of, turn_rows
 
 from ..distributed import collectives
 from . import arrays, elementwise, shapes
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
-__all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "while_loop"]
+__all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "scan", "while_loop"]
 
 Tensor: TypeAlias = torch.Tensor
 Function = Callable[..., Any]
@@ -62,3 +63,43 @@ def compiled(
         return tuple(new.clone() for new in body(*values, *constants))
 
     return while_loop(goes_on, turn, tuple(x.clone() for x in carry))
+
+
+def scan(
+    carry: tuple[Tensor, ...],
+    rows: tuple[Tensor, ...],
+    constants: tuple[Any, ...],
+    body: Function,
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """Take a turn for each row, in Python.
+
+    Raises:
+        TypeError: a turn changes a dtype or a shape.
+    """
+    if torch.compiler.is_compiling():
+        return compiled_scan(carry, rows, constants, body, reverse)
+    if length_of(rows):
+        unbound = [x.unbind(0) for x in rows]
+        return turn_rows(carry, unbound, constants, body, reverse=reverse, stack=torch.stack)
+    found = body(*carry, *(x.new_zeros(x.shape[1:]) for x in rows), *constants)
+    return (*carry, *(y.new_zeros((0, *y.shape)) for y in found[len(carry) :]))
+
+
+def compiled_scan(
+    carry: tuple[Tensor, ...],
+    rows: tuple[Tensor, ...],
+    constants: tuple[Any, ...],
+    body: Function,
+    reverse: bool,
+) -> tuple[Tensor, ...]:
+    """The same as one op of a traced graph, which takes no tensor of its inputs back."""
+    from torch._higher_order_ops.scan import scan
+
+    def turn(state: Any, row: Any) -> tuple[Any, Any]:
+        found = body(*state, *row, *constants)
+        own = len(state)
+        return [x.clone() for x in found[:own]], [y.clone() for y in found[own:]]
+
+    after, results = scan(turn, [x.clone() for x in carry], [*rows], dim=0, reverse=reverse)
+    return (*after, *results)

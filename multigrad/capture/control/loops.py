@@ -7,7 +7,7 @@ the loop and given to every turn.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,13 +17,12 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, Region, make_node, walk
 from ...graph.ir.types import BOOL, INPUT_SHAPE, INT32, SCALAR_SHAPE, UNKNOWN, T, Type
 from ...graph.ops.arrays.loops import keeps
-from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify, substitute
 from ...graph.support.trees import optree
 from ...trace.axes import known_shape
-from ...trace.coercion import NeedsConcrete
 from ...trace.constants import lift_array
-from ...trace.derived.calls import drop_calls
+from ...trace.derived.calls import drop_calls, move_calls
+from ...trace.derived.scans import asked_of
 from ...trace.trace import Trace, Value, apply, lift
 from ...trace.xp import all as xp
 from ..meanings.parts import rank
@@ -50,7 +49,7 @@ def record_loop(
     """
     types = [known_type(value) for value in initial]
     before = len(trace.assumed), trace.draws
-    with _symbols(trace, initial, types) as carry:
+    with symbols_of(trace, initial, types) as carry:
         test = goes_on(carry)
         after = list(turn(carry))
     if (len(trace.assumed), trace.draws) != before:
@@ -61,7 +60,7 @@ def record_loop(
     own = [value.node for value in carry]
     nodes = (test.node, *(value.node for value in after))
     plain_graph = drop_calls(Graph(trace.name, (), nodes))
-    constants = _constants(trace, own, plain_graph.outputs)
+    constants = constants_of(trace, own, plain_graph.outputs)
     while True:
         regions = _regions(trace, types, own, constants, plain_graph.outputs)
         new = [node.type for node in regions[1].graph.outputs]
@@ -205,36 +204,32 @@ def check_kept(types: Sequence[Type], after: Tensors) -> None:
 
 
 @contextmanager
-def _symbols(trace: Trace, initial: Tensors, types: Sequence[Type]) -> Iterator[list[Value]]:
+def symbols_of(
+    trace: Trace, initial: Tensors, types: Sequence[Type], rows: int = 0
+) -> Iterator[list[Value]]:
     """Yield what stands for the carry while a turn is recorded; what is asked of its shape is
-    asked of what the loop begins with.
+    asked of what the loop begins with. The last `rows` stand for a row of each value.
     """
     sources: dict[str, Value] = {}
     carry = []
-    for value, type_ in zip(initial, types, strict=True):
+    for i, (value, type_) in enumerate(zip(initial, types, strict=True)):
         name = f"carried {next(_serials)}"
         sources[name] = value
         carry.append(trace.value(make_node(ops.INPUT, (), {"name": name}, type_)))
         shape = known_shape(value)
         if shape is not None:
+            shape = shape[1:] if i >= len(initial) - rows else shape
             trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
     try:
-        yield carry
-    except NeedsConcrete as need:
-        raise NeedsConcrete(*_facts_of(need.facts, sources)) from None
+        with asked_of({name: value.node for name, value in sources.items()}):
+            yield carry
     finally:
         for name in sources:
             trace.facts.pop(f"shape:{name}", None)
             trace.facts.pop(f"ndim:{name}", None)
 
 
-def _facts_of(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
-    for fact in facts:
-        source = sources.get(fact.partition(":")[2])
-        yield from (fact,) if source is None else needed_shapes(source.node)
-
-
-def _constants(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
+def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
     """Return what the results are computed from besides the carry, numbers that are known left out.
 
     Raises:
@@ -271,21 +266,29 @@ def _regions(
     """Return the condition, which is the first result, and the body as graphs of inputs of their
     own.
     """
-    named = [
-        *(
-            (f"carry_{i}", node, type_)
-            for i, (node, type_) in enumerate(zip(carry, types, strict=True))
-        ),
-        *((f"constant_{i}", node, plain(node.type)) for i, node in enumerate(constants)),
-    ]
-    given = {node: make_node(ops.INPUT, (), {"name": n}, type_) for n, node, type_ in named}
+    words = [f"carry_{i}" for i in range(len(carry))]
+    given = make_inputs([*zip(words, carry, types, strict=True)], constants)
     return (
-        _region("condition", given, results[:1], trace),
-        _region("body", given, results[1:], trace),
+        region_of("condition", given, results[:1], trace),
+        region_of("body", given, results[1:], trace),
     )
 
 
-def _region(name: str, given: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace) -> Region:
-    graph = substitute(Graph(name, (), tuple(outputs), trace.locations), given)
+def make_inputs(
+    named: Sequence[tuple[str, Node, Type]], constants: Sequence[Node]
+) -> dict[Node, Node]:
+    """Return the inputs of a region, by what they stand for."""
+    fixed = [(f"constant_{i}", node, plain(node.type)) for i, node in enumerate(constants)]
+    return {
+        node: make_node(ops.INPUT, (), {"name": name}, type_)
+        for name, node, type_ in (*named, *fixed)
+    }
+
+
+def region_of(
+    name: str, given: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace
+) -> Region:
+    graph = Graph(name, (), tuple(outputs), trace.locations)
+    graph = move_calls(graph, substitute(graph, given), given)
     places = {node: where for node, where in graph.locations.items() if node in graph.nodes}
     return Region(simplify(Graph(name, tuple(given.values()), graph.outputs, places)))

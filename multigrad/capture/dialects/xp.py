@@ -19,6 +19,7 @@ from ...graph.support.namespace import namespace
 from ...trace.trace import NeedsConcrete, dtype_name
 from ...trace.xp import all as xp
 from ...trace.xp.all import *
+from ..control.scans import cond, fori_loop, scan
 from ..meanings import creation
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 
@@ -213,6 +214,7 @@ __all__ = [
     "asarray",
     "bfloat16",
     "bool",
+    "cond",
     "empty_like",
     "eye",
     "finfo",
@@ -221,6 +223,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "fori_loop",
     "full",
     "int8",
     "int16",
@@ -231,6 +234,7 @@ __all__ = [
     "linspace",
     "newaxis",
     "ones",
+    "scan",
     "uint8",
     "zeros",
 ]

@@ -17,6 +17,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, Region
 from ...graph.ir.types import FLOATS, T
 from ...graph.ops.arrays.loops import turn_by
+from ...graph.ops.arrays.scans import scan_by
 from ...graph.ops.elementwise import special
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
@@ -151,9 +152,10 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
     if attrs.get("dtype") in (T, *FLOATS):
         attrs["dtype"] = np.dtype("float64")
     values = [_beside_tensors(v, node, dtype) if isinstance(v, float) else v for v in operands]
-    if node.op is ops.WHILE_LOOP and change is not None:
-        turned = turn_by(lambda region: _compute(region, dtype, change), values, **_regions(attrs))
-        return turned[attrs["position"]]
+    if node.op in TURNING and change is not None:
+        position = attrs.pop("position")
+        compute = functools.partial(_compute, dtype=dtype, change=change)
+        return TURNING[node.op](compute, values, **attrs)[position]
     if node.op.random:
         narrow = [np.asarray(v, dtype) if isinstance(v, np.ndarray) else v for v in values[1:]]
         value = np.asarray(node.op.numpy(values[0], *narrow, **attrs), np.float64)
@@ -176,8 +178,8 @@ def _beside_tensors(number: float, node: Node, dtype: Any) -> Any:
     return np.float64(narrow.type(number))
 
 
-def _regions(attrs: Mapping[str, Any]) -> dict[str, Region]:
-    return {"condition": attrs["condition"], "body": attrs["body"]}
+# What runs a loop, given what makes a function of a region.
+TURNING = {ops.WHILE_LOOP: turn_by, ops.SCAN: scan_by}
 
 
 def _compute(region: Region, dtype: Any, change: Change) -> Callable[..., tuple[Any, ...]]:

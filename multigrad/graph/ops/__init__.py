@@ -22,6 +22,7 @@ from .arrays import (
     products,
     quantiles,
     reductions,
+    scans,
     shapes,
 )
 from .arrays.collectives import *
@@ -36,6 +37,7 @@ from .arrays.ordering import *
 from .arrays.products import *
 from .arrays.quantiles import *
 from .arrays.reductions import *
+from .arrays.scans import *
 from .arrays.shapes import *
 from .elementwise import activations, arithmetic, logic, selection, special, transcendental
 from .elementwise.activations import *
@@ -49,7 +51,7 @@ from .structure import *
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
     convolutions, linalg, factors, shapes, indexing, ordering, indices, quantiles, draws,
-    collectives, loops, structure,
+    collectives, loops, scans, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
@@ -60,5 +62,6 @@ STRUCTURE = (
     structure.CALL,
     structure.OUTPUT,
     loops.WHILE_LOOP,
+    scans.SCAN,
 )
 CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..ir.graph import Node
+from ..ir.graph import Graph, Node
 
 # --- degree: is the result linear in what its operands are linear in? --------------------------
 CONSTANT, LINEAR = 0, 1
@@ -50,6 +50,22 @@ def in_each(node: Node, degrees: list[Degree]) -> Degree:
 
 def filled_with_zero(node: Node, degrees: list[Degree]) -> Degree:
     return LINEAR if node.attr("fill") == 0 else None
+
+
+def spread(graph: Graph, given: Mapping[Node, Degree]) -> dict[Node, Degree]:
+    """Return how each node of a graph depends on what its inputs depend on."""
+    degrees = dict(given)
+    for node in graph.nodes:
+        if node in degrees:
+            continue
+        read = [degrees[o] for i, o in enumerate(node.operands) if i not in node.op.shape_only]
+        if read.count(CONSTANT) == len(read):
+            degrees[node] = CONSTANT
+        elif node.op.degree is None or None in read:
+            degrees[node] = None
+        else:
+            degrees[node] = node.op.degree(node, read)
+    return degrees
 
 
 def is_zero(node: Node) -> bool:

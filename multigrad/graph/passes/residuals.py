@@ -10,7 +10,7 @@ promises that nobody will. An output that backward reads as forward gave it is k
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,13 @@ class Roles:
 
 
 def cut_residuals(
-    forward: Graph, backward: Graph, roles: Roles, *, floats: bool, output: bool
+    forward: Graph,
+    backward: Graph,
+    roles: Roles,
+    *,
+    floats: bool,
+    output: bool,
+    loops: bool = False,
 ) -> Cut:
     """Choose what forward keeps for backward.
 
@@ -95,24 +101,44 @@ def cut_residuals(
         roles: the names of these.
         floats: whether computed floats may be kept (norms as scalars).
         output: whether an output may be kept in the place of the inputs.
+        loops: whether what scans give is kept, and no scan runs again.
     """
     backward = outputs_as_inputs(backward, roles)
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
     costs = {node: cost(node, node in results, floats) for node in known}
+    scans: set[Node] = set()
+    if loops:  # of one that is read for its shape alone, compilers leave nothing
+        scans = {node for node in known if node.op is ops.SCAN}
+        scans &= by_value(backward.outputs) if floats else scans
+        costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
     names: dict[Node, str] = {}
     computed = 0
-    for node in minimum_cut(costs, needed):
+    for node in minimum_cut(costs, needed, scans):
         if node.op is ops.INPUT:
             names[node] = node.attr("name")
         elif node in results:
             names[node] = results[node]
         else:
-            names[node] = f"kept_{computed}" if computed else "kept"
+            word = "history" if loops else "kept"
+            names[node] = f"{word}_{computed}" if computed else word
             computed += 1
     names |= {node: results[node] for node in computed_again(backward, names, results)}
-    return _split(forward, backward, roles, names, alike=output)
+    return _split(forward, backward, roles, names, alike=output, apart=not loops)
+
+
+def by_value(outputs: Sequence[Node]) -> set[Node]:
+    """Return what outputs depend on by more than its shape."""
+    found: set[Node] = set()
+    ahead = [*outputs]
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            shapes = node.op.shape_only
+            ahead += [o for i, o in enumerate(node.operands) if i not in shapes]
+    return found
 
 
 def computed_again(
@@ -190,14 +216,16 @@ def cost(node: Node, is_output: bool, floats: bool) -> int:
     return BYTES[type_.dtype] * REDUCED if isinstance(type_.shape, tuple) else INFINITE
 
 
-def minimum_cut(costs: Mapping[Node, int], needed: list[Node]) -> list[Node]:
+def minimum_cut(
+    costs: Mapping[Node, int], needed: list[Node], scans: Collection[Node] = ()
+) -> list[Node]:
     """Return the cheapest nodes that separate `needed` from the inputs, those near the inputs at a
-    tie.
+    tie; from the results of these scans, too.
 
     Maximum flow by augmenting paths (Edmonds and Karp, 1972); each node is an edge from (node, 0)
     to (node, 1).
     """
-    given = [node for node in costs if node.op is ops.INPUT]
+    given = [node for node in costs if node.op is ops.INPUT or node in scans]
     users = [(operand, node) for node in costs for operand in node.operands if operand in costs]
     edges: list[tuple[Any, Any, int]] = [
         *[("inputs", (node, 0), INFINITE) for node in given],
@@ -249,11 +277,18 @@ def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dic
 
 
 def _split(
-    forward: Graph, backward: Graph, roles: Roles, names: dict[Node, str], *, alike: bool
+    forward: Graph,
+    backward: Graph,
+    roles: Roles,
+    names: dict[Node, str],
+    *,
+    alike: bool,
+    apart: bool = True,
 ) -> Cut:
     """Return the graphs on both sides of the kept nodes.
 
-    `alike`: the derivative of an output is that of the ops that compute it.
+    `alike`: the derivative of an output is that of the ops that compute it. `apart`: what is kept
+    is computed after forward, of its outputs.
     """
     names = names | _dtype_carrier(backward, roles, names)
     inputs = {node: _as_input(node, name) for node, name in names.items()}
@@ -276,7 +311,7 @@ def _split(
     ]
     read = dict.fromkeys((*results.values(), *own))
     keep = Graph("keep", (*given, *read, *params), tuple(computed), backward.locations)
-    short = substitute(keep, results)
+    short = substitute(keep, results) if apart else keep
     if not alike:  # a float that another's derivative passes through is computed anew
         pairs = zip(keep.outputs, short.outputs, strict=True)
         found = [before if is_float(before.type) else after for before, after in pairs]

@@ -20,7 +20,7 @@ from ...backend.guest import Guest
 from ...backend.guest import borrow_array as borrow
 from ...backend.guest import lend_array as lend
 from ...graph import ops
-from ...graph.ops.arrays import loops
+from ...graph.ops.arrays import loops, scans
 from ...graph.ops.composites import Composed
 from ...graph.ops.numerics import as_numpy_dtype
 from .eject import EJECTION
@@ -192,7 +192,7 @@ backend = Backend(
         weak_literals=True,
         refuse=refuse,
     ),
-    kernels=Kernels(rows=OPS, unsupported={}, while_loop=loops.run, fast=FAST),
+    kernels=Kernels(rows=OPS, unsupported={}, while_loop=loops.run, scan=scans.run, fast=FAST),
     autodiff=Autodiff(
         render=render,
         finish=finish,

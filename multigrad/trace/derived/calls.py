@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, regions_of
 from ...graph.passes.outputs import marks
-from ...graph.passes.simplify import substitute
+from ...graph.passes.simplify import rebuild, simplify, substitute
 from ..replay import replay
 from ..trace import Trace, Value
 from ..xp import all as xp
@@ -57,10 +57,53 @@ def _call(called: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
 
 
 def drop_calls(graph: Graph) -> Graph:
-    """Return the graph without its `call` nodes."""
+    """Return the graph without its `call` nodes, those in regions too."""
+    graph = _drop_in_regions(graph)
     while calls := [node for node in graph.nodes if node.op is ops.CALL]:
         graph = substitute(graph, {node: node.operands[0] for node in calls})
     return graph
+
+
+def _drop_in_regions(graph: Graph) -> Graph:
+    """Return the graph with regions that have no `call` nodes."""
+    if not any(
+        n.op is ops.CALL
+        for node in graph.nodes
+        for r in regions_of(node)
+        for n in every_node(r.graph)
+    ):
+        return graph
+
+    def drop(node: Node) -> Node:
+        plain = {
+            name: Region(simplify(drop_calls(value.graph)))
+            for name, value in node.attrs
+            if isinstance(value, Region)
+        }
+        if not plain:
+            return node
+        return make_node(node.op, node.operands, {**dict(node.attrs), **plain}, node.type)
+
+    return rebuild(graph, drop)
+
+
+def move_calls(before: Graph, after: Graph, given: Mapping[Node, Node]) -> Graph:
+    """Return a graph, which is another with nodes replaced, with calls of what stands there now."""
+    calls = {node.attr("function") for node in before.nodes if node.op is ops.CALL}
+    if not calls:
+        return after
+    moved = {}
+    for called in calls:
+        outputs = substitute(Graph("", (), called.outputs), given).outputs
+        moved[called] = replace(called, outputs=outputs)
+
+    def move(node: Node) -> Node:
+        if node.op is not ops.CALL or node.attr("function") not in moved:
+            return node
+        attrs = {**dict(node.attrs), "function": moved[node.attr("function")]}
+        return make_node(node.op, node.operands, attrs, node.type)
+
+    return rebuild(after, move)
 
 
 class Calls:

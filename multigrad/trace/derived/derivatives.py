@@ -14,12 +14,15 @@ from ...errors import UnsupportedOp
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node, walk
 from ...graph.ir.types import FLOAT8, UNKNOWN, is_float
-from ...graph.ops.properties import CONSTANT, LINEAR, Degree, is_zero
+from ...graph.ops.properties import CONSTANT, LINEAR, is_zero, spread
+from ...graph.passes.alike import read_shapes_alone
+from ...graph.passes.residuals import by_value
 from ...graph.passes.simplify import simplify, substitute
 from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
 from .calls import Calls
+from .scans import Scans
 
 _serials = itertools.count()
 
@@ -84,12 +87,14 @@ def accumulate_all(
         cotangents[output] = cotangent if known is None else known + cotangent
     order = walk(output for output, _ in seeds)
     active = _depend_on(order, targets)
-    calls = Calls(trace, order)
+    calls, scans = Calls(trace, order), Scans(trace, order, accumulate_all)
     for node in reversed(order):
         if node not in active or node.op is ops.INPUT:
             continue
         if node.op is ops.CALL:
             shares = calls.pull(node, cotangents)
+        elif node.op is ops.SCAN:
+            shares = scans.pull(node, cotangents, active)
         elif node not in cotangents:
             continue
         elif node.op.vjp is None and node.op.made_of is not None:
@@ -156,17 +161,12 @@ def _match(trace: Trace, share: Any, operand: Node) -> Any:
 
 def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> bool:
     """Return whether a backward graph is linear in its cotangents together (zero included)."""
-    degrees: dict[Node, Degree] = {}
-    for node in backward.nodes:
-        read = [degrees[o] for i, o in enumerate(node.operands) if i not in node.op.shape_only]
-        if node.op is ops.INPUT:
-            degrees[node] = LINEAR if node.attr("name") in cotangents else CONSTANT
-        elif read.count(CONSTANT) == len(read):
-            degrees[node] = CONSTANT
-        elif node.op.degree is None or None in read:
-            degrees[node] = None
-        else:
-            degrees[node] = node.op.degree(node, read)
+    given = {
+        node: LINEAR if node.attr("name") in cotangents else CONSTANT
+        for node in backward.nodes
+        if node.op is ops.INPUT
+    }
+    degrees = spread(backward, given)
     return all(degrees[output] == LINEAR or is_zero(output) for output in backward.outputs)
 
 
@@ -215,24 +215,12 @@ def tangent_map(
         results.append((zeros if share is None else _in_dtype_of(share, output)).node)
     rest = [node for node in backward.inputs if node not in known]
     inputs = dict.fromkeys((*tangents, *rest, *outputs))
-    graph = simplify(Graph(trace.name, tuple(inputs), tuple(results), backward.locations))
-    if not _by_value(graph.outputs).isdisjoint(known):
+    whole = Graph(trace.name, tuple(inputs), tuple(results), backward.locations)
+    graph = simplify(read_shapes_alone(whole))
+    if not by_value(graph.outputs).isdisjoint(known):
         raise UnsupportedOp(f"{noun} {backward.name!r}: the transpose of it reads {together}")
     alike = {n: output for n, output in zip(given, outputs, strict=True) if n is not None}
     return simplify(substitute(graph, alike))
-
-
-def _by_value(outputs: Sequence[Node]) -> set[Node]:
-    """Return what outputs depend on by more than its shape."""
-    found: set[Node] = set()
-    ahead = [*outputs]
-    while ahead:
-        node = ahead.pop()
-        if node not in found:
-            found.add(node)
-            shapes = node.op.shape_only
-            ahead += [o for i, o in enumerate(node.operands) if i not in shapes]
-    return found
 
 
 def _in_dtype_of(value: Value, node: Node) -> Value:

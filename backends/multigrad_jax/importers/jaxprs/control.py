@@ -1,8 +1,8 @@
 """What each primitive of a jaxpr means that holds other jaxprs; see `jaxpr.py`.
 
-A branch by values computes all its ways and chooses among the results, a loop of a known number of
-turns is unrolled, as in `multigrad/capture/control/control.py`; one that values end is recorded as
-a loop.
+A branch by values computes all its ways and chooses among the results; a short loop over rows is
+unrolled, as in `multigrad/capture/control/control.py`, a longer one is recorded as a scan, one that
+values end as a loop.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import numpy as np
 from multigrad.capture.control import control
 from multigrad.capture.control.control import MOST_OPERATIONS
 from multigrad.capture.control.loops import filled, record_loop
+from multigrad.capture.control.scans import record_scan
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node, walk
 from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
-from multigrad.trace.trace import cast
+from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
 from ...walk import jaxprs_of, opened
 from .elementwise import repeated
 from .primitives import Operand, Scope, Unknown, integers
 
+MOST_UNROLLED = 64  # operations of a loop over rows, whose code is then short and fast everywhere
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
 Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
 
@@ -94,11 +96,16 @@ def check_size(turns: int, body: Any, what: str) -> None:
 
 
 def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """A loop over the first axis, unrolled."""
+    """A loop over the first axis."""
     params = equation.params
     length, body = params["length"], params["jaxpr"]
     if not isinstance(length, int):
         raise Unknown(f"a loop of {length} turns")
+    if length * count(body) > MOST_UNROLLED:
+        try:
+            return _by_rows(run, scope, equation, operands)
+        except TypeError:  # a turn draws, or asserts something
+            pass
     check_size(length, body, "loop")
     first = params["num_consts"] + params["num_carry"]
     constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
@@ -123,6 +130,41 @@ def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list
             for column, variable in zip(columns, outputs, strict=True)
         ),
     ]
+
+
+def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """A loop over the first axis, recorded as one op.
+
+    Raises:
+        TypeError: a turn asserts something, or draws.
+    """
+    params, avals = equation.params, [variable.aval for variable in equation.outvars]
+    held = params["num_carry"]
+    first = params["num_consts"] + held
+    constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
+    row_avals = [variable.aval for variable in equation.invars[first:]]
+    examples = dict(scope.examples)
+
+    def turn(values: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        own = [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=False)]
+        pairs = zip(rows, row_avals, strict=False)  # where there are none, a number is counted
+        own += [Operand(value, tuple(aval.shape[1:])) for value, aval in pairs]
+        results = run_closed(run, scope, params["jaxpr"], [*constants, *own])
+        given = [variable.aval for variable in params["jaxpr"].jaxpr.outvars]
+        found = [as_carried(scope, o, aval) for o, aval in zip(results, given, strict=True)]
+        return found[:held], found[held:]
+
+    try:
+        initial = [as_carried(scope, o, aval) for o, aval in zip(carry, avals, strict=False)]
+        pairs = zip(operands[first:], row_avals, strict=True)
+        rows = [as_carried(scope, operand, aval) for operand, aval in pairs]
+        if not rows:
+            count = lift(scope.trace, np.arange(params["length"], dtype=np.int32))
+            rows = [scope.trace.value(count)]
+        found = record_scan(scope.trace, initial, rows, turn, params["reverse"])
+    finally:  # what a turn computes is no example outside of it
+        scope.examples = examples
+    return [Operand(v, tuple(a.shape)) for v, a in zip(found, avals, strict=True)]
 
 
 def _rows(scope: Scope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:

@@ -1,0 +1,292 @@
+"""Loops over the first axis, recorded as one op that has a derivative: `xp.scan`, `xp.fori_loop`;
+and `xp.cond`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import backend_among
+from ...errors import UnsupportedOp
+from ...graph.ir.graph import Node
+from ...graph.ir.types import FLOATS, INT32, UNKNOWN, Type, dtype_name
+from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.trees import optree
+from ...trace.axes import known_shape
+from ...trace.derived.scans import scan_values
+from ...trace.trace import Trace, Value, lift
+from ...trace.xp import all as xp
+from .control import branch, find_trace, turns
+from .loops import (
+    Other,
+    as_tensor,
+    check_kept,
+    constants_of,
+    guess_dtype,
+    is_number,
+    keeps,
+    known_type,
+    make_inputs,
+    region_of,
+    symbols_of,
+)
+
+Tensor = Any
+Tensors = Sequence[Value]
+# (carry, rows) -> the next carry, and what the turn gives.
+Turn = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
+    """A loop over the first axis of tensors, as `jax.lax.scan` is: `carry, y = f(carry, x)` for
+    each row x.
+
+    It is one op, whose derivative keeps the carry of each step and computes the rest of a step
+    again. In compiled code it is the framework's own loop.
+
+    Examples:
+        >>> xp.scan(lambda total, x: (total + x, total * x), 0.0, np.array([1.0, 2.0, 3.0]))
+        (array(6.), array([0., 2., 9.]))
+
+    Args:
+        f: takes the carry and a row, and returns the next carry, of the same structure, dtypes and
+            shapes, and what it gives, in any structure (None: nothing). It cannot draw.
+        init: the carry at the beginning: tensors and numbers in any structure.
+        xs: tensors in any structure, of one length in their first axis; None: f gets None.
+        length: how many steps there are, where xs is None.
+        reverse: from the last row to the first; what is given stays in the order of the rows.
+
+    Returns:
+        The carry after the last step, and what the steps gave, each stacked along a new first axis.
+
+    Raises:
+        TypeError: a step changes what it carries, or there is neither xs nor a length.
+    """
+    leaves, tree = optree.tree_flatten(init, none_is_leaf=False)
+    rows, row_tree = optree.tree_flatten(xs, none_is_leaf=False)
+    if not rows:
+        if length is None:
+            raise TypeError("scan takes tensors, or the number of steps: scan(f, init, length=10)")
+        rows = [np.arange(length, dtype=np.int32)]
+        f = _without_row(f)
+        row_tree = optree.tree_structure(0)
+    trace = find_trace((leaves, rows))
+    nesting: list[Any] = []
+
+    def turn(carried: Sequence[Any], row: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        found = f(optree.tree_unflatten(tree, carried), optree.tree_unflatten(row_tree, row))
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise TypeError(f"a step of scan returns the carry and a result, not {found!r:.60}")
+        after, other = optree.tree_flatten(found[0], none_is_leaf=False)
+        if other != tree:
+            raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
+        given, own = optree.tree_flatten(found[1], none_is_leaf=False)
+        nesting[:] = [own]
+        return after, given
+
+    results = (
+        _scan_arrays(leaves, rows, turn, reverse)
+        if trace is None
+        else record_turns(trace, leaves, [_as_value(trace, x) for x in rows], turn, reverse)
+    )
+    held = len(leaves)
+    carry = optree.tree_unflatten(tree, results[:held])
+    return carry, optree.tree_unflatten(nesting[-1], results[held:])
+
+
+def _without_row(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda carry, _: f(carry, None)
+
+
+def _as_value(trace: Trace, leaf: Any) -> Value:
+    return leaf if isinstance(leaf, Value) else trace.value(lift(trace, leaf))
+
+
+def _scan_arrays(
+    leaves: Sequence[Any], rows: Sequence[Any], turn: Callable[..., Any], reverse: bool
+) -> Sequence[Any]:
+    """Scan arrays or a framework's tensors, by its own loop; a number takes the first float dtype.
+
+    Raises:
+        UnsupportedOp: the framework has none.
+    """
+    given = [*leaves, *rows]
+    tensors = [x for x in given if not isinstance(x, bool | int | float | np.ndarray)]
+    backend = backend_among(tensors or given)
+    dtypes = [dtype_name(x.dtype) for x in (*tensors, *given) if hasattr(x, "dtype")]
+    of_floats = next((name for name in dtypes if name in FLOATS), "float32")
+    run = backend.kernels.scan
+    if run is None:
+        raise UnsupportedOp(f"scan is not available on {backend.name}: it has no row for it")
+
+    def own(x: Any) -> Any:
+        if isinstance(x, float) or (isinstance(x, int) and not isinstance(x, bool)):
+            x = np.asarray(x, as_numpy_dtype(of_floats if isinstance(x, float) else INT32))
+        is_own = not isinstance(x, bool | np.ndarray) or backend.name == "numpy"
+        return x if is_own else backend.tensors.from_numpy(np.asarray(x))
+
+    def step(*values: Any) -> tuple[Any, ...]:
+        carry, given = turn(values[: len(leaves)], values[len(leaves) :])
+        return (*map(own, carry), *map(own, given))
+
+    return run(tuple(map(own, leaves)), tuple(map(own, rows)), (), step, reverse)
+
+
+def fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any) -> Any:
+    """A loop that counts, as `jax.lax.fori_loop` is: `carry = body(i, carry)` for i from lower to
+    upper. Where the bounds are numbers, it has a derivative: it is a `scan`.
+
+    Examples:
+        >>> xp.fori_loop(1, 4, lambda i, total: total * i, np.array([1.0, 0.5]))
+        array([6., 3.])
+
+    Args:
+        lower: the first number.
+        upper: the one after the last.
+        body: takes a number as an integer tensor and the carry, and returns the next carry, of the
+            same structure, dtypes and shapes.
+        init: the carry at the beginning: tensors and numbers in any structure.
+
+    Raises:
+        TypeError: a step changes what it carries.
+    """
+    if isinstance(lower, Value) or isinstance(upper, Value):
+        return turns(
+            [lower, init], lambda i, _: i < upper, lambda i, carry: [i + 1, body(i, carry)]
+        )[1]
+    if upper <= lower:
+        return init
+    counts = np.arange(lower, upper, dtype=np.int32)
+    return scan(lambda carry, i: (body(i, carry), None), init, counts)[0]
+
+
+def cond(
+    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any
+) -> Any:
+    """`true_fun(*operands)` where a bool holds, else `false_fun(*operands)`, as `jax.lax.cond` is.
+
+    Where it is a tensor, both are computed and one is chosen; the other lets no cotangent through.
+
+    Examples:
+        >>> xp.cond(np.array(True), lambda x: 2 * x, lambda x: -x, np.array([1.0, 2.0]))
+        array([2., 4.])
+
+    Args:
+        pred: a bool, or a tensor of one without axes.
+        true_fun: takes the operands.
+        false_fun: takes the operands, and returns what is nested like the other's result, of the
+            same dtypes and shapes.
+        operands: tensors and numbers in any structure.
+
+    Raises:
+        TypeError: the two give other structures, dtypes or shapes.
+    """
+    if not isinstance(pred, Value):
+        return (true_fun if bool(pred) else false_fun)(*operands)
+    taken = xp.not_equal(pred, 0)
+    ways = [lambda: true_fun(*operands), lambda: false_fun(*operands)]
+    return branch([taken, xp.logical_not(taken)], ways)
+
+
+# --- recording ------------------------------------------------------------------------------------
+def record_turns(
+    trace: Trace, leaves: Sequence[Any], rows: Tensors, turn: Callable[..., Any], reverse: bool
+) -> list[Value]:
+    """Return what a scan gives; numbers that are carried become tensors of the dtype that they have
+    after a turn.
+
+    Raises:
+        TypeError: a turn changes a dtype or a shape, asserts something or draws.
+    """
+    dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
+
+    def typed(carried: Tensors, row: Tensors) -> tuple[list[Value], list[Value]]:
+        after, given = turn(carried, row)
+        for i, (leaf, dtype) in enumerate(zip(after, dtypes, strict=True)):
+            own = leaf.node.type if isinstance(leaf, Value) else None
+            if is_number(leaves[i]) and own and own.kind == "tensor" and own.dtype != dtype:
+                raise Other(i, own.dtype)
+        return (
+            [as_tensor(trace, x, dtype) for x, dtype in zip(after, dtypes, strict=True)],
+            [as_tensor(trace, x, guess_dtype(trace, x)) for x in given],
+        )
+
+    for _ in leaves or [None]:
+        initial = [as_tensor(trace, x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
+        try:
+            return record_scan(trace, initial, rows, typed, reverse)
+        except Other as other:  # what a number becomes where it meets tensors
+            dtypes[other.position] = other.dtype
+    raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
+
+
+def record_scan(
+    trace: Trace, initial: Tensors, rows: Tensors, turn: Turn, reverse: bool = False
+) -> list[Value]:
+    """Return what a scan carries, after it, and what its turns give, stacked.
+
+    Args:
+        initial: the tensors that it begins with.
+        rows: the tensors whose rows the turns take, at least one.
+        turn: records the next values of what is carried, and what the turn gives.
+
+    Raises:
+        TypeError: a turn changes a dtype or a shape, asserts something or draws.
+    """
+    _check_lengths(rows)
+    types = [known_type(value) for value in initial]
+    row_types = [Type("tensor", value.node.type.dtype, UNKNOWN) for value in rows]
+    before = len(trace.assumed), trace.draws
+    given = [*initial, *rows]
+    with symbols_of(trace, given, [*types, *row_types], rows=len(rows)) as symbols:
+        after, results = turn(symbols[: len(initial)], symbols[len(initial) :])
+    if (len(trace.assumed), trace.draws) != before:
+        raise TypeError("a loop that asserts something or draws in a turn")
+    check_kept(types, after)
+    own = [value.node for value in symbols]
+    outputs = [value.node for value in (*after, *results)]
+    constants = constants_of(trace, own, outputs)
+    operands = [*(value.node for value in given), *constants]
+    while True:
+        inputs = _inputs(own, [*types, *row_types], len(types), constants)
+        body = region_of("body", inputs, outputs, trace)
+        new = [node.type for node in body.graph.outputs[: len(types)]]
+        if all(map(keeps, new, types)):
+            break
+        # Its length may be that of the input in other words: whether it stays is seen at run time.
+        types = [
+            type_ if keeps(other, type_) else Type("tensor", type_.dtype, UNKNOWN)
+            for type_, other in zip(types, new, strict=True)
+        ]
+    attrs = {"body": body, "carried": len(types), "rows": len(rows), "reverse": reverse}
+    return scan_values(trace, operands, attrs)
+
+
+def _inputs(
+    own: Sequence[Node], types: Sequence[Type], carried: int, constants: Sequence[Node]
+) -> dict[Node, Node]:
+    """Return the inputs of a turn, by what they stand for."""
+    words = [f"carry_{i}" if i < carried else f"row_{i - carried}" for i in range(len(own))]
+    return make_inputs([*zip(words, own, types, strict=True)], constants)
+
+
+def _check_lengths(rows: Tensors) -> None:
+    """Check the lengths of the first axes, where they are known.
+
+    Raises:
+        TypeError: they differ, or a tensor has no axis.
+    """
+    shapes = [shape for shape in map(known_shape, rows) if shape is not None]
+    if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
+        told = ", ".join(map(str, shapes))
+        raise TypeError(f"scan takes tensors of one length in their first axis, not of {told}")
