@@ -1,0 +1,282 @@
+"""The linear systems of implicit differentiation, recorded: each way to solve them is a loop over
+products with the matrix, which are VJPs of the residual, so that no matrix is ever held but by the
+direct way.
+
+Unknowns are one vector here, and the right side is scaled to a sum of one, so that nothing
+underflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..capture.control.loops import carry
+from ..graph.ir.types import FLOATS_OF_16_BITS, T, is_float
+from ..graph.support.trees import optree
+from ..trace.derived.derivatives import accumulate_all
+from ..trace.trace import NeedsConcrete, Trace, Value, cast_node
+from ..trace.xp import all as xp
+
+Tensor = Any
+Action = Callable[[Tensor], Tensor]
+WINDOW = 20  # directions that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """How systems are solved.
+
+    Attributes:
+        way: a name in `WAYS`.
+        tol: the error at which iterations end, relative to the right side; None: eps to the 3/4.
+        maxiter: they end after so many, too.
+    """
+
+    way: str
+    tol: float | None
+    maxiter: int
+
+    def tolerance(self, eps: float) -> float:
+        return eps**0.75 if self.tol is None else self.tol
+
+
+class Solved(NamedTuple):
+    """What a way gives.
+
+    Attributes:
+        vector: the solution.
+        turns: how many iterations that took.
+        has_ended: whether its own measure of the error says that it is done.
+    """
+
+    vector: Tensor
+    turns: Tensor
+    has_ended: Tensor
+
+
+# --- on vectors -----------------------------------------------------------------------------------
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    return xp.sum(xp.multiply(a, b))
+
+
+def norm(a: Tensor) -> Tensor:
+    return xp.sqrt(dot(a, a))
+
+
+def guarded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a / b, zero where b is; and whether it is."""
+    is_zero = xp.equal(b, 0.0)
+    return xp.where(is_zero, 0.0, xp.divide(a, xp.where(is_zero, 1.0, b))), is_zero
+
+
+def solve_cg(trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float) -> Solved:
+    """Conjugate gradients: Hestenes and Stiefel 1952; for symmetric definite matrices."""
+    least = xp.multiply(dot(b, b), tol * tol)
+
+    def goes_on(w: Any, r: Any, p: Any, rest: Any, turns: Any, is_stuck: Any) -> Any:
+        return xp.logical_and(xp.greater(rest, least), xp.logical_not(is_stuck))
+
+    def step(w: Any, r: Any, p: Any, rest: Any, turns: Any, is_stuck: Any) -> tuple[Any, ...]:
+        q = action(p)
+        length, is_stuck = guarded(rest, dot(p, q))
+        r = r - length * q
+        new = dot(r, r)
+        return w + length * p, r, r + (new / rest) * p, new, turns + 1, is_stuck
+
+    start = (xp.zeros_like(b), b, b, dot(b, b), 0, False)
+    w, _, _, rest, turns, _ = carry(trace, start, goes_on, step, most)
+    return Solved(w, turns, xp.less_equal(rest, least))
+
+
+def solve_gmres(
+    trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
+) -> Solved:
+    """The least residual over the last directions: of so many unknowns what GMRES gives, as GCR
+    (Eisenstat, Elman, Schultz 1983); where a residual leads nowhere, its image is the next
+    direction, as in ORTHODIR (Young, Jea 1980).
+    """
+    least = xp.multiply(dot(b, b), tol * tol)
+    none = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
+
+    def goes_on(*carried: Any) -> Any:
+        return xp.logical_and(xp.greater(carried[5], least), xp.logical_not(carried[7]))
+
+    def step(
+        w: Any, r: Any, next_: Any, ps: Any, qs: Any, rest: Any, turns: Any, is_stuck: Any
+    ) -> tuple[Any, ...]:
+        p, q = next_, action(next_)
+        before = norm(q)
+        for _ in range(2):  # once more, as rounding leaves a part
+            shares = xp.matmul(qs, q)
+            p, q = p - xp.matmul(shares, ps), q - xp.matmul(shares, qs)
+        size = norm(q)
+        is_stuck = xp.less_equal(size, before * (4 * eps))
+        factor = xp.where(is_stuck, 0.0, 1.0 / xp.where(is_stuck, 1.0, size))
+        p, q = p * factor, q * factor
+        length = dot(q, r)
+        w, r = w + length * p, r - length * q
+        leads = xp.greater(length * length, rest * 0.01)
+        return (
+            w, r, xp.where(leads, r, q), pushed(ps, p), pushed(qs, q), dot(r, r), turns + 1,
+            is_stuck,
+        )  # fmt: skip
+
+    start = (xp.zeros_like(b), b, b, none, none, dot(b, b), 0, False)
+    w, _, _, _, _, rest, turns, _ = carry(trace, start, goes_on, step, most)
+    return Solved(w, turns, xp.less_equal(rest, least))
+
+
+def pushed(rows: Tensor, row: Tensor) -> Tensor:
+    """Return rows with another one at their head; the last falls out."""
+    return xp.concatenate([xp.expand_dims(row, 0), xp.getitem(rows, slice(None, -1))])
+
+
+def solve_fixed_point(
+    trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
+) -> Solved:
+    """The iteration of a residual x - T(x) or T(x) - x, whose T is a contraction."""
+    least = xp.multiply(dot(b, b), tol * tol)
+    sign = xp.where(xp.less(dot(b, action(b)), 0.0), -1.0, 1.0)
+
+    def goes_on(w: Any, r: Any, rest: Any, turns: Any) -> Any:
+        return xp.greater(rest, least)
+
+    def step(w: Any, r: Any, rest: Any, turns: Any) -> tuple[Any, ...]:
+        w = w + sign * r
+        r = b - action(w)
+        return w, r, dot(r, r), turns + 1
+
+    start = (xp.zeros_like(b), b, dot(b, b), 0)
+    w, _, rest, turns = carry(trace, start, goes_on, step, most)
+    return Solved(w, turns, xp.less_equal(rest, least))
+
+
+def solve_directly(
+    trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
+) -> Solved:
+    """By the matrix, a column for each product with a unit vector, and its LU factors."""
+    places = xp.cumsum(xp.ones_like(b)) - 1.0
+    count = xp.sum(xp.ones_like(b))
+    columns = xp.expand_dims(xp.zeros_like(b), -1) * xp.expand_dims(xp.zeros_like(b), 0)
+
+    def step(columns: Any, place: Any) -> tuple[Any, ...]:
+        is_here = xp.equal(places, place)
+        column = action(xp.where(is_here, xp.ones_like(b), 0.0))
+        rows = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), columns)
+        return rows, place + 1.0
+
+    def goes_on(columns: Any, place: Any) -> Any:
+        return xp.less(place, count)
+
+    columns, turns = carry(trace, (columns, xp.zeros_like(count)), goes_on, step, None)
+    w = xp.solve_matrices(xp.matrix_transpose(columns), xp.expand_dims(b, -1))
+    return Solved(xp.squeeze(w, -1), turns, xp.greater_equal(turns, count))
+
+
+WAYS: dict[str, Callable[..., Solved]] = {
+    "cg": solve_cg,
+    "direct": solve_directly,
+    "fixed_point": solve_fixed_point,
+    "gmres": solve_gmres,
+}
+
+
+class Answer(NamedTuple):
+    """The solution of a system.
+
+    Attributes:
+        vector: it.
+        turns: how many iterations that took.
+        error: what is left of the right side, relative to it.
+        has_ended: whether that is as little as was asked for.
+    """
+
+    vector: Tensor
+    turns: Tensor
+    error: Tensor
+    has_ended: Tensor
+
+
+def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: float) -> Answer:
+    """Return the w of action(w) = b."""
+    scale = xp.sum(xp.abs(b))
+    unit = b / xp.where(xp.greater(scale, 0.0), scale, 1.0)
+    tol = how.tolerance(eps)
+    found = WAYS[how.way](trace, action, unit, tol, how.maxiter, eps)
+    error, _ = guarded(norm(unit - action(found.vector)), norm(unit))
+    # What a recurrence says of the error may be less than there is, by rounding.
+    is_small = xp.less_equal(error, max(10 * tol, eps**0.5))
+    return Answer(
+        found.vector * scale, found.turns, error, xp.logical_and(found.has_ended, is_small)
+    )
+
+
+# --- on trees -------------------------------------------------------------------------------------
+def values_in(tree: Any) -> list[Value]:
+    """Return the float tensors of a tree."""
+    leaves = optree.tree_leaves(tree, none_is_leaf=True)
+    return [x for x in leaves if isinstance(x, Value) and is_tensor(x)]
+
+
+def is_tensor(value: Value) -> bool:
+    return value.node.type.kind == "tensor" and is_float(value.node.type)
+
+
+def flat(leaves: Sequence[Tensor]) -> Tensor:
+    """Return the elements of tensors as one vector."""
+    rows = [xp.reshape(leaf, (-1,)) for leaf in leaves]
+    return rows[0] if len(rows) == 1 else xp.concatenate(rows)
+
+
+def unflat(vector: Tensor, likes: Sequence[Tensor]) -> list[Tensor]:
+    """Return the elements of a vector in the shapes of tensors."""
+    if len(likes) == 1:
+        return [xp.reshape_like(vector, likes[0])]
+    found, start = [], 0
+    for like in likes:
+        row = xp.part(vector, xp.reshape(like, (-1,)), start, axis=0)
+        found.append(xp.reshape_like(row, like))
+        start = start + xp.size(like)
+    return found
+
+
+def pulled(
+    trace: Trace, outputs: Sequence[Value], cotangents: Sequence[Value], targets: Sequence[Value]
+) -> list[Value]:
+    """Return the cotangents of targets, zeros where no output depends on them."""
+    pairs = zip(outputs, cotangents, strict=True)
+    with trace.plainly():
+        seeds = [(y.node, ct) for y, ct in pairs if isinstance(y, Value)]
+        found = accumulate_all(trace, seeds, [x.node for x in targets])
+        return [
+            xp.zeros_like(x) if share is None else share
+            for x, share in zip(targets, found, strict=True)
+        ]
+
+
+def widened(trace: Trace, tree: Any) -> Any:
+    """Return a tree in which floats of 16 bits are of 32."""
+    own = dtype_of(trace)
+
+    def widen(leaf: Any) -> Any:
+        if not (isinstance(leaf, Value) and is_tensor(leaf)):
+            return leaf
+        dtype = leaf.node.type.dtype
+        if (own if dtype == T else dtype) not in FLOATS_OF_16_BITS:
+            return leaf
+        return trace.value(cast_node(leaf.node, "float32"))
+
+    return optree.tree_map(widen, tree, none_is_leaf=True)
+
+
+def dtype_of(trace: Trace) -> str:
+    """Return the dtype of the first tensor.
+
+    Raises:
+        NeedsConcrete: it is not fixed yet.
+    """
+    if "dtype" not in trace.facts:
+        raise NeedsConcrete("dtype")
+    return trace.facts["dtype"]

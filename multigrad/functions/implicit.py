@@ -1,0 +1,574 @@
+"""`xg.implicit`: the implicit-function theorem as a Function.
+
+The solver runs as it is and is never differentiated. Backward is two captured Functions of the
+residual: `Adjoint`, which solves the linear system, and `ParameterPull`. The solution of the system
+is implicit in its turn, with the transposed system for its backward: so derivatives of any order.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import backend_among
+from ..capture.code.options import settled
+from ..capture.code.signature import name_of
+from ..capture.copies.capture import run_written_in
+from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, suggest
+from ..graph.ir.types import FLOATS, FLOATS_OF_16_BITS, dtype_name
+from ..graph.support.trees import optree
+from ..graph.support.typed import P, R
+from ..trace.trace import Trace, Value
+from ..trace.xp import all as xp
+from .adjoints import (
+    WAYS,
+    Answer,
+    Linear,
+    dtype_of,
+    flat,
+    is_tensor,
+    pulled,
+    solve_linear,
+    unflat,
+    values_in,
+    widened,
+)
+from .calls.arguments import owner_of, signature_of
+from .calls.recipe import Recorded
+from .custom_gradient import library_of, named_library, refuse_class, refuse_rule
+from .function import Function
+from .plain import function
+from .recipes.record import CodeRecipe
+
+Tensor = Any
+Tree = Any
+
+
+class SolveReport(NamedTuple):
+    """How well a call of an implicit Function was solved; numbers in eager code, tensors in
+    compiled code.
+
+    Attributes:
+        residual: the largest number in the residual of the solution.
+        iterations: how many the linear system of backward took.
+        error: what is left of its right side, relative to it.
+        converged: whether both are as little as was asked for; where not, gradients are an error,
+            or NaN in compiled code.
+    """
+
+    residual: Any
+    iterations: Any
+    error: Any
+    converged: Any
+
+
+def implicit(
+    residual: Callable[..., Any],
+    solver: Callable[P, R],
+    *,
+    solve: str = "gmres",
+    tol: float | None = None,
+    maxiter: int = 1000,
+    accept: float | None = None,
+    dialect: str | None = None,
+) -> Implicit[P, R]:
+    """Return a Function of a solver, whose gradient is that of the equation which it solves.
+
+    Where `residual(x, *params)` is zero at `x = solver(*params)`, the implicit-function theorem
+    gives the gradient: of a cotangent u of x it solves (d residual / d x)^T w = -u, and returns
+    (d residual / d params)^T w (Blondel et al., Efficient and modular implicit differentiation,
+    2022). The solver's iterations are neither kept nor differentiated.
+
+    Examples:
+        >>> def solver(theta):  # Newton's iteration, as it is
+        ...     x = xp.ones_like(theta)
+        ...     for _ in range(20):
+        ...         x = x - (x * x - theta) / (2 * x)
+        ...     return x
+        >>> root = xg.implicit(lambda x, theta: x * x - theta, solver)
+        >>> y, pull = xg.vjp(root, np.array([1.0, 4.0]))
+        >>> y, pull(np.ones(2))[0].round(6)  # 1 / (2 sqrt(theta))
+        (array([1., 2.]), array([0.5 , 0.25]))
+
+        A fixed point x = T(x, theta) has the residual x - T(x, theta):
+
+        >>> def solver(theta):
+        ...     x = xp.zeros_like(theta)
+        ...     for _ in range(60):
+        ...         x = 0.5 * xp.tanh(x) + theta
+        ...     return x
+        >>> layer = xg.implicit(
+        ...     lambda x, theta: x - (0.5 * xp.tanh(x) + theta), solver, solve="fixed_point"
+        ... )
+        >>> layer.report(np.array([0.25])).converged
+        True
+
+    Args:
+        residual: `residual(x, *params)` gives tensors nested and shaped like x, all zero at the
+            solution. It is captured as `xg.function` does, so it may be written with any library;
+            tensors that are to have a gradient are params, not read from around it.
+        solver: `solver(*params)` gives x, a float tensor or a nesting of such. It may iterate as it
+            likes: on tensors of its own library (of all, with `xg.xp`) it runs as it is, on others
+            it is captured. Params are without gradient in it.
+        solve: how the linear system is solved: "gmres", for any matrix; "cg", for symmetric
+            definite ones, as of a minimum; "fixed_point", for the residual of a contraction;
+            "direct", by the whole matrix: of as many numbers squared as x has.
+        tol: the error at which its iterations end, relative to the right side; None: eps of the
+            dtype to the 3/4, which is 2e-12 in float64, 6e-6 in float32.
+        maxiter: how many iterations they are at most.
+        accept: the largest number that may be in the residual of the solution, relative to 1 plus
+            the largest in x; None: the cube root of eps, which is 6e-6 in float64, 5e-3 in float32.
+        dialect: the library whose methods the code means, where its file imports several.
+
+    Returns:
+        A Function, called like `solver`: `layer(*params)`; `layer.report(*params)` gives a
+        `SolveReport`. Its gradient may be differentiated again. 16 bits are computed in float32.
+
+    Raises:
+        RuleValueError: `solve`, `tol`, `maxiter` or `accept` is none of these.
+        TypeError: residual or solver is a class, a rule, or nothing that is called.
+        GradientError: at a call, in eager code: the residual is of another shape than x, or is not
+            zero there; in its backward: the iterations did not converge, or the matrix is singular.
+            In compiled code (`jax.jit`, `vmap`, `tf.function`, `torch.compile`) the gradient is NaN
+            then. NaN and infinity in params, x or u are passed on.
+        TraceError: the residual cannot be captured; or in compiled code of torch a derivative of
+            the gradient is taken.
+    """
+    for each in (residual, solver):
+        refuse_class(each)
+        refuse_rule(each)
+    check_options(solve, tol, maxiter, accept)
+    library = settled(None, None, dialect).library
+    recipe = ImplicitRecipe(
+        Written(residual, library), solver, Linear(solve, tol, maxiter), accept, name_of(solver)
+    )
+    return Implicit(recipe, solver, prove=False)
+
+
+def check_options(solve: str, tol: float | None, maxiter: int, accept: float | None) -> None:
+    """Check how a system is to be solved.
+
+    Raises:
+        RuleValueError: it cannot be.
+    """
+    if solve not in WAYS:
+        ways = ", ".join(map(repr, WAYS))
+        raise RuleValueError(f"no way to solve {solve!r}{suggest(solve, WAYS)}; there are {ways}")
+    for name, value in (("tol", tol), ("accept", accept), ("maxiter", maxiter)):
+        if value is not None and not value > 0:
+            raise RuleValueError(f"{name} is a number above zero, not {value!r}")
+
+
+# --- what is zero at the solution -----------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A residual as the user wrote it."""
+
+    function: Callable[..., Any]
+    library: str
+
+    def record(self, trace: Trace, x: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
+        return run_written_in(self.library, self.function, trace, x, *args, **kwargs)
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function,)
+
+    def dialect(self) -> str:
+        return named_library(self.library) if self.library else library_of(self.function)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transposed:
+    """The residual of the linear system of another: (d residual / d x)^T w + u."""
+
+    of: Residual
+
+    def record(self, trace: Trace, w: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
+        u, x, params, named = args
+        outputs = self.of.record(trace, x, params, named)
+        found = pulled(trace, flat_tree(outputs), flat_tree(w), values_in(x))
+        return [share + own for share, own in zip(found, flat_tree(u), strict=True)]
+
+    def functions(self) -> tuple[Any, ...]:
+        return self.of.functions()
+
+    def dialect(self) -> str:
+        return self.of.dialect()
+
+
+Residual = Written | Transposed
+
+
+def flat_tree(tree: Tree) -> list[Any]:
+    return optree.tree_leaves(tree, none_is_leaf=True)
+
+
+# --- backward, captured ---------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class OfResidual(CodeRecipe):
+    """What backward computes of a residual."""
+
+    residual: Residual
+    name: str
+    native: ClassVar[bool] = False
+
+    def functions(self) -> tuple[Any, ...]:
+        return self.residual.functions()
+
+    def dialect(self) -> str:
+        return self.residual.dialect()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdjointRecipe(OfResidual):
+    """`(u, x, args, kwargs) -> w, iterations, error, largest residual, whether all is well`; w is
+    NaN where it is not.
+    """
+
+    how: Linear
+    accept: float | None
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        u, x, params, named = widened(trace, args)
+        outputs = self.residual.record(trace, x, params, named)
+        unknowns, left = values_in(x), flat_tree(outputs)
+        if len(left) != len(unknowns):
+            raise GradientError(f"{self.subject}{unlike(len(left), len(unknowns))}")
+
+        def action(w: Tensor) -> Tensor:
+            return flat(pulled(trace, left, unflat(w, unknowns), unknowns))
+
+        eps = eps_of(dtype_of(trace))
+        found = solve_linear(trace, action, -flat(flat_tree(u)), self.how, eps)
+        size = largest(left)
+        is_well = found.has_ended
+        if self.accept != np.inf:
+            limit = (1.0 + largest(unknowns)) * accepted(self.accept, eps)
+            is_well = xp.logical_and(is_well, xp.less_equal(size, limit))
+        w = unflat(xp.where(is_well, found.vector, np.nan), unknowns)
+        told = (w, found.turns, found.error, size, is_well)
+        return Recorded(told, None, undifferentiable=tuple(flat_tree(told)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterPullRecipe(OfResidual):
+    """`(w, x, args, kwargs) -> (d residual / d params)^T w`, nested like (args, kwargs)."""
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        w, x, params, named = widened(trace, args)
+        outputs = self.residual.record(trace, x, params, named)
+        leaves, tree = optree.tree_flatten((params, named), none_is_leaf=True)
+        places = [
+            i for i, leaf in enumerate(leaves) if isinstance(leaf, Value) and is_tensor(leaf)
+        ]
+        found = pulled(trace, flat_tree(outputs), flat_tree(w), [leaves[i] for i in places])
+        rows = dict(zip(places, found, strict=True))
+        return Recorded(
+            optree.tree_unflatten(tree, [rows.get(i) for i in range(len(leaves))]), None
+        )
+
+
+def largest(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the largest absolute value in tensors."""
+    return xp.max(xp.abs(flat(tensors)))
+
+
+def eps_of(dtype: str) -> float:
+    return float(np.finfo("float32" if dtype in FLOATS_OF_16_BITS else dtype).eps)
+
+
+def accepted(accept: float | None, eps: float) -> float:
+    return eps ** (1 / 3) if accept is None else accept
+
+
+# --- the Function ---------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class ImplicitRecipe(CodeRecipe):
+    """A solver, and the residual that is zero at what it gives."""
+
+    residual: Residual
+    solver: Callable[..., Any]
+    how: Linear
+    accept: float | None
+    name: str
+    native: bool | None = None
+    looks_at_values: ClassVar[bool] = True
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The solver's own signature."""
+        return signature_of(self.solver)
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.solver, *self.residual.functions())
+
+    def dialect(self) -> str:
+        return ""  # it calls what is written for one library as that has to be called
+
+    # --- what it is made of -----------------------------------------------------------------------
+    @cached_property
+    def evaluate(self) -> Any:
+        """The residual, as a Function: it is proven as any other."""
+        assert isinstance(self.residual, Written)
+        return function(self.residual.function, dialect=self.residual.library or None)
+
+    @cached_property
+    def captured_solver(self) -> Any:
+        """The solver, for other frameworks than its own."""
+        return function(self.solver, no_gradient, native=False, prove=False)
+
+    @cached_property
+    def solve(self) -> Any:
+        recipe = AdjointRecipe(self.residual, self.name, self.how, self.accept)
+        return Function(recipe, prove=False)
+
+    @cached_property
+    def pull_params(self) -> Any:
+        return Function(ParameterPullRecipe(self.residual, self.name), prove=False)
+
+    @cached_property
+    def attach(self) -> Any:
+        """`(x, args, kwargs) -> x`, with the gradient of the solution."""
+        return Function(AttachRecipe(self), prove=False)
+
+    @cached_property
+    def adjoint(self) -> Any:
+        """`(u, x, args, kwargs) -> w`, which is implicit too."""
+        recipe = ImplicitRecipe(
+            Transposed(self.residual), self.answer, self.how, np.inf, f"{self.name}'s backward"
+        )
+        return Function(recipe, prove=False)
+
+    # --- on symbols -------------------------------------------------------------------------------
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        library = self.residual.library if isinstance(self.residual, Written) else ""
+        outputs = run_written_in(library, self.solver, trace, *args, **kwargs)
+
+        def pull(upstream: Tree) -> Tree:
+            w = self.solve(upstream, outputs, args, kwargs)[0]
+            return as_gradients(self.pull_params(w, outputs, args, kwargs))
+
+        return Recorded(outputs, pull, keeps_output=True)
+
+    # --- on tensors -------------------------------------------------------------------------------
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        solution = self.solution(args, kwargs)
+        return Recorded(solution, partial(self.pull, solution, args, kwargs))
+
+    def pull(self, x: Tree, args: tuple[Any, ...], kwargs: dict[str, Any], upstream: Tree) -> Tree:
+        """Return the gradients of the arguments; each step has a derivative of its own."""
+        x = self.attach(x, args, kwargs)
+        w = self.adjoint(upstream, x, args, kwargs)
+        return as_gradients(self.pull_params(w, x, args, kwargs))
+
+    def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any], strict: bool = True) -> Tree:
+        """Return what the solver gives.
+
+        Raises:
+            GradientError: it is no solution, or not of tensors without a gradient.
+        """
+        args, kwargs = optree.tree_map(stopped, (args, kwargs), none_is_leaf=True)
+        if isinstance(self.residual, Transposed):
+            return self.solver(*args)
+        backend = backend_in((args, kwargs))
+        home = self.residual.library or library_of(self.solver)
+        solver = self.solver if named_library(home) in ("", backend.name) else self.captured_solver
+        x = solver(*args, **kwargs)
+        left = self.evaluate(x, *args, **kwargs)
+        self.check_shapes(backend, x, left)
+        if strict and self.accept != np.inf:
+            self.check_zero(backend, x, left)
+        return x
+
+    def check_shapes(self, backend: Backend, x: Tree, left: Tree) -> None:
+        """Check what solver and residual gave.
+
+        Raises:
+            GradientError: x is not of float tensors without a gradient, or the residual of others.
+        """
+        for leaf in flat_tree(x):
+            if owner_of(leaf) is not backend or dtype_name(leaf.dtype) not in FLOATS:
+                raise GradientError(
+                    f"{self.subject} gives {type(leaf).__name__} {leaf!r:.40} where an implicit "
+                    "function has float tensors of its params' framework"
+                )
+            asks = backend.tensors.requires_grad
+            if asks is not None and asks(leaf):
+                raise GradientError(
+                    f"{self.subject} reads a tensor from around it that asks for a gradient, which "
+                    "it would not get. Pass the tensor as a param, to solver and residual"
+                )
+        found, expected = shapes_of(left), shapes_of(x)
+        if found != expected:
+            raise GradientError(f"{self.subject}{unlike(found, expected)}")
+
+    def check_zero(self, backend: Backend, x: Tree, left: Tree) -> None:
+        """Check the solution, where its numbers are at hand.
+
+        Raises:
+            GradientError: its residual is too large.
+        """
+        size, reach = (number_in(backend, largest(flat_tree(tree))) for tree in (left, x))
+        if size is None or reach is None:
+            return
+        accept = accepted(self.accept, eps_of(dtype_name(flat_tree(x)[0].dtype)))
+        if size > accept * (1 + reach):
+            raise GradientError(
+                f"{self.subject} did not converge: the largest number in the residual is "
+                f"{size:.3g} where at most {accept:.1g} * (1 + {reach:.3g}) is accepted. Let it "
+                "iterate longer, or say accept= if that is a solution"
+            )
+
+    def answer(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Tree:
+        """Return the w of the linear system.
+
+        Raises:
+            GradientError: there is none, or it was not found, and values are at hand.
+        """
+        w, *told = self.asked(u, x, params, named)
+        backend = backend_in(x)
+        turns, error, size, is_well = (number_in(backend, each) for each in told)
+        if is_well is not None and not is_well and all_finite(backend, (u, x, params, named)):
+            raise GradientError(
+                f"{self.subject}: its gradient was not found by solve={self.how.way!r}: after "
+                f"{turns:.0f} iterations {error:.3g} of the right side is left, and the largest "
+                f"number in the residual is {size:.3g}. {advice(self.how.way)}"
+            )
+        return w
+
+    def asked(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return what `AdjointRecipe` gives.
+
+        Raises:
+            GradientError: a library says that the matrix is singular.
+        """
+        try:
+            return self.solve(u, x, params, named)
+        except Exception as error:
+            words = str(error).lower()
+            if self.how.way != "direct" or not ("singular" in words or "invertible" in words):
+                raise
+            raise GradientError(
+                f"{self.subject}: d residual / d x is singular, so that its gradient is not known. "
+                f"{advice('direct')}"
+            ) from error
+
+
+def advice(way: str) -> str:
+    """Return what may help where a way has failed."""
+    if way == "direct":
+        return "Add a term that makes it regular, or leave out equations that follow from others"
+    hints = {
+        "cg": "It needs a symmetric definite matrix: else solve='gmres'",
+        "fixed_point": "It needs the residual x - T(x) of a contraction T: else solve='gmres'",
+        "gmres": "solve='direct' needs no iterations, where x is small",
+    }
+    return f"{hints[way]}; or give a larger maxiter or tol; a singular matrix has no solution"
+
+
+def unlike(found: Any, expected: Any) -> str:
+    return f": its residual is of the shapes {found}, and x of {expected}; expected the same"
+
+
+def shapes_of(tree: Tree) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(leaf, "shape", ("no tensor",))) for leaf in flat_tree(tree)]
+
+
+def stopped(leaf: Any) -> Any:
+    """Return a leaf without a gradient."""
+    is_one = owner_of(leaf) is not None and dtype_name(leaf.dtype) in FLOATS
+    return xp.stop_gradient(leaf) if is_one else leaf
+
+
+def backend_in(tree: Tree) -> Backend:
+    """Return the backend of the tensors in a tree."""
+    return backend_among(leaf for leaf in flat_tree(tree) if owner_of(leaf) is not None)
+
+
+def number_in(backend: Backend, tensor: Tensor) -> float | None:
+    """Return the number in a tensor; None where it is not at hand."""
+    if backend.tensors.is_traced(tensor):
+        return None
+    return float(np.asarray(backend.tensors.to_numpy(tensor)))
+
+
+def all_finite(backend: Backend, tree: Tree) -> bool:
+    """Return whether there is neither NaN nor infinity in the floats of a tree."""
+    leaves = [x for x in flat_tree(tree) if owner_of(x) is not None]
+    floats = [x for x in leaves if dtype_name(x.dtype) in FLOATS]
+    return all(np.isfinite(backend.tensors.to_numpy(x).astype(float)).all() for x in floats)
+
+
+def no_gradient(upstream: Tree, *args: Any, **kwargs: Any) -> Tree:
+    return (None,) * len(args)
+
+
+def as_gradients(pulled: Tree) -> Tree:
+    """Return gradients that are nested like (args, kwargs) as a backward returns them."""
+    args, kwargs = pulled
+    return (*args, kwargs) if kwargs else tuple(args)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttachRecipe(CodeRecipe):
+    """A solution that is known, with its gradient."""
+
+    of: ImplicitRecipe
+    native: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.of.name
+
+    def functions(self) -> tuple[Any, ...]:
+        return self.of.functions()
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        x, params, named = args
+
+        def pull(upstream: Tree) -> Tree:
+            found = self.of.pull(x, params, named, upstream)
+            return None, found[: len(params)], found[-1] if named else None
+
+        return Recorded(x, pull)
+
+
+class Implicit(Function[P, R]):
+    """What `xg.implicit` returns: a Function whose gradient solves a linear system.
+
+    Examples:
+        >>> solver = lambda theta: xp.sqrt(theta)
+        >>> root = xg.implicit(lambda x, theta: x * x - theta, solver, solve="cg")
+        >>> report = root.report(np.array([1.0, 4.0]))
+        >>> report.converged, report.iterations
+        (True, 2)
+    """
+
+    recipe: ImplicitRecipe
+
+    def report(self, *params: Any, cotangent: Any = None, **named: Any) -> SolveReport:
+        """Return how well the equation and the linear system of backward are solved.
+
+        Examples:
+            >>> xg.implicit(lambda x, theta: x - theta, lambda theta: theta).report(np.ones(2))
+            SolveReport(residual=0.0, iterations=1, error=0.0, converged=True)
+
+        Args:
+            *params: as in a call.
+            cotangent: that of x, nested like it; None: ones.
+        """
+        recipe = self.recipe
+        x = recipe.solution(params, named, strict=False)
+        u = optree.tree_map(xp.ones_like, x) if cotangent is None else cotangent
+        _, turns, error, size, is_well = recipe.asked(u, x, params, named)
+        backend = backend_in(x)
+        numbers = [number_in(backend, each) for each in (size, turns, error, is_well)]
+        if any(number is None for number in numbers):
+            return SolveReport(size, turns, error, is_well)
+        return SolveReport(numbers[0], int(numbers[1]), numbers[2], bool(numbers[3]))
