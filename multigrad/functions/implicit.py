@@ -290,7 +290,11 @@ def accepted(accept: float | None, eps: float) -> float:
 # --- the Function ---------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class ImplicitRecipe(CodeRecipe):
-    """A solver, and the residual that is zero at what it gives."""
+    """A solver, and the residual that is zero at what it gives.
+
+    Attributes:
+        below: whose linear system it is that is solved; None: it is the user's own equation.
+    """
 
     residual: Residual
     solver: Callable[..., Any]
@@ -298,7 +302,8 @@ class ImplicitRecipe(CodeRecipe):
     accept: float | None
     name: str
     native: bool | None = None
-    looks_at_values: ClassVar[bool] = True
+    looks_at_values: bool = True
+    below: ImplicitRecipe | None = None
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -333,28 +338,30 @@ class ImplicitRecipe(CodeRecipe):
         return Function(ParameterPullRecipe(self.residual, self.name), prove=False)
 
     @cached_property
-    def attach(self) -> Any:
-        """`(x, args, kwargs) -> x`, with the gradient of the solution."""
-        return Function(AttachRecipe(self), prove=False)
+    def steps(self) -> Steps:
+        """What backward is made of where values are at hand: of derivatives of any order."""
+        return Steps(self, looks_at_values=True)
 
     @cached_property
-    def adjoint(self) -> Any:
-        """`(u, x, args, kwargs) -> w`, which is implicit too."""
-        recipe = ImplicitRecipe(
-            Transposed(self.residual), self.answer, self.how, np.inf, f"{self.name}'s backward"
-        )
-        return Function(recipe, prove=False)
+    def captured_steps(self) -> Steps:
+        """The same as graphs, which have one derivative more."""
+        return Steps(self, looks_at_values=False)
 
     # --- on symbols -------------------------------------------------------------------------------
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        library = self.residual.library if isinstance(self.residual, Written) else ""
-        outputs = run_written_in(library, self.solver, trace, *args, **kwargs)
+        if self.below is not None:
+            outputs = self.below.solve(*args)[0]
+        else:
+            library = self.residual.library if isinstance(self.residual, Written) else ""
+            outputs = run_written_in(library, self.solver, trace, *args, **kwargs)
+        return Recorded(outputs, partial(self.pull_once, outputs, args, kwargs), keeps_output=True)
 
-        def pull(upstream: Tree) -> Tree:
-            w = self.solve(upstream, outputs, args, kwargs)[0]
-            return as_gradients(self.pull_params(w, outputs, args, kwargs))
-
-        return Recorded(outputs, pull, keeps_output=True)
+    def pull_once(
+        self, x: Tree, args: Sequence[Any], kwargs: dict[str, Any], upstream: Tree
+    ) -> Tree:
+        """Return the gradients of the arguments, without derivatives."""
+        w = self.solve(upstream, x, tuple(args), kwargs)[0]
+        return as_gradients(self.pull_params(w, x, tuple(args), kwargs))
 
     # --- on tensors -------------------------------------------------------------------------------
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -363,8 +370,10 @@ class ImplicitRecipe(CodeRecipe):
 
     def pull(self, x: Tree, args: tuple[Any, ...], kwargs: dict[str, Any], upstream: Tree) -> Tree:
         """Return the gradients of the arguments; each step has a derivative of its own."""
-        x = self.attach(x, args, kwargs)
-        w = self.adjoint(upstream, x, args, kwargs)
+        is_open = not backend_in(x).tensors.is_traced(flat_tree(x)[0])
+        steps = self.steps if is_open else self.captured_steps
+        x = steps.attach(x, args, kwargs)
+        w = steps.adjoint(upstream, x, args, kwargs)
         return as_gradients(self.pull_params(w, x, args, kwargs))
 
     def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any], strict: bool = True) -> Tree:
@@ -374,8 +383,9 @@ class ImplicitRecipe(CodeRecipe):
             GradientError: it is no solution, or not of tensors without a gradient.
         """
         args, kwargs = optree.tree_map(stopped, (args, kwargs), none_is_leaf=True)
-        if isinstance(self.residual, Transposed):
-            return self.solver(*args)
+        if self.below is not None:
+            return self.below.answer(*args)
+        assert isinstance(self.residual, Written)
         backend = backend_in((args, kwargs))
         home = self.residual.library or library_of(self.solver)
         solver = self.solver if named_library(home) in ("", backend.name) else self.captured_solver
@@ -517,26 +527,52 @@ def as_gradients(pulled: Tree) -> Tree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttachRecipe(CodeRecipe):
-    """A solution that is known, with its gradient."""
+    """`(x, args, kwargs) -> x`, a solution that is known, with the gradient that it has."""
 
     of: ImplicitRecipe
-    native: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.of.name
+    native: bool
+    name: str
 
     def functions(self) -> tuple[Any, ...]:
         return self.of.functions()
 
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return self.pulled_by(self.of.pull_once, *args)
+
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        x, params, named = args
+        return self.pulled_by(self.of.pull, *args)
 
-        def pull(upstream: Tree) -> Tree:
-            found = self.of.pull(x, params, named, upstream)
-            return None, found[: len(params)], found[-1] if named else None
+    def pulled_by(
+        self, pull: Callable[..., Tree], x: Tree, params: tuple[Any, ...], named: dict[str, Any]
+    ) -> Recorded:
+        def pull_all(upstream: Tree) -> Tree:
+            found = pull(x, params, named, upstream)
+            return None, tuple(found[: len(params)]), found[-1] if named else None
 
-        return Recorded(x, pull)
+        return Recorded(x, pull_all)
+
+
+class Steps:
+    """What backward is made of.
+
+    Attributes:
+        attach: `(x, args, kwargs) -> x`, with the gradient of the solution.
+        adjoint: `(u, x, args, kwargs) -> w`, which is implicit too.
+    """
+
+    def __init__(self, of: ImplicitRecipe, looks_at_values: bool) -> None:
+        self.attach = Function(AttachRecipe(of, looks_at_values, of.name), prove=False)
+        recipe = ImplicitRecipe(
+            Transposed(of.residual),
+            of.answer,
+            of.how,
+            np.inf,
+            f"{of.name}'s backward",
+            None if looks_at_values else False,
+            looks_at_values,
+            of,
+        )
+        self.adjoint = Function(recipe, prove=False)
 
 
 class Implicit(Function[P, R]):
