@@ -1,4 +1,4 @@
-"""Sparsemax (Martins, Astudillo 2016) and 1.5-entmax (Peters et al. 2019): softmax with zeros in it.
+"""Sparsemax (Martins, Astudillo 2016), 1.5-entmax (Peters et al. 2019): softmax with zeros in it.
 
 Of scores z both are relu((alpha - 1) z - tau) ** (1 / (alpha - 1)), with the tau for which each row
 sums to one. Bisection finds it, and that equation has its gradient.

@@ -20,7 +20,7 @@ from ..backend.finding.discovery import backend_among
 from ..capture.code.options import settled
 from ..capture.code.signature import name_of
 from ..capture.copies.capture import run_written_in
-from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, suggest
+from ..errors import GradientError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, FLOATS_OF_16_BITS, dtype_name
 from ..graph.support.trees import optree
 from ..graph.support.typed import P, R
@@ -28,7 +28,6 @@ from ..trace.trace import Trace, Value
 from ..trace.xp import all as xp
 from .adjoints import (
     WAYS,
-    Answer,
     Linear,
     dtype_of,
     flat,
@@ -264,9 +263,7 @@ class ParameterPullRecipe(OfResidual):
         w, x, params, named = widened(trace, args)
         outputs = self.residual.record(trace, x, params, named)
         leaves, tree = optree.tree_flatten((params, named), none_is_leaf=True)
-        places = [
-            i for i, leaf in enumerate(leaves) if isinstance(leaf, Value) and is_tensor(leaf)
-        ]
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value) and is_tensor(leaf)]
         found = pulled(trace, flat_tree(outputs), flat_tree(w), [leaves[i] for i in places])
         rows = dict(zip(places, found, strict=True))
         return Recorded(
