@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backend.contract import Backend
+from ..backend.contract import Backend, never
 from ..backend.finding.discovery import backend_among
 from ..capture.code.options import settled
 from ..capture.code.signature import name_of
@@ -322,8 +322,8 @@ class ImplicitRecipe(CodeRecipe):
 
     @cached_property
     def captured_solver(self) -> Any:
-        """The solver, for other frameworks than its own."""
-        return function(self.solver, no_gradient, native=False, prove=False)
+        """The solver, for tensors of another library than the one that it seems to mean."""
+        return function(self.solver, no_gradient, prove=False)
 
     @cached_property
     def solve(self) -> Any:
@@ -387,33 +387,33 @@ class ImplicitRecipe(CodeRecipe):
         home = self.residual.library or library_of(self.solver)
         solver = self.solver if named_library(home) in ("", backend.name) else self.captured_solver
         x = solver(*args, **kwargs)
+        self.check_tensors(backend, x)
         left = self.evaluate(x, *args, **kwargs)
-        self.check_shapes(backend, x, left)
+        found, expected = shapes_of(left), shapes_of(x)
+        if found != expected:
+            raise GradientError(f"{self.subject}{unlike(found, expected)}")
         if strict and self.accept != np.inf:
             self.check_zero(backend, x, left)
         return x
 
-    def check_shapes(self, backend: Backend, x: Tree, left: Tree) -> None:
-        """Check what solver and residual gave.
+    def check_tensors(self, backend: Backend, x: Tree) -> None:
+        """Check what the solver gave.
 
         Raises:
-            GradientError: x is not of float tensors without a gradient, or the residual of others.
+            GradientError: it is not of float tensors without a gradient.
         """
+        asks = backend.tensors.requires_grad or never
         for leaf in flat_tree(x):
             if owner_of(leaf) is not backend or dtype_name(leaf.dtype) not in FLOATS:
                 raise GradientError(
                     f"{self.subject} gives {type(leaf).__name__} {leaf!r:.40} where an implicit "
                     "function has float tensors of its params' framework"
                 )
-            asks = backend.tensors.requires_grad
-            if asks is not None and asks(leaf):
+            if not backend.tensors.is_traced(leaf) and asks(leaf):
                 raise GradientError(
                     f"{self.subject} reads a tensor from around it that asks for a gradient, which "
                     "it would not get. Pass the tensor as a param, to solver and residual"
                 )
-        found, expected = shapes_of(left), shapes_of(x)
-        if found != expected:
-            raise GradientError(f"{self.subject}{unlike(found, expected)}")
 
     def check_zero(self, backend: Backend, x: Tree, left: Tree) -> None:
         """Check the solution, where its numbers are at hand.
@@ -461,16 +461,22 @@ class ImplicitRecipe(CodeRecipe):
             words = str(error).lower()
             if self.how.way != "direct" or not ("singular" in words or "invertible" in words):
                 raise
-            raise GradientError(
-                f"{self.subject}: d residual / d x is singular, so that its gradient is not known. "
-                f"{advice('direct')}"
-            ) from error
+            if all_finite(backend_in(x), (u, x, params, named)):
+                raise GradientError(
+                    f"{self.subject}: its gradient was not found by solve='direct'. "
+                    f"{advice('direct')}"
+                ) from error
+            unknown = [xp.full_like(each, np.nan) for each in flat_tree(x)]
+            return (unknown, *([xp.sum(xp.zeros_like(unknown[0]))] * 4))
 
 
 def advice(way: str) -> str:
     """Return what may help where a way has failed."""
     if way == "direct":
-        return "Add a term that makes it regular, or leave out equations that follow from others"
+        return (
+            "The matrix d residual / d x is singular, or nearly: add a term that makes it regular, "
+            "or leave out equations that follow from others"
+        )
     hints = {
         "cg": "It needs a symmetric definite matrix: else solve='gmres'",
         "fixed_point": "It needs the residual x - T(x) of a contraction T: else solve='gmres'",
