@@ -63,7 +63,7 @@ def differences(inputs: tuple[np.ndarray, ...], cotangent: np.ndarray) -> tuple[
 
 
 def main() -> None:
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(1)
     root = random.normal(size=(4, 4))
     q, c = root @ root.T + np.eye(4), random.normal(size=4) * 6
     g, h = random.normal(size=(5, 4)), random.uniform(0.1, 1.0, size=5)

@@ -8,16 +8,13 @@ underflows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..capture.control.loops import carry
-from ..graph.ir.types import FLOATS_OF_16_BITS, T, is_float
-from ..graph.support.trees import optree
-from ..trace.derived.derivatives import accumulate_all
-from ..trace.trace import NeedsConcrete, Trace, Value, cast_node
-from ..trace.xp import all as xp
+from ...capture.control.loops import carry
+from ...trace.trace import Trace
+from ...trace.xp import all as xp
 
 Tensor = Any
 Action = Callable[[Tensor], Tensor]
@@ -56,7 +53,6 @@ class Solved(NamedTuple):
     has_ended: Tensor
 
 
-# --- on vectors -----------------------------------------------------------------------------------
 def dot(a: Tensor, b: Tensor) -> Tensor:
     return xp.sum(xp.multiply(a, b))
 
@@ -211,72 +207,3 @@ def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: floa
     return Answer(
         found.vector * scale, found.turns, error, xp.logical_and(found.has_ended, is_small)
     )
-
-
-# --- on trees -------------------------------------------------------------------------------------
-def values_in(tree: Any) -> list[Value]:
-    """Return the float tensors of a tree."""
-    leaves = optree.tree_leaves(tree, none_is_leaf=True)
-    return [x for x in leaves if isinstance(x, Value) and is_tensor(x)]
-
-
-def is_tensor(value: Value) -> bool:
-    return value.node.type.kind == "tensor" and is_float(value.node.type)
-
-
-def flat(leaves: Sequence[Tensor]) -> Tensor:
-    """Return the elements of tensors as one vector."""
-    rows = [xp.reshape(leaf, (-1,)) for leaf in leaves]
-    return rows[0] if len(rows) == 1 else xp.concatenate(rows)
-
-
-def unflat(vector: Tensor, likes: Sequence[Tensor]) -> list[Tensor]:
-    """Return the elements of a vector in the shapes of tensors."""
-    if len(likes) == 1:
-        return [xp.reshape_like(vector, likes[0])]
-    found, start = [], 0
-    for like in likes:
-        row = xp.part(vector, xp.reshape(like, (-1,)), start, axis=0)
-        found.append(xp.reshape_like(row, like))
-        start = start + xp.size(like)
-    return found
-
-
-def pulled(
-    trace: Trace, outputs: Sequence[Value], cotangents: Sequence[Value], targets: Sequence[Value]
-) -> list[Value]:
-    """Return the cotangents of targets, zeros where no output depends on them."""
-    pairs = zip(outputs, cotangents, strict=True)
-    with trace.plainly():
-        seeds = [(y.node, ct) for y, ct in pairs if isinstance(y, Value)]
-        found = accumulate_all(trace, seeds, [x.node for x in targets])
-        return [
-            xp.zeros_like(x) if share is None else share
-            for x, share in zip(targets, found, strict=True)
-        ]
-
-
-def widened(trace: Trace, tree: Any) -> Any:
-    """Return a tree in which floats of 16 bits are of 32."""
-    own = dtype_of(trace)
-
-    def widen(leaf: Any) -> Any:
-        if not (isinstance(leaf, Value) and is_tensor(leaf)):
-            return leaf
-        dtype = leaf.node.type.dtype
-        if (own if dtype == T else dtype) not in FLOATS_OF_16_BITS:
-            return leaf
-        return trace.value(cast_node(leaf.node, "float32"))
-
-    return optree.tree_map(widen, tree, none_is_leaf=True)
-
-
-def dtype_of(trace: Trace) -> str:
-    """Return the dtype of the first tensor.
-
-    Raises:
-        NeedsConcrete: it is not fixed yet.
-    """
-    if "dtype" not in trace.facts:
-        raise NeedsConcrete("dtype")
-    return trace.facts["dtype"]
