@@ -38,7 +38,6 @@ from .backward import (
     accepted,
     eps_of,
     flat_tree,
-    largest,
     unlike,
 )
 from .systems import Linear
@@ -132,7 +131,7 @@ class ImplicitRecipe(CodeRecipe):
         is_open = not backend_in(x).tensors.is_traced(flat_tree(x)[0])
         steps = self.steps if is_open else self.captured_steps
         x = steps.attach(x, args, kwargs)
-        w = steps.adjoint(upstream, x, args, kwargs)
+        w = steps.adjoint(as_arrays(upstream), x, args, kwargs)
         return as_gradients(self.pull_params(w, x, args, kwargs))
 
     def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any], strict: bool = True) -> Tree:
@@ -148,9 +147,9 @@ class ImplicitRecipe(CodeRecipe):
         backend = backend_in((args, kwargs))
         home = self.residual.library or library_of(self.solver)
         solver = self.solver if named_library(home) in ("", backend.name) else self.captured_solver
-        x = solver(*args, **kwargs)
+        x = as_arrays(solver(*args, **kwargs))
         self.check_tensors(backend, x)
-        left = self.evaluate(x, *args, **kwargs)
+        left = as_arrays(self.evaluate(x, *args, **kwargs))
         found, expected = shapes_of(left), shapes_of(x)
         if found != expected:
             raise unlike(self.subject, f"the shapes {found}", expected)
@@ -183,9 +182,9 @@ class ImplicitRecipe(CodeRecipe):
         Raises:
             GradientError: its residual is too large.
         """
-        size, reach = (number_in(backend, largest(flat_tree(tree))) for tree in (left, x))
-        if size is None or reach is None:
+        if any(map(backend.tensors.is_traced, flat_tree((x, left)))):
             return
+        size, reach = (largest_in(backend, tree) for tree in (left, x))
         accept = accepted(self.accept, eps_of(dtype_name(flat_tree(x)[0].dtype)))
         if size > accept * (1 + reach):
             raise GradientError(
@@ -267,6 +266,20 @@ def number_in(backend: Backend, tensor: Tensor) -> float | None:
     if backend.tensors.is_traced(tensor):
         return None
     return float(np.asarray(backend.tensors.to_numpy(tensor)))
+
+
+def largest_in(backend: Backend, tree: Tree) -> float:
+    """Return the largest absolute value in tensors at hand; NaN where one is."""
+    leaves = [leaf for leaf in flat_tree(tree) if 0 not in leaf.shape]
+    found = [backend.tensors.to_numpy(xp.max(xp.abs(leaf))) for leaf in leaves]
+    return float(np.max(np.asarray(found, float), initial=0.0))
+
+
+def as_arrays(tree: Tree) -> Tree:
+    """Return a tree in which NumPy's scalars, which pass for numbers, are arrays again."""
+    return optree.tree_map(
+        lambda x: np.asarray(x) if isinstance(x, np.generic | float) else x, tree, none_is_leaf=True
+    )
 
 
 def all_finite(backend: Backend, tree: Tree) -> bool:
