@@ -148,7 +148,7 @@ class ImplicitRecipe(CodeRecipe):
         home = self.residual.library or library_of(self.solver)
         solver = self.solver if named_library(home) in ("", backend.name) else self.captured_solver
         x = as_arrays(solver(*args, **kwargs))
-        self.check_tensors(backend, x)
+        self.check_tensors(backend, x, (args, kwargs))
         left = as_arrays(self.evaluate(x, *args, **kwargs))
         found, expected = shapes_of(left), shapes_of(x)
         if found != expected:
@@ -157,20 +157,22 @@ class ImplicitRecipe(CodeRecipe):
             self.check_zero(backend, x, left)
         return x
 
-    def check_tensors(self, backend: Backend, x: Tree) -> None:
-        """Check what the solver gave.
+    def check_tensors(self, backend: Backend, x: Tree, given: Tree) -> None:
+        """Check what the solver gave for params without gradient.
 
         Raises:
             GradientError: it is not of float tensors without a gradient.
         """
         asks = backend.tensors.requires_grad or never
+        tensors = [leaf for leaf in flat_tree(given) if owner_of(leaf) is not None]
+        is_told = not any(map(asks, tensors))  # under transforms all seem to ask
         for leaf in flat_tree(x):
             if owner_of(leaf) is not backend or dtype_name(leaf.dtype) not in FLOATS:
                 raise GradientError(
                     f"{self.subject} gives {type(leaf).__name__} {leaf!r:.40} where an implicit "
                     "function has float tensors of its params' framework"
                 )
-            if not backend.tensors.is_traced(leaf) and asks(leaf):
+            if is_told and asks(leaf):
                 raise GradientError(
                     f"{self.subject} reads a tensor from around it that asks for a gradient, which "
                     "it would not get. Pass the tensor as a param, to solver and residual"

@@ -8,11 +8,11 @@ underflows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...capture.control.loops import carry
+from ...capture.control.loops import as_tensor, guess_dtype, record_loop
 from ...trace.trace import Trace
 from ...trace.xp import all as xp
 
@@ -67,22 +67,44 @@ def guarded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return xp.where(is_zero, 0.0, xp.divide(a, xp.where(is_zero, 1.0, b))), is_zero
 
 
+def turned(
+    trace: Trace,
+    start: Sequence[Any],
+    goes_on: Callable[..., Tensor],
+    step: Callable[..., Sequence[Tensor]],
+    most: int | None,
+) -> list[Any]:
+    """Return what a loop carries after it, and how often it has turned: `most` times at most."""
+    initial = [as_tensor(trace, x, guess_dtype(trace, x)) for x in (*start, 0)]
+
+    def condition(carried: Sequence[Any]) -> Any:
+        *own, turns = carried
+        found = goes_on(*own)
+        return found if most is None else xp.logical_and(xp.less(turns, most), found)
+
+    def turn(carried: Sequence[Any]) -> list[Any]:
+        *own, turns = carried
+        return [*step(*own), turns + 1]
+
+    return record_loop(trace, initial, condition, turn)
+
+
 def solve_cg(trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float) -> Solved:
     """Conjugate gradients: Hestenes and Stiefel 1952; for symmetric definite matrices."""
     least = xp.multiply(dot(b, b), tol * tol)
 
-    def goes_on(w: Any, r: Any, p: Any, rest: Any, turns: Any, is_stuck: Any) -> Any:
+    def goes_on(w: Any, r: Any, p: Any, rest: Any, is_stuck: Any) -> Any:
         return xp.logical_and(xp.greater(rest, least), xp.logical_not(is_stuck))
 
-    def step(w: Any, r: Any, p: Any, rest: Any, turns: Any, is_stuck: Any) -> tuple[Any, ...]:
+    def step(w: Any, r: Any, p: Any, rest: Any, is_stuck: Any) -> tuple[Any, ...]:
         q = action(p)
         length, is_stuck = guarded(rest, dot(p, q))
         r = r - length * q
         new = dot(r, r)
-        return w + length * p, r, r + (new / rest) * p, new, turns + 1, is_stuck
+        return w + length * p, r, r + (new / rest) * p, new, is_stuck
 
-    start = (xp.zeros_like(b), b, b, dot(b, b), 0, False)
-    w, _, _, rest, turns, _ = carry(trace, start, goes_on, step, most)
+    start = (xp.zeros_like(b), b, b, dot(b, b), False)
+    w, _, _, rest, _, turns = turned(trace, start, goes_on, step, most)
     return Solved(w, turns, xp.less_equal(rest, least))
 
 
@@ -96,13 +118,11 @@ def solve_gmres(
     least = xp.multiply(dot(b, b), tol * tol)
     none = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
 
-    def goes_on(*carried: Any) -> Any:
-        return xp.logical_and(xp.greater(carried[5], least), xp.logical_not(carried[7]))
+    def goes_on(w: Any, r: Any, p: Any, ps: Any, qs: Any, rest: Any, is_stuck: Any) -> Any:
+        return xp.logical_and(xp.greater(rest, least), xp.logical_not(is_stuck))
 
-    def step(
-        w: Any, r: Any, next_: Any, ps: Any, qs: Any, rest: Any, turns: Any, is_stuck: Any
-    ) -> tuple[Any, ...]:
-        p, q = next_, action(next_)
+    def step(w: Any, r: Any, p: Any, ps: Any, qs: Any, rest: Any, is_stuck: Any) -> tuple[Any, ...]:
+        q = action(p)
         before = norm(q)
         for _ in range(2):  # once more, as rounding leaves a part
             shares = xp.matmul(qs, q)
@@ -114,13 +134,11 @@ def solve_gmres(
         length = dot(q, r)
         w, r = w + length * p, r - length * q
         leads = xp.greater(length * length, rest * 0.01)
-        return (
-            w, r, xp.where(leads, r, q), pushed(ps, p), pushed(qs, q), dot(r, r), turns + 1,
-            is_stuck,
-        )  # fmt: skip
+        ps, qs = pushed(ps, p), pushed(qs, q)
+        return w, r, xp.where(leads, r, q), ps, qs, dot(r, r), is_stuck
 
-    start = (xp.zeros_like(b), b, b, none, none, dot(b, b), 0, False)
-    w, _, _, _, _, rest, turns, _ = carry(trace, start, goes_on, step, most)
+    start = (xp.zeros_like(b), b, b, none, none, dot(b, b), False)
+    w, _, _, _, _, rest, _, turns = turned(trace, start, goes_on, step, most)
     return Solved(w, turns, xp.less_equal(rest, least))
 
 
@@ -136,16 +154,16 @@ def solve_fixed_point(
     least = xp.multiply(dot(b, b), tol * tol)
     sign = xp.where(xp.less(dot(b, action(b)), 0.0), -1.0, 1.0)
 
-    def goes_on(w: Any, r: Any, rest: Any, turns: Any) -> Any:
+    def goes_on(w: Any, r: Any, rest: Any) -> Any:
         return xp.greater(rest, least)
 
-    def step(w: Any, r: Any, rest: Any, turns: Any) -> tuple[Any, ...]:
+    def step(w: Any, r: Any, rest: Any) -> tuple[Any, ...]:
         w = w + sign * r
         r = b - action(w)
-        return w, r, dot(r, r), turns + 1
+        return w, r, dot(r, r)
 
-    start = (xp.zeros_like(b), b, dot(b, b), 0)
-    w, _, rest, turns = carry(trace, start, goes_on, step, most)
+    start = (xp.zeros_like(b), b, dot(b, b))
+    w, _, rest, turns = turned(trace, start, goes_on, step, most)
     return Solved(w, turns, xp.less_equal(rest, least))
 
 
@@ -155,20 +173,21 @@ def solve_directly(
     """By the matrix, a column for each product with a unit vector, and its LU factors."""
     places = xp.cumsum(xp.ones_like(b)) - 1.0
     count = xp.sum(xp.ones_like(b))
-    columns = xp.expand_dims(xp.zeros_like(b), -1) * xp.expand_dims(xp.zeros_like(b), 0)
+    nothing = xp.expand_dims(xp.zeros_like(b), -1) * xp.expand_dims(xp.zeros_like(b), 0)
 
-    def step(columns: Any, place: Any) -> tuple[Any, ...]:
+    def step(matrix: Any, place: Any) -> tuple[Any, ...]:
         is_here = xp.equal(places, place)
         column = action(xp.where(is_here, xp.ones_like(b), 0.0))
-        rows = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), columns)
+        rows = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), matrix)
         return rows, place + 1.0
 
-    def goes_on(columns: Any, place: Any) -> Any:
+    def goes_on(matrix: Any, place: Any) -> Any:
         return xp.less(place, count)
 
-    columns, turns = carry(trace, (columns, xp.zeros_like(count)), goes_on, step, None)
-    w = xp.solve_matrices(xp.matrix_transpose(columns), xp.expand_dims(b, -1))
-    return Solved(xp.squeeze(w, -1), turns, xp.greater_equal(turns, count))
+    start = (nothing, xp.zeros_like(count))
+    matrix, _, turns = turned(trace, start, goes_on, step, None)
+    w = xp.solve_matrices(xp.matrix_transpose(matrix), xp.expand_dims(b, -1))
+    return Solved(xp.squeeze(w, -1), turns, xp.equal(count, count))
 
 
 WAYS: dict[str, Callable[..., Solved]] = {
