@@ -207,7 +207,7 @@ def widened(trace: Trace, tree: Any) -> Any:
         dtype = leaf.node.type.dtype
         if (own if dtype == T else dtype) not in FLOATS_OF_16_BITS:
             return leaf
-        return trace.value(cast_node(leaf.node, "float32"))
+        return trace.value(cast_node(leaf.node, T if own == "float32" else "float32"))
 
     return optree.tree_map(widen, tree, none_is_leaf=True)
 

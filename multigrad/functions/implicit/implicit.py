@@ -96,7 +96,8 @@ def implicit(
 
     Returns:
         A Function, called like `solver`: `layer(*params)`; `layer.report(*params)` gives a
-        `SolveReport`. Its gradient may be differentiated again. 16 bits are computed in float32.
+        `SolveReport`. Its gradient may be differentiated again, once where code is compiled or
+        transformed. 16 bits are computed in float32.
 
     Raises:
         RuleValueError: `solve`, `tol`, `maxiter` or `accept` is none of these.
@@ -104,9 +105,9 @@ def implicit(
         GradientError: at a call, in eager code: the residual is of another shape than x, or is not
             zero there; in its backward: the iterations did not converge, or the matrix is singular.
             In compiled code (`jax.jit`, `vmap`, `tf.function`, `torch.compile`) the gradient is NaN
-            then. NaN and infinity in params, x or u are passed on.
-        TraceError: the residual cannot be captured; or in compiled code of torch a derivative of
-            the gradient is taken.
+            then. Where there is NaN or infinity in params, x or u, NaN is passed on.
+        TraceError: in backward: the residual cannot be captured, or reads a tensor from around it
+            that asks for a gradient.
     """
     for each in (residual, solver):
         refuse_class(each)

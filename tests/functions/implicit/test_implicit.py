@@ -235,6 +235,12 @@ def test_a_singular_matrix_is_an_error(backend: Any, way: str) -> None:
         pulled(backend, layer, (np.ones(2),), np.array([1.0, -1.0]))
 
 
+def test_gmres_solves_a_singular_system_that_has_a_solution(backend: Any) -> None:
+    layer = xg.implicit(singular, lambda theta: 0.5 * theta)
+    _, (found,) = pulled(backend, layer, (np.ones(2),), np.ones(2))
+    assert_close(found, np.full(2, 0.5), 1e-10)
+
+
 def test_a_residual_of_another_shape_is_an_error(backend: Any) -> None:
     layer = xg.implicit(lambda x, theta: xp.sum(x) - xp.sum(theta), lambda theta: theta)
     with pytest.raises(xg.GradientError, match=r"shapes \[\(\)\], and x \[\(2,\)\]"):
@@ -300,6 +306,9 @@ def test_narrow_floats_keep_their_dtype(backend: Any, dtype: str) -> None:
     assert {x.dtype for x in (y, *found)} == {np.dtype(dtype)}
     eps = float(np.finfo(dtype).eps)
     assert_close([x.astype(float) for x in found], list(unrolled(iterate)[1]), 30 * eps)
+    root = xg.implicit(lambda x, theta: x * x - theta, lambda theta: xp.sqrt(theta), accept=1e-2)
+    _, (found,) = pulled(backend, root, (np.array([4.0, 9.0], dtype),), np.ones(2, dtype))
+    assert_close(found.astype(float), np.array([1 / 4, 1 / 6]), 2 * eps)
 
 
 # --- compilers and transforms ---------------------------------------------------------------------
