@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from .functions.custom_gradient import custom_gradient
     from .functions.function import Function
+    from .functions.implicit.implicit import implicit
     from .functions.importers import (
         convert,
         from_autograd_function,
@@ -112,6 +113,7 @@ __all__ = [
     "from_tf_custom_gradient",
     "function",
     "get",
+    "implicit",
     "jit",
     "jvp",
     "load",
@@ -142,6 +144,7 @@ _ROOMS = {
     "jvp": "rules.in_force.jvp",
     "vjp": "rules.in_force.vjp",
     "function": "functions.plain",
+    "implicit": "functions.implicit.implicit",
     "from_tf_custom_gradient": "functions.importers",
     "from_custom_vjp": "functions.importers",
     "from_autograd_function": "functions.importers",

@@ -107,6 +107,11 @@ class Entries(Captured):
         leaves, tree = flatten(args, kwargs)
         return self._find_entry(leaves, tree, None).run(leaves, draws)
 
+    @property
+    def _runs_itself(self) -> bool:
+        """Whether it runs as it is, where no compiler reads along."""
+        return self.native is True or self.recipe.looks_at_values
+
     def _asks_original(self, leaves: Sequence[Any]) -> bool:
         """Return whether numbers are for the original: a library that makes its own arrays of them
         says what comes.
@@ -164,7 +169,7 @@ class Entries(Captured):
 
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry for unwrapped leaves: captured, or as it is."""
-        if self.native is True and (
+        if self._runs_itself and (
             not is_imported(self.recipe) or is_original_on(self.recipe, backend)
         ):
             return self._native_entry(layout.without_objects(), backend, None)

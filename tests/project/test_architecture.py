@@ -31,7 +31,7 @@ INSIDE = {
         "code", "symbols", "meanings", "control", "indexing", "types", "values", "dialects",
         "copies",
     ),
-    "functions": ("calls", "documents", "eject", "proof", "recipes", ""),
+    "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
     "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),
     "models": ("attribution", ""),
     "look": ("", "audit", "lock", "plotting", "vectors"),

@@ -269,3 +269,24 @@ def test_heat_maps_lie_on_the_digits_and_leave_the_network_as_it_was(tmp_path: P
         assert read_numbers(line)[0] < 1e-4
     assert "as it was: True" in output
     assert (tmp_path / "heat_maps.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("deep_equilibrium", 1e-9),
+        ("sparsemax", 1e-12),
+        ("sinkhorn", 1e-9),
+        ("quadratic_program", 1e-6),  # of the differences that it is compared with
+    ],
+)
+def test_an_implicit_layer_has_its_gradient_everywhere(
+    name: str, most: float, tmp_path: Path
+) -> None:
+    output = run_example(f"implicit/{name}.py", tmp_path)
+    installed = [each for each in ("torch", "jax", "tensorflow") if find_spec(each)]
+    rows = [line for line in output.splitlines() if " from " in f" {line}"]
+    for framework in ("numpy", *installed):
+        own = [line for line in rows if framework in line]
+        assert own
+        assert all(float(line.split()[-1]) < most for line in own)

@@ -13,7 +13,7 @@ import torch
 
 from multigrad.backend import compositions
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.loops import run
+from multigrad.graph.ops.arrays.loops import changed, limited, run
 from multigrad.graph.ops.arrays.scans import length_of, turn_rows
 
 from ..distributed import collectives
@@ -47,7 +47,35 @@ def while_loop(
     """
     if torch.compiler.is_compiling():
         return compiled(carry, constants, condition, body)
+    if torch._C._are_functorch_transforms_active():
+        return batched(carry, constants, condition, body)
     return run(carry, constants, condition, body)
+
+
+def batched(
+    carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
+) -> tuple[Tensor, ...]:
+    """The same under transforms: the rows of a `vmap` turn until the last is done, and each keeps
+    what it had when it was.
+    """
+    body = limited(body)
+    goes_on = condition(*carry, *constants)
+    while is_any(goes_on):
+        before, carry = carry, body(*carry, *constants)
+        for old, new in zip(before, carry, strict=True):
+            if old.dtype != new.dtype or old.shape != new.shape:
+                raise changed(old, new)
+        pairs = zip(before, carry, strict=True)
+        carry = tuple(torch.where(goes_on, new, old) for old, new in pairs)
+        goes_on = condition(*carry, *constants)
+    return carry
+
+
+def is_any(test: Tensor) -> bool:
+    """Return whether a bool is true in any row."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(test):
+        test = torch._C._functorch.get_unwrapped(test)
+    return bool(test.any())
 
 
 def compiled(

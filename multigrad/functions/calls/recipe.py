@@ -98,6 +98,8 @@ class Recipe:
     native: bool | None
     # Whether there is one output, of the shape and dtype of the first tensor.
     gives_like_input: ClassVar[bool] = False
+    # Whether it runs as it is where values are at hand, which graphs cannot look at.
+    looks_at_values: bool = False
 
     @property
     def subject(self) -> str:

@@ -226,7 +226,7 @@ def _of_function(
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     """Return outputs and pullback of a Function, which gives a gradient for each leaf."""
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
-    if function.native is True:
+    if function._runs_itself:
         return _as_it_is(function, layout, leaves, backend, None)
     try:
         variant = function._variant_for(layout, leaves)

@@ -268,3 +268,14 @@ def test_torch_exports_the_loop_and_not_its_turns() -> None:
     exported = torch.export.export(Halving(), (torch.tensor([3.0, 0.5]),)).module()
     x = np.array([300.0, 0.5], "float32")  # more turns than the example takes
     np.testing.assert_array_equal(exported(torch.tensor(x)), original(halve, x) + 1)
+
+
+@pytest.mark.needs("torch")
+def test_vmap_of_torch_turns_each_row_until_it_is_done() -> None:
+    torch: Any = pytest.importorskip("torch")
+    own = with_sign(halve)
+    rows = [own(torch.tensor(row)) for row in X]
+    found = torch.func.vmap(own)(torch.tensor(X))
+    np.testing.assert_array_equal(found, torch.stack(rows))
+    nested_rows = torch.func.vmap(torch.func.vmap(own))(torch.tensor(X))
+    np.testing.assert_array_equal(nested_rows[1, 0], own(torch.tensor(X[1, 0])))
