@@ -14,6 +14,7 @@ from ..graph.support.typed import P, R
 from .calls.bound import BoundFunction
 from .custom_gradient import refuse_rule
 from .function import Function
+from .holding import MayTakeObjects
 from .plain import function
 
 
@@ -220,4 +221,5 @@ def import_from(
                 "writing into its arguments: leave copies=True out"
             )
         recipe = replace(recipe, copies=True)
-    return Function(recipe, prove=prove)
+    kind = MayTakeObjects if hasattr(recipe, "holds") else Function
+    return kind(recipe, prove=prove)
