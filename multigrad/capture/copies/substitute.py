@@ -162,8 +162,9 @@ class _Substitution:
             return None
         may_be_kept = kind is not types.FunctionType and callable(value)
         if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
-            is_own = isinstance(value, type) and self._is_users_class(value)
-            return partial(self._lookup, value) if is_own else None
+            if isinstance(value, type) and self._is_users_class(value):
+                return partial(self._lookup, value)
+            return None
         refused = self.index.refused.get(id(value))
         if refused is not None:
             return partial(refusing, *refused, self.trace, name)
