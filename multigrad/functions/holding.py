@@ -113,8 +113,10 @@ class HoldingRecipe(CodeRecipe):
         """Apply the original, where it runs as it is on its own framework; with other tensors than
         those of the objects, such that these get their gradients.
         """
+        if STATE not in kwargs:
+            return self.own.apply(*args, **kwargs)
         kwargs, given = split(kwargs)
-        state = self.state_of((args, kwargs))  # empty, where none is
+        state = self.state_of((args, kwargs))
         if all(given.get(name) is held_by(own) for name, own in state.tensors.items()):
             return self.own.apply(*args, **kwargs)
         leaves, tree = flatten(args, {**kwargs, STATE: given})

@@ -12,6 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import RuleTypeError
+from multigrad.look.convert import convert
 
 pytestmark = pytest.mark.needs("torch")
 COPIES = xg.Capture(copies=True)
@@ -128,6 +129,15 @@ def test_without_it_a_backward_that_writes_is_refused_by_name(backend: Any) -> N
     used, arrays = make_classes()["cross entropy"]
     with pytest.raises(xg.TraceError, match=r"xg\.convert\(CrossEntropy, capture=.*copies=True"):
         xg.convert(used)(*map(backend.array, arrays))
+
+
+def test_the_command_converts_it_on_copies(backend: Any) -> None:
+    used, arrays = make_classes()["cross entropy"]
+    without, converted = (
+        convert(used, *arrays, backends=[backend.name], copies=copies) for copies in (False, True)
+    )
+    assert [each.state for each in converted.verdicts] == ["converted, equal"]
+    assert [each.state for each in without.verdicts] in (["refused"], ["as it is"])
 
 
 def test_a_function_of_one_s_own_writes_on_a_copy(backend: Any) -> None:
