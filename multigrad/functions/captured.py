@@ -169,7 +169,7 @@ class Captured:
 
     def _lowered(self, variant: Variant, backend: Backend) -> Attached:
         """Return a captured form as one backend runs it, lowered once."""
-        if variant.updates:
+        if variant.updates and not self.recipe.copies:
             warn_left_out(self.recipe.subject, variant.updates, backend.name, self.__module__)
         build = partial(lower_graphs, variant.graphs, backend)
         return build_once(variant.lowered, backend.name, build)

@@ -37,6 +37,7 @@ class GradientRecipe(CodeRecipe):
     name: str
     native: bool | None = None
     library: str = ""
+    copies: bool = False
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -237,5 +238,7 @@ def custom_gradient(
         return lambda inner: custom_gradient(inner, capture=options)
     refuse_class(function)
     refuse_rule(function)
-    recipe = GradientRecipe(function, name_of(function), options.native, options.library)
+    recipe = GradientRecipe(
+        function, name_of(function), options.native, options.library, options.copies
+    )
     return Function(recipe, function, options.prove)

@@ -34,7 +34,7 @@ from .calls.facts import watch
 from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
 from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
-from .calls.updates import check_apart
+from .calls.updates import check_apart, copied
 from .captured import Captured
 from .proof.setting import ALL, how_much
 from .recipes.record import NotCaptured
@@ -87,11 +87,12 @@ class Entries(Captured):
         if as_arrays and not wrapped and self.parameters is not None:
             args, kwargs = optree.tree_unflatten(nesting, given)
             self.parameters.bind(*args, **kwargs)  # says which argument is missing
+        is_incomplete = self._is_incomplete(given)
         given, tree = self._complete(given, nesting, owner)
         layout = self.recipe.lay_out(self.parameters, given, tree)
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
-        if not wrapped and not self._completes:
+        if not wrapped and not is_incomplete:
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
 
@@ -140,6 +141,10 @@ class Entries(Captured):
     def _completes(self) -> bool:
         """Whether calls may leave arguments out."""
         return bool(self._defaults)
+
+    def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
+        """Return whether a call with these leaves has left arguments out."""
+        return self._completes
 
     def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
@@ -243,7 +248,8 @@ class Entries(Captured):
         """Return how a captured form runs; where the original does more than it, on its own
         framework, that itself.
         """
-        does_more = variant.lacks or variant.notes or variant.updates
+        writes = variant.updates and not self.recipe.copies
+        does_more = variant.lacks or variant.notes or writes
         if not (does_more and self.native is None and backend.name == self.recipe.dialect()):
             left_out.update((backend.name, note.name) for note in variant.notes)
             return self._lowered_entry(variant, backend)
@@ -306,6 +312,17 @@ class Entries(Captured):
         return Entry(proving)
 
     def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
+        entry = self._entry_as_it_is(layout, backend, error)
+        if not self.recipe.copies:
+            return entry
+
+        def on_copies(leaves: Sequence[Any], draws: Draws) -> Any:
+            own = {id(leaf): copied(leaf) for leaf in leaves}  # of one given twice, one
+            return entry.run([own[id(leaf)] for leaf in leaves], draws)
+
+        return Entry(on_copies)
+
+    def _entry_as_it_is(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
         refuse_elsewhere(error, backend)
         if is_original_on(self.recipe, backend):
             apply = self.recipe.apply  # type: ignore[attr-defined]

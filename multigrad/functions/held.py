@@ -239,7 +239,7 @@ class OfObject(Function):
         state = read_state(self._owner)
         owners = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
         backend = next((owner for owner in owners if owner is not None), None)
-        held = {name: _on(backend, held_by(own)) for name, own in state.tensors.items()}
+        held = {name: on_backend(backend, held_by(own)) for name, own in state.tensors.items()}
         return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
 
     def _structure(self, state: State) -> Structure:
@@ -258,7 +258,7 @@ class OfObject(Function):
         )
 
 
-def _on(backend: Backend | None, tensor: Tensor) -> Tensor:
+def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
     """Return a tensor on a call's framework; there, one of another is a constant."""
     own = owner_of(tensor)
     if backend is None or own is None or own is backend:

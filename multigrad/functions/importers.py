@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any, overload
 
 from ..backend.contract import Backend
@@ -13,6 +14,7 @@ from ..graph.support.typed import P, R
 from .calls.bound import BoundFunction
 from .custom_gradient import refuse_rule
 from .function import Function
+from .holding import MayTakeObjects
 from .plain import function
 
 
@@ -48,10 +50,12 @@ def convert(obj: Any, *, capture: Capture | None = None) -> Any:
     Args:
         obj: the class, the decorated function, or a function of tensors. A class is called as its
             `apply` is: positionally, other values than tensors included; under that name, too, so
-            that a class may be decorated where it stands. A Function is returned as it is.
+            that a class may be decorated where it stands. Of modules among its arguments, and of
+            functions that call some, the parameters are hidden arguments: what a backward adds to
+            their `.grad` are their gradients. A Function is returned as it is.
         capture: how it becomes a graph; None: as `xg.Capture()` has it. A framework's own custom
             gradient has that framework's dialect, and runs as it is there where it cannot be
-            captured: of its options, only `prove` can be given.
+            captured: of its options, only `prove` and `copies` can be given.
 
     Raises:
         RuleTypeError: it is a rule, nothing that is called, or a class of another kind; or an
@@ -64,12 +68,12 @@ def convert(obj: Any, *, capture: Capture | None = None) -> Any:
     refuse_rule(obj)
     home = owner_of_custom(obj)
     if home is not None:
-        if options != Capture(prove=options.prove):
+        if options != Capture(prove=options.prove, copies=options.copies):
             raise RuleTypeError(
                 f"{named(obj)} is a custom gradient of {home.name}: of capture=xg.Capture(...), it "
-                "takes prove alone"
+                "takes prove and copies alone"
             )
-        return import_from(home.name, obj, options.prove)
+        return import_from(home.name, obj, options.prove, options.copies)
     if isinstance(obj, type):
         raise RuleTypeError(
             f"the class {obj.__name__!r} is no custom gradient, as a torch.autograd.Function is; "
@@ -197,13 +201,25 @@ def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Functio
     return import_from("tensorflow", f, prove)
 
 
-def import_from(framework: str, native: Any, prove: bool = True) -> Function[..., Any]:
+def import_from(
+    framework: str, native: Any, prove: bool = True, copies: bool = False
+) -> Function[..., Any]:
     """Return a framework's own custom gradient as a Function.
 
     Raises:
         UnsupportedOp: that framework's backend imports none.
+        RuleTypeError: it knows of none that write into their arguments.
     """
     backend = load_backend(framework)
     if backend.imports.import_function is None:
         raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
-    return Function(backend.imports.import_function(native), prove=prove)
+    recipe = backend.imports.import_function(native)
+    if copies:
+        if "copies" not in {each.name for each in fields(recipe)}:
+            raise RuleTypeError(
+                f"{named(native)} is a custom gradient of {framework}, which is not captured "
+                "writing into its arguments: leave copies=True out"
+            )
+        recipe = replace(recipe, copies=True)
+    kind = MayTakeObjects if hasattr(recipe, "holds") else Function
+    return kind(recipe, prove=prove)

@@ -24,7 +24,7 @@ from .calls.arguments import Layout, Leaf
 from .calls.binding import assemble
 from .calls.notes import put_notes
 from .calls.recipe import Variant
-from .calls.updates import put_updates
+from .calls.updates import check_apart, put_updates
 from .entries import Entries
 from .recipes.record import AppliesItself, CodeRecipe, NotCaptured
 
@@ -99,9 +99,12 @@ class Inlined(Entries):
             return result
         holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
         flat = optree.tree_leaves(result, none_is_leaf=True)
-        put_updates(
-            trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
-        )
+        if self.recipe.copies:
+            check_apart(self.recipe.subject, variant.updates, leaves)
+        else:
+            put_updates(
+                trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
+            )
         if variant.notes:
             put_notes(
                 trace,

@@ -13,6 +13,7 @@ from ..capture.code.options import Capture, settled
 from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
+from ..errors import RuleTypeError
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace
 from .calls.arguments import signature_of
@@ -37,6 +38,7 @@ class PairRecipe(CodeRecipe):
     name: str
     native: bool | None = None
     library: str = ""
+    copies: bool = False
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -142,10 +144,21 @@ def function(
     options = settled(capture, native, dialect, prove)
     native, library = options.native, options.library
     if backward is None and residuals is None and holds_state(forward):
+        if options.copies:
+            raise RuleTypeError(
+                f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its "
+                "own framework: copies=True is for functions and classes"
+            )
         return OfObject(forward, native, library, options.prove)
     forward = as_code(forward)
     recipe = PairRecipe(
-        forward, backward, residuals, name=name_of(forward), native=native, library=library
+        forward,
+        backward,
+        residuals,
+        name=name_of(forward),
+        native=native,
+        library=library,
+        copies=options.copies,
     )
     return Function(recipe, forward, options.prove)
 

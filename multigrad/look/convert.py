@@ -104,6 +104,7 @@ def convert(
     backends: Sequence[str] | None = None,
     compiled: Sequence[str] = (),
     guessed: bool = False,
+    copies: bool = False,
 ) -> Conversion:
     """Run a custom gradient of somebody else on every backend, and compare it with itself.
 
@@ -114,12 +115,13 @@ def convert(
         backends: names; None: all that are installed.
         compiled: names of those on which it is run under the framework's compiler, too.
         guessed: whether nobody knows that the original ends on these inputs.
+        copies: see `xg.Capture`.
 
     Raises:
         RuleTypeError: obj is nothing of the kind.
     """
     names = find_names(backends)
-    original = find_original(obj)
+    original = find_original(obj, copies)
     inputs = optree.tree_map(as_array, inputs, none_is_leaf=True)
     try:
         home, expected = (_run_where_it_ends if guessed else _run_at_home)(original, inputs)

@@ -37,10 +37,13 @@ class Original:
     is_custom: bool
 
 
-def find_original(obj: Any) -> Original:
+def find_original(obj: Any, copies: bool = False) -> Original:
     """Return what an object is: a framework's own custom gradient, else a function of tensors.
 
     A class that is no custom gradient stands for what it makes without arguments.
+
+    Args:
+        copies: see `xg.Capture`.
 
     Raises:
         RuleTypeError: it is neither.
@@ -48,7 +51,7 @@ def find_original(obj: Any) -> Original:
     """
     backend = owner_of_custom(obj)
     if backend is not None:
-        function = import_from(backend.name, obj)
+        function = import_from(backend.name, obj, copies=copies)
         call = getattr(function.recipe, "apply", obj)
         return Original(function.name, call, (backend,), function, is_custom=True)
     if isinstance(obj, type):
@@ -58,7 +61,7 @@ def find_original(obj: Any) -> Original:
             f"expected a custom gradient or a function of tensors, got a {type(obj).__name__}"
         )
     name = name_of(obj)
-    recipe = PairRecipe(obj, None, None, name)
+    recipe = PairRecipe(obj, None, None, name, copies=copies)
     function = Function(recipe, obj)
     found = tuple(_homes(obj, recipe.dialect()))
     return Original(name, obj, found, function, is_custom=False)

@@ -293,7 +293,7 @@ def keep_class(function: Function, described: Any) -> str:
     """
     own = getattr(function.recipe, "function_class", None)
     is_plain = function.native is not False and not function.is_keyed and not described[1][1][1]
-    if own is None or not is_plain or torch.compiler.is_exporting():
+    if own is None or not is_plain or function.recipe.copies or torch.compiler.is_exporting():
         return ""
     name = f"{AS_IT_IS}{function.identifier}"
     setattr(CALLS, name, own)

@@ -7,10 +7,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from multigrad.capture.symbols.gradients import (
@@ -20,6 +21,7 @@ from multigrad.capture.symbols.gradients import (
     tell_apart,
 )
 from multigrad.graph import ops
+from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value
 from multigrad.trace.xp import all as xp
@@ -130,7 +132,7 @@ def finished(trace: Trace, gradient: Value, create_graph: bool) -> Value:
     if create_graph:
         return gradient
     trace.is_once |= trace.in_backward
-    return xp.stop_gradient(gradient)
+    return trace.value(xp.stop_gradient(gradient).node)  # which may be written into
 
 
 def backward(
@@ -174,6 +176,9 @@ def backward_all(
         if each is not None:
             notes, new = dict(leaf.notes or {}), finished(trace, each, create_graph)
             known = notes["grad"]
+            if known is not None and not create_graph:
+                known.update(known + new)  # in place, as autograd does
+                continue
             leaf.notes = {**notes, "grad": new if known is None else known + new}
 
 
@@ -205,6 +210,9 @@ def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
     leaves, structure = optree.tree_flatten(tree)
     if not all(isinstance(leaf, Value) for leaf in leaves):
         raise TypeError("of a tensor that it got from elsewhere, such as a parameter")
+    trace = leaves[0].trace
+    if trace.kind != "rule":
+        tell_apart(trace)
     named = [renamed(leaf) for leaf in leaves]
     return named, structure, optree.tree_unflatten(structure, named)
 
@@ -219,7 +227,30 @@ def gradients_like(outputs: Any, cotangents: Any, named: list[Any], structure: A
     return optree.tree_unflatten(structure, filled)
 
 
+def recording(transform: Function) -> Function:
+    """Return a transform that records whatever is set around it, as torch's do; its results carry
+    no gradient where that says so.
+    """
+
+    @wraps(transform)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        passes = torch.is_grad_enabled()
+        with torch.enable_grad():
+            results = transform(*args, **kwargs)
+        return results if passes else optree.tree_map(detached, results)
+
+    return transformed
+
+
+def detached(value: Any) -> Any:
+    """Return a tensor without its history; anything else as it is."""
+    if not isinstance(value, Value) or value.node.type.kind != "tensor":
+        return value
+    return xp.stop_gradient(value) if is_float(value.node.type) else value
+
+
 def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+    @recording
     def transformed(*args: Any, **kwargs: Any) -> Any:
         places = argnums if isinstance(argnums, tuple) else (argnums,)
         named, structure, given = own_names(tuple(args[i] for i in places))
@@ -253,19 +284,30 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(primals)):
         return torch.func.vjp(func, *primals, has_aux=has_aux)
     named, structure, given = own_names(primals)
-    result = func(*given)
-    outputs, *aux = result if has_aux else (result,)
+    passes = torch.is_grad_enabled()
+    with torch.enable_grad():
+        result = func(*given)
+    outputs = result[0] if has_aux else result
 
     def pull(cotangents: Any) -> Any:
-        return gradients_like(outputs, cotangents, named, structure)
+        found = gradients_like(outputs, cotangents, named, structure)
+        return found if torch.is_grad_enabled() else optree.tree_map(detached, found)
 
-    return outputs, pull, *aux
+    shown, *aux = result if has_aux else (result,)
+    if not passes:
+        shown, *aux = optree.tree_map(detached, (shown, *aux))
+    return shown, pull, *aux
 
 
 def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
-    """The derivative of a gradient, which is linear in its cotangent, with respect to that."""
     if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves((primals, tangents))):
         return torch.func.jvp(func, primals, tangents, has_aux=has_aux)
+    return along(func, primals, tangents, has_aux)
+
+
+@recording
+def along(func: Function, primals: Any, tangents: Any, has_aux: bool) -> Any:
+    """The derivative of a gradient, which is linear in its cotangent, with respect to that."""
     named, _, given = own_names(primals)
     result = func(*given)
     outputs, *aux = result if has_aux else (result,)
@@ -286,6 +328,76 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
     return outputs, optree.tree_unflatten(outer, filled), *aux
 
 
+# --- torch.func.vmap: each row is recorded by itself ----------------------------------------------
+
+
+def vmap(
+    func: Function,
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Function:
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = pytree.tree_flatten(args)
+        trace = next(leaf.trace for leaf in optree.tree_leaves((args, kwargs)) if is_symbol(leaf))
+        dims = pytree._broadcast_to_and_flatten(in_dims, structure)
+        if dims is None:
+            raise trace.error(f"calls torch.func.vmap with in_dims={in_dims} of other arguments")
+        counts = {
+            len_of(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None
+        }
+        if len(counts) != 1:
+            raise trace.error(f"calls torch.func.vmap over {sorted(counts) or 'no'} rows")
+        (count,) = counts
+        if not 0 < count <= MOST_ROWS:
+            raise trace.error(
+                f"calls torch.func.vmap over {count} rows; a graph records each by itself, at most "
+                f"{MOST_ROWS}{trace.words.advise('write the axis out')}"
+            )
+        drawn = trace.draws
+        rows = []
+        for i in range(count):
+            row = [
+                leaf if dim is None else leaf.select(dim, i)
+                for leaf, dim in zip(leaves, dims, strict=True)
+            ]
+            rows.append(func(*pytree.tree_unflatten(row, structure), **kwargs))
+        if trace.draws != drawn:
+            raise trace.error("draws random numbers in torch.func.vmap, which is not captured")
+        flat = [pytree.tree_flatten(row)[0] for row in rows]
+        outer = pytree.tree_flatten(rows[0])[1]
+        places = pytree._broadcast_to_and_flatten(out_dims, outer)
+        if places is None:
+            raise trace.error(f"calls torch.func.vmap with out_dims={out_dims} of other outputs")
+        stacked = [
+            torch.stack(each, place)
+            for each, place in zip(zip(*flat, strict=True), places, strict=True)
+        ]
+        return pytree.tree_unflatten(stacked, outer)
+
+    return transformed
+
+
+def is_symbol(leaf: Any) -> bool:
+    return isinstance(leaf, Value)
+
+
+def len_of(x: Tensor, dim: int) -> int:
+    """Return how many rows a tensor has."""
+    lengths = lengths_of(x) if isinstance(x, Value) else tuple(x.shape)
+    return lengths[dim]
+
+
+# --- torch.compile --------------------------------------------------------------------------------
+
+
+def as_written(model: Any = None, **options: Any) -> Any:
+    """What a function computes that is to be compiled."""
+    return partial(as_written, **options) if model is None else model
+
+
 # --- torch.utils.checkpoint -----------------------------------------------------------------------
 
 
@@ -298,12 +410,15 @@ def recompute(function: Function, *args: Any, use_reentrant: Any = None, **kwarg
 
 
 OF_CHECKPOINTS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+MOST_ROWS = 256
 METHODS: dict[str, Function] = {"backward": backward, "requires_grad_": requires_grad_}
 HIDDEN: dict[Any, Function] = {
     torch.func.grad: on_symbols(grad_of),
     torch.func.vjp: vjp,
     torch.func.jvp: jvp,
     torch.func.grad_and_value: on_symbols(grad_and_value),
+    torch.func.vmap: on_symbols(vmap),
+    torch.compile: as_written,
     checkpoint.checkpoint: recompute,
 }
 ALIASES: dict[Any, Function] = {

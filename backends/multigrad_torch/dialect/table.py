@@ -335,7 +335,8 @@ register_dialect(
         finds=find_other,
         interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
         one_class=True,
-        asking=("torch.distributions.",),
+        asking=("torch.distributions.", "torch._dynamo.decorators"),
+        hints=("_dynamo_", "_has_dynamo_", "_specialize_on"),  # `torch._dynamo.mark_dynamic`
         refusals=attributes.REFUSALS,
         generators=generators,
         refused=REFUSED,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.hooks import BackwardHook
 
 from multigrad.capture.code.interception import Interception, comes_to_us
-from multigrad.capture.code.table import nested_codes
+from multigrad.capture.code.table import contents, mentioned, nested_codes
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.meanings.extremes import Extremes
 from multigrad.errors import GradientError
@@ -93,6 +94,41 @@ class Context:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
+class Gathering(torch.autograd.Function):
+    """Gives the gradients that a backward adds to the `.grad` of tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[Sequence[Tensor]], Any], *tensors: Tensor) -> Any:
+        with torch.enable_grad():
+            own = [x.detach().requires_grad_(x.is_floating_point()) for x in tensors]
+            outputs = run(own)
+        ctx.own, ctx.outputs = own, outputs if isinstance(outputs, tuple) else (outputs,)
+        shown = tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in ctx.outputs)
+        return shown if isinstance(outputs, tuple) else shown[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        for x in ctx.own:
+            x.grad = None
+        pairs = zip(ctx.outputs, cotangents, strict=True)
+        active = [(y, g) for y, g in pairs if isinstance(y, torch.Tensor) and y.requires_grad]
+        torch.autograd.backward(*zip(*active, strict=True), retain_graph=True)
+        return None, *[x.grad for x in ctx.own]
+
+
+def modules_of(value: Any) -> Iterator[torch.nn.Module]:
+    """Yield the modules that an argument is, or refers to."""
+    if isinstance(value, torch.nn.Module):
+        yield value
+    elif isinstance(value, types.MethodType):
+        yield from modules_of(value.__self__)
+    elif isinstance(value, types.FunctionType):
+        referred = [each for _, each in mentioned(value)]
+        referred += map(contents, value.__closure__ or ())
+        yield from (each for each in referred if isinstance(each, torch.nn.Module))
+
+
 def no_cotangent(output: Any) -> None:
     """What a backward that takes no zeros gets in the place of a cotangent."""
 
@@ -110,6 +146,7 @@ class ClassRecipe(CodeRecipe):
 
     function_class: type[torch.autograd.Function]
     native: bool | None = None
+    copies: bool = False
 
     @property
     def name(self) -> str:
@@ -160,6 +197,16 @@ class ClassRecipe(CodeRecipe):
                 f"{self.name}: forward's arguments {sorted(bound.kwargs)} are keyword-only"
             )
         return bound.args
+
+    def holds(self, value: Any) -> bool:
+        """Return whether an argument is a module with tensors, or a function or a method that
+        refers to one.
+        """
+        return any(next(each.parameters(), None) is not None for each in modules_of(value))
+
+    def gather(self, run: Callable[[Sequence[Tensor]], Any], tensors: Sequence[Tensor]) -> Any:
+        """Apply the class within `run`, whose backward adds to the `.grad` of some tensors."""
+        return Gathering.apply(run, *tensors)
 
     def functions(self) -> tuple[Any, ...]:
         """Return forward and backward."""
@@ -214,11 +261,13 @@ class ClassRecipe(CodeRecipe):
         def pull(upstream: Any) -> Any:
             nodes = [value.node for value in watched]
             returned = run(backward, ctx, *(upstream if several else (upstream,)))
-            if trace is not None and [value.node for value in watched] != nodes:
+            is_written = [value.node for value in watched] != nodes
+            if trace is not None and is_written and not self.copies:
                 advice = trace.words.advise("work on a copy: x.clone()")
                 raise trace.error(
                     "updates an input or an output in place in backward, which the caller would "
-                    f"see in one framework only{advice}"
+                    f"see in one framework only{advice}. xg.convert({self.name}, "
+                    "capture=xg.Capture(copies=True)) has it do so"
                 )
             gradients = self._count(returned, len(args))
             gradients = tuple(map(fit, gradients, args))
@@ -375,4 +424,5 @@ def is_custom_gradient(value: Any) -> bool:
     """Return whether a value is a class with a gradient of its own, or the `apply` of one."""
     owner = value if isinstance(value, type) else getattr(value, "__self__", None)
     is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-    return is_class and (owner is value or getattr(value, "__name__", "") == "apply")
+    is_apply = getattr(value, "__func__", None) is apply_anywhere  # while it is intercepted
+    return is_class and (owner is value or is_apply or getattr(value, "__name__", "") == "apply")

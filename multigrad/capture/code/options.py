@@ -31,6 +31,11 @@ class Capture:
         prove: when it has been captured, run it once as it is on small inputs, forward and
             backward, and compare it with the graph: where they differ the graph is never used.
             `MULTIGRAD_PROVE=0` turns all proofs off.
+        copies: whether code that writes into its arguments in place does so on copies of its own,
+            on every framework: each call computes what it would if it began by copying them. The
+            caller's tensors stay as they are, where a torch class run as it is changes them. A
+            tensor given twice is refused, as one copy would not see the other's changes. Of a rule,
+            whose graph writes into nothing, it changes nothing.
 
     Raises:
         RuleTypeError: `native` is not None, True or False, or no dialect has that name.
@@ -39,6 +44,7 @@ class Capture:
     native: bool | None = None
     dialect: str | None = None
     prove: bool = True
+    copies: bool = False
 
     def __post_init__(self) -> None:
         if self.native not in (None, True, False):

@@ -56,9 +56,12 @@ class State:
 
 
 def read_state(owner: Any) -> State:
-    """Return what an object holds."""
+    """Return what an object holds, or what several in a tuple do; a function among them, what it
+    refers to.
+    """
     load_dialects()  # they know variables
-    reading = _Reading()
+    items = owner if type(owner) is tuple else ()
+    reading = _Reading({id(owner), *map(id, items)})
     reading.visit(owner, ())
     reading.state.key = tuple(reading.parts)
     return reading.state
@@ -67,7 +70,8 @@ def read_state(owner: Any) -> State:
 class _Reading:
     """One walk through an object."""
 
-    def __init__(self) -> None:
+    def __init__(self, roots: set[int]) -> None:
+        self.roots = roots  # by id: what may be a function
         self.state = State()
         self.parts: list[Any] = []
         self.tensors: dict[int, int] = {}
@@ -87,7 +91,7 @@ class _Reading:
         if isinstance(value, np.ndarray):
             self.parts.append(_array_key(value))
             return False
-        is_root = not path and isinstance(value, types.FunctionType)
+        is_root = id(value) in self.roots and isinstance(value, types.FunctionType)
         if len(self.parts) > MOST or not (is_root or is_open(value)):
             self.parts.append(Same(value))
             return False

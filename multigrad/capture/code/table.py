@@ -130,6 +130,8 @@ class Dialect:
         habits: where its spellings mean something else than NumPy's.
         variables: classes of its variables, which hold a framework's tensor as `value`.
         bookkeeping: attributes of its objects that are no state.
+        hints: how attributes begin that its tools set on tensors for themselves, which no value
+            follows from.
         refusals: optional; why a symbol does not answer an attribute that its tensors have, by
             name. With it, what its tensor class lacks is an AttributeError.
         pauses: optional; whether its code now computes what no gradient passes through; raises
@@ -167,6 +169,7 @@ class Dialect:
     asking: tuple[str, ...] = ()
     scalars: tuple[type, ...] = ()
     generators: Callable[[], Iterable[Any]] | None = None
+    hints: tuple[str, ...] = ()
     refusals: Callable[[str], str | None] | None = None
     habits: Habits = Habits()
     variables: tuple[type, ...] = ()

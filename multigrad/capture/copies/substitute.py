@@ -67,6 +67,44 @@ class _Module:
         setattr(self._module, name, value)
 
 
+class _Lookup:
+    """Stands in for a class that stays as it is, or for what `super()` gives: its functions are
+    replaced when they are asked for.
+    """
+
+    __slots__ = ("_held", "_replaced")
+
+    def __init__(self, held: Any, replaced: Callable[[Any], Any]) -> None:
+        object.__setattr__(self, "_held", held)
+        object.__setattr__(self, "_replaced", replaced)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__mro_entries__":  # by which a class statement asks for the base
+            return object.__getattribute__(self, name)
+        replaced = object.__getattribute__(self, "_replaced")
+        return replaced(getattr(_held(self), name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_held(self), name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _held(self)(*args, **kwargs)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, _held(self))
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return issubclass(kind, _held(self))
+
+    def __mro_entries__(self, bases: Any) -> tuple[Any, ...]:
+        return (_held(self),)
+
+
+def _held(value: Any) -> Any:
+    """Return what a lookup stands for, anything else as it is."""
+    return object.__getattribute__(value, "_held") if type(value) is _Lookup else value
+
+
 class _Substitution:
     """Copies functions, each once; lives while one rule is prepared for a capture."""
 
@@ -78,6 +116,7 @@ class _Substitution:
         self.done: dict[Any, Any] = {}
         self.objects: dict[int, tuple[Any, Any]] = {}  # by id: the original and its stand-in
         self.classes: dict[type, type] = {}
+        self.lookups: dict[type, _Lookup] = {}  # by the class that one stands for
         self.leading: dict[type, bool] = {}
         self.names: set[str] = set()  # all that the functions mention, attributes too
 
@@ -123,6 +162,8 @@ class _Substitution:
             return None
         may_be_kept = kind is not types.FunctionType and callable(value)
         if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
+            if isinstance(value, type) and self._is_users_class(value):
+                return partial(self._lookup, value)
             return None
         refused = self.index.refused.get(id(value))
         if refused is not None:
@@ -248,6 +289,23 @@ class _Substitution:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
         return root == self.root or not is_library_file(file)
 
+    def _lookup(self, kind: type) -> _Lookup:
+        """Return what stands for a class with a gradient of its own, always the same."""
+        return self.lookups.setdefault(kind, _Lookup(kind, self.stand_in))
+
+    def _super(self, *given: Any) -> _Lookup:
+        """The builtin `super`, whose methods are replaced too."""
+        if not given:
+            frame = sys._getframe(1)
+            own = frame.f_locals
+            given = own["__class__"], own[frame.f_code.co_varnames[0]]
+        return _Lookup(builtins.super(*map(_held, given)), self._own_function)
+
+    def _own_function(self, value: Any) -> Any:
+        """Return a function or a method of the user's replaced, all else as it is."""
+        is_own = isinstance(value, types.MethodType) and self.is_users(value.__func__)
+        return self.stand_in(value) if is_own or self.is_users(value) else value
+
     def _object_maker(self, value: Any) -> Maker | None:
         """An object is replaced where its class is."""
         if not self.index.libraries or not hasattr(value, "__dict__"):
@@ -325,8 +383,13 @@ class _Substitution:
             **BUILTINS,
             **self.refused_builtins,
             "__import__": partial(self._imported, own["__import__"]),
+            "super": self._super,
         }
-        makers = [self.maker(contents(cell)) for cell in function.__closure__ or ()]
+        held = map(contents, function.__closure__ or ())
+        makers = [  # `super()` looks for the class itself
+            None if name == "__class__" else self.maker(value)
+            for name, value in zip(function.__code__.co_freevars, held, strict=True)
+        ]
         # A cell whose value stays is shared, so that `nonlocal` works.
         cells = tuple(
             cell if make is None else types.CellType()

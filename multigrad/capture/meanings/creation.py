@@ -168,7 +168,8 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
         node = array_node(trace.like(), freeze(np.asarray(node.attr("value"))), T)
     value = trace.value(node)
     kept = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
-    return cast(value, name) if name in kept else value
+    # A cast may share memory with what it is of; this is nobody's else.
+    return trace.value(cast(value, name).node) if name in kept else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,8 @@ class V(Comparing):
         own = find_dialect(self.trace.dialect)
         if own is not None and name in own.attributes:
             return own.attributes[name](self)
+        if own is not None and name.startswith(own.hints):  # that nobody has given here
+            raise AttributeError(name)
         # The methods that the libraries share tell where they differ.
         if len(self.trace.readings) > 1:
             own = None
@@ -524,6 +526,9 @@ class Attributed(V):
         own = find_dialect(self.trace.dialect)
         if own is None or not own.tensor.__dictoffset__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name.startswith(own.hints):
+            self.notes = {**(self.notes or {}), name: value}
+            return None
         if f"{name}_" in own.methods:  # torch's way to set it
             return getattr(self, f"{name}_")(value)
         if hasattr(own.tensor, name) and name not in (self.notes or {}):

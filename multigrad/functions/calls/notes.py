@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...capture.code.table import registered_dialects
 from ...graph import ops
 from ...graph.ir.graph import Graph, walk
 from ...trace.replay import replay
@@ -49,9 +50,12 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
     holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
     holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
     found: list[Note] = []
+    hints = tuple(hint for dialect in registered_dialects().values() for hint in dialect.hints)
     for holder, owner in holders.items():
         for name, value in (owner.notes or {}).items():
             if name in ("grad", "requires_grad"):  # which every framework decides by itself
+                continue
+            if name.startswith(hints):
                 continue
             own = next((key for key, other in holders.items() if other is value), None)
             if own is not None:

@@ -43,7 +43,7 @@ class Recorded:
     keeps_output: bool = False
     undifferentiable: tuple[Any, ...] = ()
     missing: Callable[[Any], Any] | None = None
-    second_order: bool = True
+    second_order: Callable[[], bool] | bool = True
     takes_ctx: bool = False
     dirty: tuple[Any, ...] = ()
 
@@ -92,10 +92,13 @@ class Recipe:
     Attributes:
         name: the name of the function, for messages.
         native: see `custom_gradient`.
+        copies: see `xg.Capture`.
     """
 
     name: str
     native: bool | None
+    # Whether code that writes into its arguments does so on copies of them.
+    copies: bool = False
     # Whether there is one output, of the shape and dtype of the first tensor.
     gives_like_input: ClassVar[bool] = False
     # Whether it runs as it is where values are at hand, which graphs cannot look at.

@@ -15,10 +15,13 @@ from ...capture.values.tracer import V
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, make_node
+from ...graph.ir.types import BOOL, dtype_name
 from ...trace.derived.calls import CustomCall, mark
 from ...trace.replay import replay
 from ...trace.trace import Trace, Value
-from .arguments import Leaf
+from .arguments import Leaf, owner_of
+
+COPIES = "xg.Capture(copies=True)"
 
 
 class Update(NamedTuple):
@@ -99,9 +102,17 @@ def warn_left_out(subject: str, updates: Sequence[Update], backend: str, module:
     where = next((update.where for update in updates if update.where is not None), None)
     file, line = ("<unknown>", 1) if where is None else (where.file, where.line)
     message = (
-        f"{subject} {describe(updates)}; captured for {backend}, it leaves the caller's as it is"
+        f"{subject} {describe(updates)}; captured for {backend}, it leaves the caller's as it is. "
+        f"By xg.convert(..., capture={COPIES}) it does so on its own framework, too"
     )
     warnings.warn_explicit(message, UserWarning, file, line, module=module)
+
+
+def copied(leaf: Any) -> Any:
+    """Return a tensor of the same values in memory of its own; anything else as it is."""
+    if owner_of(leaf) is None:
+        return leaf
+    return leaf | leaf if dtype_name(leaf.dtype) == BOOL else leaf * 1
 
 
 def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:

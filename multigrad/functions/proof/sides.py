@@ -24,6 +24,7 @@ from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of
 from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
+from ..calls.updates import copied
 from . import samples
 from .endless import uncounted
 from .run import KEY, to_array, to_tensor
@@ -203,6 +204,8 @@ def _run(
     leaves = _leaves(given, backend, sample)
     outputs, pull = side(leaves)
     found = {name: as_array(backend, y) for name, y in zip(graphs.outputs, outputs, strict=True)}
+    if given.variant.updates:  # and a backward may write into the outputs
+        found = {name: y if y is None else y.copy() for name, y in found.items()}
     if pull is None or not given.asked:
         return found
     cotangents = []
@@ -360,7 +363,7 @@ def _original(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]
 
     def run(filled: Sequence[Any]) -> list[Any]:
         if given.variant.updates:  # of copies
-            filled = [x * 1 if owner_of(x) is not None else x for x in filled]
+            filled = [*map(copied, filled)]
         args, kwargs = layout.rebuild(filled)
         result = apply(*args, **kwargs) if apply is not None else recipe.run(args, kwargs).outputs
         return _computed(given, optree.tree_leaves(result, none_is_leaf=True))

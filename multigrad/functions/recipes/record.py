@@ -7,7 +7,8 @@ one node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -47,7 +48,7 @@ from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
 from ..calls.notes import find_notes
 from ..calls.recipe import Recipe, Recorded, Variant
-from ..calls.updates import Update, describe, find_updates, hide
+from ..calls.updates import COPIES, Update, describe, find_updates, hide
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..proof.verdict import Subject, leave_open
 from .again import check_draws, check_memory, check_tensors, refusing_read
@@ -168,7 +169,10 @@ class _Recording:
         )
         updates = find_updates(layout.leaves, leaves, given, flat, recorded.dirty)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
-        if self.is_imported:  # by somebody else, who may not be told to copy
+        dirty = recorded.dirty
+        if self.recipe.copies:  # of which each is what the code has made of it
+            dirty = tuple(named[update.leaf.name] for update in updates)
+        elif self.is_imported:  # by somebody else, who may not be told to copy
             hide(updates, named, self.inputs)
         else:
             self.check_updates(updates)
@@ -202,13 +206,15 @@ class _Recording:
             values,
             cotangents=cotangents,
             undifferentiable=undifferentiable,
-            leaves=[leaf for leaf in leaves if not any(leaf is each for each in recorded.dirty)],
+            leaves=[leaf for leaf in leaves if not any(leaf is each for each in dirty)],
         )
         key = () if trace.key is None else (trace.key,)
         forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
         heads = self.heads(cotangents)
         backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
-        if trace.is_once or not recorded.second_order:
+        second_order = recorded.second_order
+        second_order = bool(second_order() if callable(second_order) else second_order)
+        if trace.is_once or not second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
         lend(trace)
@@ -224,9 +230,9 @@ class _Recording:
             wrt=wrt,
             keeps_output=recorded.keeps_output or bool(marks(backward)),
             undifferentiable=undifferentiable,
-            second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
+            second_order=second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
-        if self.is_imported and recorded.second_order and graphs.is_once:
+        if self.is_imported and second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(sorted({**self.facts, **trace.told}.items()))  # as they are gathered
@@ -253,7 +259,9 @@ class _Recording:
         for update in updates:
             where = self.inputs[update.leaf.name]
             if where in trace.updates:
-                advice = trace.words.advise(f"work on a copy: {update.leaf.path}.clone()")
+                advice = trace.words.advise(
+                    f"work on a copy: {update.leaf.path}.clone()", f"give it capture={COPIES}"
+                )
                 raise NotCaptured(
                     trace.error(
                         f"{describe(updates)}, which the caller would see in one framework "
@@ -376,7 +384,11 @@ class _Recording:
             filled = [next(rest) if isinstance(each, Value) else None for each in flat]
             upstream = optree.tree_unflatten(outputs, filled)
             try:
-                with written_in(self.trace, self.trace.latest), given_by_forward(kept, leaves):
+                with (
+                    written_in(self.trace, self.trace.latest),
+                    given_by_forward(kept, leaves),
+                    self.keeping_values(),
+                ):
                     self.trace.in_backward = True
                     return self.matched(self.attempt(lambda: own(upstream)))
             except NeedsConcrete as need:  # a cotangent has the shape of its output
@@ -388,6 +400,19 @@ class _Recording:
         if recorded.missing is not None and len(heads) > 1:
             compare_missing(self.trace, pull, (recorded.missing, given), found=found, drawn=drawn)
         return tuple(found.values()), tuple(found)
+
+    @contextmanager
+    def keeping_values(self) -> Iterator[None]:
+        """Let what a backward writes in place be seen by itself alone: it may run again."""
+        made = self.trace.witness.made  # weakly: a view that is dropped sees no more updates
+        before = [(ref, value.node) for ref in made if (value := ref()) is not None]
+        try:
+            yield
+        finally:
+            for ref, node in before:
+                value = ref()
+                if value is not None:
+                    value.node = node
 
     def matched(self, returned: Any) -> dict[str, Node]:
         """Return what a backward returned, by the inputs whose gradients they are."""

@@ -59,6 +59,8 @@ class Way:
             test = value if value.node.type.dtype == BOOL else xp.not_equal(value, 0)
             has_axes = test.node.type.shape != SCALAR_SHAPE
             guard = (xp.reshape(test, ()) if has_axes else test).node
+        if value.trace.rename is not None:  # whose names are others on each way
+            guard = drop_calls(Graph("", (), (guard,))).outputs[0]
         if guard not in self.guards:
             if len(self.guards) == MOST_GUARDS:
                 return None

@@ -239,6 +239,10 @@ def convert(
     compiled: Annotated[
         str, typer.Option(help="Those on which it also runs compiled.")
     ] = "jax,tensorflow",
+    copies: Annotated[
+        bool,
+        typer.Option("--copies", help="What it writes into its arguments, it writes on copies."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object on a line for each.")
     ] = False,
@@ -255,6 +259,7 @@ def convert(
             compiled=split(compiled),
             as_json=as_json,
             echo=typer.echo,
+            copies=copies,
         )
     raise typer.Exit(code)
 

@@ -50,6 +50,7 @@ def convert_named(
     compiled: Sequence[str],
     as_json: bool,
     echo: Print,
+    copies: bool = False,
 ) -> int:
     """Convert what is named, print its verdicts, and return the exit status.
 
@@ -58,6 +59,7 @@ def convert_named(
         words: the inputs, one for each argument; guessed where there are none.
         names: the backends; all that are installed if empty.
         compiled: those on which it also runs under the framework's compiler.
+        copies: whether code that writes into its arguments does so on copies.
 
     Raises:
         MultigradError: there is no such thing, a word is no input, or the original does not take
@@ -70,7 +72,8 @@ def convert_named(
 
     def run(obj: Any) -> Conversion:
         given = guess_inputs(obj) if inputs is None else inputs
-        return convert(obj, *given, backends=chosen, compiled=compiled, guessed=inputs is None)
+        options = {"compiled": compiled, "guessed": inputs is None, "copies": copies}
+        return convert(obj, *given, backends=chosen, **options)
 
     if name:
         report = run(find_in(holder, name))

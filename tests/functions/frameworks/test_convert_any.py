@@ -71,7 +71,7 @@ def test_a_frameworks_own_custom_gradient_is_told_by_what_it_is(made: Callable[[
     call = getattr(original, "apply", original)
     around = xg.convert(lambda x: call(x) * 2.0)
     np.testing.assert_array_equal(gradient(around), np.clip(2 * COTANGENT, -1.0, 1.0))
-    with pytest.raises(xg.errors.RuleTypeError, match=r"custom gradient of \w+.*prove alone"):
+    with pytest.raises(xg.errors.RuleTypeError, match=r"custom gradient of \w+.*prove and copies"):
         xg.convert(original, capture=xg.Capture(native=True))
 
 
