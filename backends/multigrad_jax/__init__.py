@@ -56,6 +56,7 @@ backend = Backend(
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
+        transposes=True,
         keeps_float_derivatives=True,
         isolate=isolate.isolate,
         rehearse=rehearse.rehearse,

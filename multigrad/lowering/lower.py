@@ -69,6 +69,7 @@ def lower_graphs(
     the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in the place
     of a Function's number; an entry has looked already.
     """
+    forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
     given, dual = graphs.params, None
     if backend.autodiff.forward_mode and not forward_mode:
         dual = functools.cache(
@@ -122,6 +123,7 @@ def lower_graphs(
         if tangent is not None:
             once = [f"{name} = {refuse_second_order}({name})" for name in _floats_of(cut, tangent)]
             tangent = replace(tangent, lines=(*once, *tangent.lines))
+    linear = is_linear(graphs.backward, graphs.cotangents)
     params = (*graphs.params, *(("key",) if graphs.is_random else ()))
     passed, shared = _find_shared(graphs)
     checked = zip(graphs.wrt, gradient_checks, strict=True)
@@ -152,7 +154,8 @@ def lower_graphs(
         views=tuple(i for i, n in enumerate(graphs.forward.outputs) if n.op.result not in OWNING),
         single=len(graphs.cotangents) == 1,
         refuse_second_order=refuse_second_order,
-        linear=is_linear(graphs.backward, graphs.cotangents),
+        linear=linear,
+        pushes=linear or graphs.pushed is not None,
         keeps_output=graphs.keeps_output,
         is_rule=graphs.is_rule,
         refusals=_refusals(graphs, given, emission) if checks else {},
