@@ -149,22 +149,27 @@ def custom_vjp(compute: Callable[..., Any]) -> Any:
     """Return a `jax.custom_vjp` function, whose code is traced once for all arguments alike."""
     native = jax.custom_vjp(traced_once(compute))
     own = native.defvjp
-    native.defvjp = lambda forward, backward: own(forward, traced_once(backward))
+    native.defvjp = lambda forward, backward: own(forward, traced_once(backward, numbers=False))
     return native
 
 
-def traced_once(run: Callable[..., Any]) -> Callable[..., Any]:
+def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..., Any]:
     """Return a function that, where jax stages it out, writes the equations that it wrote before
     for arguments of these types; else it runs.
+
+    `numbers`: whether Python's are handed on; an eager pullback may be given one as a cotangent.
     """
     stage = staged(run)
 
     @functools.wraps(run)
     def once(*given: Any) -> Any:
         leaves = jax.tree.leaves(given)
-        is_staged = any(map(is_staged_out, leaves))
-        # A Python number would become an array.
-        return (stage if is_staged and all(map(is_tensor, leaves)) else run)(*given)
+        if all(map(is_tensor, leaves)):
+            return (stage if any(map(is_staged_out, leaves)) else run)(*given)
+        if numbers:  # as an array it would be another argument
+            return run(*given)
+        residuals, cotangents = given
+        return run(residuals, jax.tree.map(as_array, cotangents))
 
     once.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]
     return once
@@ -198,6 +203,10 @@ def staged(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array)
+
+
+def as_array(leaf: Any) -> Any:
+    return jax.numpy.asarray(leaf) if isinstance(leaf, float) else leaf
 
 
 NAMESPACE = {

@@ -44,6 +44,7 @@ class CustomRecipe(CodeRecipe):
     """One of jax's custom functions; a subclass says how its rules are run."""
 
     makes_arrays_of_numbers: ClassVar[bool] = True
+    is_checked: ClassVar[bool] = True
     function: Any
     name: str
     native: bool | None = None

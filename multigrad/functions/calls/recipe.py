@@ -115,6 +115,8 @@ class Recipe:
 
     name: str
     native: bool | None
+    # Whether its own framework refuses gradients that do not fit.
+    is_checked: ClassVar[bool] = False
     # Whether there is one output, of the shape and dtype of the first tensor.
     gives_like_input: ClassVar[bool] = False
 
