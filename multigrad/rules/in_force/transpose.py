@@ -171,8 +171,8 @@ class TransposeRecipe(CodeRecipe):
                 continue
             shape: Any = shapes[i]
             value: Any = flat[i]
-            is_number = isinstance(value, Value) and value.node.type.kind == "scalar"
-            if value is None or is_number:
+            node = getattr(value, "node", None)
+            if node is None or node.type.kind == "scalar":
                 zeros = _zeros(trace, shape)
                 given[seed] = zeros if value is None else zeros + value
                 continue
