@@ -42,6 +42,8 @@ RESERVED = (
     "tangent",
     "primals",
     "tangents",
+    "push",
+    "outputs",
     "inputs",
     "cls",
     "args",
@@ -88,7 +90,9 @@ def lower_graphs(
     emission.taken.update(RESERVED, graphs.params, (own, *beside))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
-    cut = graphs.cut(backend.autodiff.keeps_float_derivatives, keep_input=forward_mode)
+    # A tangent map of the author's own reads what it likes; one that is transposed, what is kept.
+    keep_input = forward_mode and (graphs.pushed is not None or not backend.autodiff.transposes)
+    cut = graphs.cut(backend.autodiff.keeps_float_derivatives, keep_input=keep_input)
     emission.taken.update(cut.residuals)
     fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
     code = fast_code = _emit(graphs, cut, emission, fast=fast and backend.autodiff.only_fast)

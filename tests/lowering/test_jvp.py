@@ -333,3 +333,29 @@ def test_what_has_no_tangent_rule_is_no_custom_jvp() -> None:
         xg.from_custom_jvp(jax.custom_jvp(lambda x: x))
     with pytest.raises(TypeError, match="expected a jax"):
         xg.from_custom_jvp(lambda x: x)
+
+
+@pytest.mark.needs("jax")
+def test_what_forward_mode_costs_reverse_mode_on_jax_is_nothing() -> None:
+    """The same residuals, and the same instructions, as without forward mode."""
+    import re
+
+    import jax
+    import jax.numpy as jnp
+
+    x, w, b = (jnp.asarray(a, "float32") for a in (X, W, B))
+    y = layer(x, w, b)
+    alone = xg.lower(layer, "jax")
+    assert isinstance(alone, jax.custom_vjp)
+
+    def of(f: Any) -> tuple[list[str], int]:
+        def loss(*given: Any) -> Any:
+            return f(*given).sum()
+
+        text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, w, b).compile().as_text()
+        kept = jax.tree.leaves(jax.vjp(f, x, w, b)[1])
+        return sorted(re.findall(r" = \S+ ([a-z-]+)\(", text)), sum(each.nbytes for each in kept)
+
+    found, expected = of(layer), of(alone)
+    assert found == expected
+    assert found[1] <= sum(each.nbytes for each in (x, w, y))

@@ -22,6 +22,7 @@ from multigrad.errors import UnsupportedOp
 from ..distributed import manual_axes
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out
+from .both import in_both_modes
 from .vjp import forbid_derivative
 
 if TYPE_CHECKING:
@@ -40,10 +41,9 @@ def render(emitted: Emitted) -> str:
         return _render_forward_mode(emitted, emitted.tangent)
     f, b, name = emitted.forward, emitted.backward, emitted.identifier
     inputs = ", ".join(emitted.inputs)
-    shapes = [f"shape_of_{each}" for each in emitted.shapes]
     kept = [*emitted.kept, *emitted.read_params]
     kept += [f"StaticShape({each}.shape)" for each in emitted.shapes]
-    names = _tuple([*emitted.residuals, *emitted.read_params, *shapes])
+    names = _tuple(_held(emitted))
     unpack = f"    {names} = residuals\n" if names != "()" else ""
     gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.params))])
     given = f"{inputs}{emitted.arguments}"
@@ -67,6 +67,12 @@ def backward(residuals, {_cotangents(emitted)}):
 
 {name}.defvjp(forward, backward)
 """
+
+
+def _held(emitted: Emitted) -> list[str]:
+    """Return the names of what forward keeps."""
+    shapes = [f"shape_of_{each}" for each in emitted.shapes]
+    return [*emitted.residuals, *emitted.read_params, *shapes]
 
 
 def render_around(emitted: Emitted, given: Sequence[str]) -> str:
@@ -113,8 +119,10 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     pushed = _tuple(changes)
     if emitted.single:
         outputs, results, pushed = emitted.outputs[0], f.result, changes[0]
+    computed = zip(emitted.computed, emitted.keep.results, strict=True)
+    keep = "".join(f"    {each} = {result}\n" for each, result in computed)
     return f"""\
-@custom_jvp
+{_render_push(emitted, tangent)}@custom_jvp
 def {name}({", ".join(emitted.inputs)}{emitted.signature}):
 {f.indented(4)}    return {results}
 
@@ -124,7 +132,25 @@ def tangent_rule(primals, tangents):
     {unpack}
     {moved}
     {outputs} = {name}({given})
-{tangent.indented(4)}    return {outputs}, {pushed}
+{emitted.keep.indented(4)}{keep}{tangent.indented(4)}    return {outputs}, {pushed}
+"""
+
+
+def _render_push(emitted: Emitted, tangent: Body) -> str:
+    """Return the source of the tangent map of what is kept, "" where it reads more."""
+    held, moved = _held(emitted), _tuple(list(emitted.tangents))
+    if not tangent.reads <= {*held, *emitted.tangents, *emitted.outputs}:
+        return ""
+    # Of outputs that are not kept, shapes alone are read.
+    read = [each if each in tangent.reads and each not in held else "_" for each in emitted.outputs]
+    unpack = f"    {_tuple(held)} = residuals\n" if held else ""
+    return f"""\
+def push(residuals, tangents, outputs):
+    {_tuple(read)} = outputs
+{unpack}    {moved} = tangents
+{tangent.indented(4)}    return {_tuple(list(tangent.results))}
+
+
 """
 
 
@@ -239,6 +265,8 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     """Return the custom function."""
     native = namespace[emitted.identifier]
     native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    if "push" in namespace:
+        native.push = namespace["push"]
     return _keyed(native) if emitted.draws else native
 
 
@@ -266,16 +294,19 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     keyed = "key" in emitted.params
     count = len(emitted.inputs)
     within: list[Callable[..., Any]] = []
+    custom = native.__wrapped__ if emitted.draws else native
     pushed = functools.cache(functools.partial(with_forward_mode, native, emitted))
     pushes = emitted.dual is not None
+    anywhere = native
+    if pushes and isinstance(custom, jax.custom_vjp) and not emitted.draws:
+        anywhere = in_both_modes(custom, emitted)
 
     def run(*values: Any) -> Any:
+        if not manual_axes.is_manual():
+            return anywhere(*values)
         if pushes and PUSHING.get():
             return pushed()(*values)
-        if not manual_axes.is_manual():
-            return native(*values)
         if not within:
-            custom = native.__wrapped__ if emitted.draws else native
             within.append(manual_axes.in_shards(custom, emitted))
         return within[0](*values)
 
