@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .functions.importers import (
         convert,
         from_autograd_function,
+        from_custom_jvp,
         from_custom_vjp,
         from_tf_custom_gradient,
     )
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from .rules.in_force.gradients import apply_to_gradients
     from .rules.in_force.jit import jit
     from .rules.in_force.jvp import jvp
+    from .rules.in_force.transpose import linear_transpose
     from .rules.in_force.vjp import vjp
     from .rules.model.rule import Rule
     from .rules.registry import compose, get, register, rules, unregister
@@ -108,6 +110,7 @@ __all__ = [
     "custom_gradient",
     "estimators",
     "from_autograd_function",
+    "from_custom_jvp",
     "from_custom_vjp",
     "from_dict",
     "from_tf_custom_gradient",
@@ -116,6 +119,7 @@ __all__ = [
     "implicit",
     "jit",
     "jvp",
+    "linear_transpose",
     "load",
     "lower",
     "opaque",
@@ -146,6 +150,7 @@ _ROOMS = {
     "function": "functions.plain",
     "implicit": "functions.implicit.implicit",
     "from_tf_custom_gradient": "functions.importers",
+    "from_custom_jvp": "functions.importers",
     "from_custom_vjp": "functions.importers",
     "from_autograd_function": "functions.importers",
     "custom_gradient": "functions.custom_gradient",
@@ -172,6 +177,7 @@ _ROOMS = {
     "from_dict": "rules.saving.files",
     "get": "rules.registry",
     "jit": "rules.in_force.jit",
+    "linear_transpose": "rules.in_force.transpose",
     "load": "rules.saving.files",
     "lower": "look.source",
     "opaque": "rules.bridging.opaque",
@@ -204,6 +210,7 @@ _MODULES = {
 # The names of FreeGrad, and those that others take the place of: they work, and are not completed.
 _OTHER_NAMES = {
     "from_autograd_function",
+    "from_custom_jvp",
     "from_custom_vjp",
     "from_tf_custom_gradient",
     "functional",

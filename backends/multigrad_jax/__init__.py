@@ -58,6 +58,7 @@ backend = Backend(
         namespace=attach.NAMESPACE,
         forward_mode=True,
         joins_loops=True,
+        transposes=True,
         keeps_float_derivatives=True,
         isolate=isolate.isolate,
         rehearse=rehearse.rehearse,

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
+from multigrad.backend import (
+    Autodiff,
+    Backend,
+    Compiler,
+    Draws,
+    Imports,
+    Interop,
+    Kernels,
+    Modes,
+    Tensors,
+)
 
 from . import differences
-from .attach import attach, bridge, host, vjp
+from .attach import attach, bridge, host, modes, vjp
 from .compile import compile, frames, recompute
 from .dialect import table
 from .importers import custom_function
@@ -56,6 +66,7 @@ backend = Backend(
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, bridge=host.bridge),
     imports=Imports(import_function=custom_function.import_function),
+    modes=Modes(jvp=modes.jvp, lacks=modes.LACKS),
     differences=differences.DIFFERENCES,
 )
 _ = table  # the same files in every backend

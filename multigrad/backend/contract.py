@@ -212,6 +212,10 @@ class Autodiff:
     forward_mode: bool = False
     """Whether `render` makes use of a lowering's tangent map."""
 
+    transposes: bool = False
+    """Whether what `render` makes of a tangent map has reverse mode, too, by the framework's own
+    transpose of it."""
+
     keeps_float_derivatives: bool = False
     """Whether a float kept by forward keeps its derivative in backward."""
 

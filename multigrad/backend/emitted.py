@@ -125,7 +125,8 @@ class Emitted:
         single: whether a call returns the only output itself; else a tuple.
         once: the name of a function to apply to each gradient, which refuses a derivative of it, or
             "".
-        linear: whether backward is linear in the cotangents, so that there is a forward mode.
+        linear: whether backward is linear in the cotangents.
+        pushes: whether there is a forward mode: it is, or the author gives the tangents.
         keeps_output: the author keeps outputs for backward, which differentiates them by this
             gradient again.
         is_rule: whether backward is a rule, which params reach and forward does not.
@@ -164,6 +165,7 @@ class Emitted:
     single: bool = True
     refuse_second_order: str = ""
     linear: bool = False
+    pushes: bool = False
     keeps_output: bool = False
     is_rule: bool = False
     refusals: Mapping[str, str] = field(default_factory=dict)

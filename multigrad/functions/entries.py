@@ -89,7 +89,12 @@ class Entries(Captured):
             self.parameters.bind(*args, **kwargs)  # says which argument is missing
         is_incomplete = self._is_incomplete(given)
         given, tree = self._complete(given, nesting, owner)
-        layout = self.recipe.lay_out(self.parameters, given, tree)
+        try:
+            layout = self.recipe.lay_out(self.parameters, given, tree)
+        except GradientError as error:  # a dtype that a graph has not
+            if not self._falls_back(error, owner):
+                raise
+            return Entry(partial(self._run_original, nesting))
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
         if not wrapped and not is_incomplete:
@@ -118,9 +123,10 @@ class Entries(Captured):
         says what comes.
         """
         makes_arrays = getattr(self.recipe, "makes_arrays_of_numbers", False)
-        is_plain = all(leaf is None or isinstance(leaf, int | float | str) for leaf in leaves)
-        is_number = any(isinstance(leaf, int | float) for leaf in leaves)
-        return makes_arrays and is_plain and is_number and self.native is not False
+        is_plain = all(
+            leaf is None or isinstance(leaf, int | float | str) or callable(leaf) for leaf in leaves
+        )
+        return makes_arrays and is_plain and self.native is not False
 
     def _run_original(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
         args, kwargs = optree.tree_unflatten(nesting, leaves)
@@ -187,8 +193,8 @@ class Entries(Captured):
     ) -> Entry:
         """Return the captured entry, or where there is none the function as it is.
 
-        On its own framework an imported one runs as it is whatever went wrong, but for gradients
-        that do not fit.
+        On its own framework an imported one runs as it is whatever went wrong; but for gradients
+        that do not fit, unless that framework refuses them itself.
         """
         try:
             return capture()
@@ -197,12 +203,16 @@ class Entries(Captured):
             return self._native_entry(
                 layout.without_objects(), backend, self.recipe.give_up(error.error)
             )
-        except GradientError:
-            raise
-        except Exception:
-            if self.native is False or not is_original_on(self.recipe, backend):
+        except Exception as error:
+            if not self._falls_back(error, backend):
                 raise
             return self._native_entry(layout.without_objects(), backend, None)
+
+    def _falls_back(self, error: Exception, backend: Backend | None) -> bool:
+        """Return whether the original runs where this went wrong."""
+        if self.native is False or backend is None or not is_original_on(self.recipe, backend):
+            return False
+        return self.recipe.is_checked or not isinstance(error, GradientError)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         entry = self._entry_of(self._variant_for(layout, leaves), layout, backend)

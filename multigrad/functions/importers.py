@@ -153,8 +153,8 @@ def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     gradient of its own of another framework whose backend imports such. `xg.convert` takes these,
     and all else.
 
-    A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what
-    `jax.custom_gradient` makes.
+    A `jax.custom_jvp` function is taken too (`from_custom_jvp`), and what `jax.custom_gradient`
+    makes.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -175,6 +175,47 @@ def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
         TraceError: at a call in another framework; it cannot be captured.
     """
     return import_from(framework_of(type(f), "jax"), f, prove)
+
+
+def from_custom_jvp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
+    """Return a `jax.custom_jvp` function as a Function for every framework; also what comes with a
+    tangent rule of its own from another framework, as a `torch.autograd.Function` class with `jvp`.
+    `xg.convert` takes these, and all else.
+
+    Forward mode is the rule as its author wrote it, in `jax.jvp`, `jacfwd` and `linearize`, and on
+    every framework in `xg.jvp`; reverse mode is the transpose of a `jax.custom_jvp` function's
+    rule, and a class's own backward. TensorFlow transposes backward by itself, whatever a class
+    says.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> @jax.custom_jvp
+        ... def log1pexp(x):
+        ...     return jnp.log(1.0 + jnp.exp(x))
+        >>> @log1pexp.defjvp
+        ... def rule(primals, tangents):
+        ...     return log1pexp(*primals), jax.nn.sigmoid(primals[0]) * tangents[0]
+        >>> f = xg.from_custom_jvp(log1pexp)
+        >>> xg.jvp(f, (np.array([0.0, 100.0]),), (np.array([1.0, 1.0]),))  # now on NumPy
+        (array([  0.69314718, 100.        ]), array([0.5, 1. ]))
+        >>> jax.jvp(f, (jnp.float32(100.0),), (jnp.float32(2.0),))[1]
+        Array(2., dtype=float32)
+
+    Args:
+        f: the function, or the class.
+        prove: see `custom_gradient`.
+
+    Raises:
+        TypeError: it has no tangent rule, or that is not defined yet.
+        TraceError: at a call in another framework; it cannot be captured.
+    """
+    imported = import_from(framework_of(f, framework_of(type(f), "jax")), f, prove)
+    if not imported.recipe.gives_tangents:
+        raise RuleTypeError(
+            f"{named(f)} has no tangent rule of its own (jax.custom_jvp, a class's jvp): "
+            "xg.convert takes it, and forward mode is the transpose of its backward"
+        )
+    return imported
 
 
 def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:

@@ -63,6 +63,9 @@ class Inlined(Entries):
         leaves, tree = self._complete(leaves, tree)
         trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
         layout = self.recipe.lay_out(self.parameters, leaves, tree)
+        own = self.recipe.apply_within(trace, *layout.rebuild(leaves))
+        if own is not None:
+            return own[0]
         try:
             with crossing(NeedsConcrete):
                 variant = self._variant_for_symbols(trace, layout, leaves)

@@ -12,7 +12,13 @@ from ..graph.ir.graph import Graph, make_node, walk
 from ..graph.ir.types import UNKNOWN, Type, is_float
 from ..graph.ops.arrays.scans import joined
 from ..graph.passes.outputs import drop_marks, marks
-from ..graph.passes.residuals import Cut, Roles, cut_residuals, keep_inputs
+from ..graph.passes.residuals import (
+    Cut,
+    Roles,
+    cut_residuals,
+    keep_inputs,
+    outputs_as_inputs,
+)
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map
@@ -24,6 +30,11 @@ OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_
 def name_cotangents(count: int) -> tuple[str, ...]:
     """Return the names of the cotangents of that many outputs."""
     return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
+
+
+def tangent_name(position: int) -> str:
+    """Return the name of an input's tangent in `pushed`; no input or param has a space in its."""
+    return f"tangent {position}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +56,9 @@ class FunctionGraph:
             again.
         undifferentiable: the positions of float outputs that carry no gradient.
         is_rule: whether the backward is a rule, of the output's cotangent and the only input.
+        pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
+            carry a gradient`, where the author gives them; else they are the transpose of backward.
+        is_pushed_first: whether backward is the transpose of `pushed`.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.
     """
@@ -60,6 +74,8 @@ class FunctionGraph:
     undifferentiable: tuple[int, ...] = ()
     second_order: bool = True
     is_rule: bool = False
+    pushed: Graph | None = None
+    is_pushed_first: bool = False
     params: tuple[str, ...] = field(init=False)
     is_random: bool = field(init=False)
     _found: list[bool] = field(init=False, repr=False, default_factory=list)  # is_derivative
@@ -133,11 +149,16 @@ class FunctionGraph:
         their own.
         """
         forward, backward = drop_calls(self.forward), drop_calls(self.backward)
-        if forward is self.forward and backward is self.backward:
+        pushed = None if self.pushed is None else drop_calls(self.pushed)
+        if forward is self.forward and backward is self.backward and pushed is self.pushed:
             return self
         second_order = self.second_order and backward is self.backward
         return replace(
-            self, forward=simplify(forward), backward=simplify(backward), second_order=second_order
+            self,
+            forward=simplify(forward),
+            backward=simplify(backward),
+            pushed=None if pushed is None else simplify(pushed),
+            second_order=second_order,
         )
 
     def without_needless_marks(self) -> FunctionGraph:
@@ -195,12 +216,19 @@ class FunctionGraph:
         )
 
     def tangent_map(self, backward: Graph) -> Graph:
-        """Return `*tangents of wrt, *what backward reads, *outputs -> tangents of the outputs that
-        carry a gradient`, the transpose of the backward of `cut(keep_input=True)`.
+        """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a
+        gradient`: the author's own, or the transpose of the backward of `cut(keep_input=True)`.
 
         Raises:
-            UnsupportedOp: it is not linear in the cotangents.
+            UnsupportedOp: there is none of the author's, and backward is not linear in the
+                cotangents.
         """
+        if self.pushed is not None:
+            own = outputs_as_inputs(self.pushed, self.roles)
+            read = [node for node in own.nodes if node.op is ops.INPUT]
+            whole = replace(own, inputs=tuple(dict.fromkeys((*own.inputs, *read))))
+            names = {tangent_name(i): name for i, name in enumerate(self.tangents)}
+            return simplify(rename_inputs(whole, names))
         named = dict(zip(self.inputs, self.tangents, strict=True))
         types = [
             self.type_of(name) or gradient.type
@@ -247,6 +275,7 @@ class FunctionGraph:
             self,
             forward=rename_inputs(self.forward, renamed),
             backward=rename_inputs(self.backward, renamed),
+            pushed=None if self.pushed is None else rename_inputs(self.pushed, renamed),
             inputs=tuple(renamed.get(name, name) for name in self.inputs),
             wrt=tuple(renamed.get(name, name) for name in self.wrt),
         )

@@ -43,6 +43,8 @@ RESERVED = (
     "tangent",
     "primals",
     "tangents",
+    "push",
+    "outputs",
     "inputs",
     "cls",
     "args",
@@ -70,6 +72,7 @@ def lower_graphs(
     the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in the place
     of a Function's number; an entry has looked already.
     """
+    forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
     given, dual = graphs.params, None
     if backend.autodiff.forward_mode and not forward_mode:
         dual = functools.cache(
@@ -89,11 +92,13 @@ def lower_graphs(
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
     floats = backend.autodiff.keeps_float_derivatives
+    # A tangent map of the author's own reads what it likes; one that is transposed, what is kept.
+    keep_input = forward_mode and (graphs.pushed is not None or not backend.autodiff.transposes)
     fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
-    wide = None if forward_mode else _with_histories(graphs, backend, fast)
+    wide = None if keep_input else _with_histories(graphs, backend, fast)
     whole = None if wide is None else (wide, wide.cut(floats, loops=True))
     if whole is None or not floats:
-        cut = graphs.cut(floats, keep_input=forward_mode or whole is not None)
+        cut = graphs.cut(floats, keep_input=keep_input or whole is not None)
     else:
         cut = whole[1]
     emission.taken.update(cut.residuals)
@@ -134,6 +139,7 @@ def lower_graphs(
         if tangent is not None:
             once = [f"{name} = {refuse_second_order}({name})" for name in _floats_of(cut, tangent)]
             tangent = replace(tangent, lines=(*once, *tangent.lines))
+    linear = is_linear(graphs.backward, graphs.cotangents)
     params = (*graphs.params, *(("key",) if graphs.is_random else ()))
     passed, shared = _find_shared(graphs)
     checked = zip(graphs.wrt, gradient_checks, strict=True)
@@ -165,7 +171,8 @@ def lower_graphs(
         views=tuple(i for i, n in enumerate(graphs.forward.outputs) if n.op.result not in OWNING),
         single=len(graphs.cotangents) == 1,
         refuse_second_order=refuse_second_order,
-        linear=is_linear(graphs.backward, graphs.cotangents),
+        linear=linear,
+        pushes=linear or graphs.pushed is not None,
         keeps_output=graphs.keeps_output,
         is_rule=graphs.is_rule,
         refusals=_refusals(graphs, given, emission) if checks else {},

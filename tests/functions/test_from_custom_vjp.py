@@ -441,3 +441,40 @@ def test_a_backward_may_give_numbers_for_arguments_that_are_numbers() -> None:
     product.defvjp(lambda a, b: (a * b, None), lambda _, g: (1.5, np.float32(2)))
     gradient = jax.grad(xg.from_custom_vjp(product), (0, 1))(2.0, 3.0)
     assert [float(each) for each in gradient] == [1.5, 2.0]
+
+
+def test_jax_itself_runs_what_only_jax_takes() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def alone(x: Any) -> Any:
+        return x**2
+
+    @alone.defjvp
+    def no_pair(primals: Any, tangents: Any) -> Any:
+        return tangents[0]
+
+    @jax.custom_jvp
+    def noisy(seed: Any, x: Any) -> Any:
+        return x + jax.random.normal(seed, x.shape)
+
+    noisy.defjvp(lambda primals, tangents: (noisy(*primals), 3.0 * tangents[1]))
+    applied = jax.custom_jvp(lambda f, x: f(x), nondiff_argnums=(0,))
+    applied.defjvp(lambda f, primals, tangents: (f(*primals), 3.0 * tangents[0]))
+    first = xg.from_custom_jvp(alone)
+    assert first(jnp.float32(3.0)) == 9.0
+    with pytest.raises(TypeError, match="must produce a pair"):
+        jax.grad(first)(2.0)
+    drawn = xg.from_custom_jvp(noisy)
+    seed = jax.random.key(0)
+    np.testing.assert_array_equal(drawn(seed, jnp.ones(3)), noisy(seed, jnp.ones(3)))
+    assert jax.grad(lambda x: drawn(seed, x).sum())(jnp.ones(3)).tolist() == [3.0] * 3
+    assert xg.from_custom_jvp(applied)(lambda x: 2 * x, 1) == 2
+
+
+def test_a_pullback_takes_a_number_for_its_cotangent() -> None:
+    import jax
+
+    flat = xg.function(lambda x: x * 2.0, lambda grad_out, x: xg.xp.zeros_like(grad_out))
+    assert jax.vjp(flat, 1.0)[1](1.0)[0] == 0.0

@@ -190,3 +190,172 @@ def test_arguments_are_nested(backend: Any) -> None:
             lambda both: {"y": both["x"] @ both["w"]}, ({"x": x, "w": w},), ({"x": v, "w": None},)
         )
     np.testing.assert_allclose(backend.numpy(tangent["y"]), V @ W, rtol=1e-14)
+
+
+# --- tangent rules of authors' own ----------------------------------------------------------------
+def steep() -> Any:
+    """Three times the true tangent, in two arguments, of which the rule calls its function."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def steep(x: Any, w: Any) -> Any:
+        return jnp.tanh(x) * w
+
+    @steep.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        (x, w), (dx, dw) = primals, tangents
+        y = steep(x, w)
+        return y, 3.0 * dx * (1.0 - jnp.tanh(x) ** 2) * w + dw * y
+
+    return steep
+
+
+@pytest.mark.needs("jax")
+def test_the_rule_of_a_custom_jvp_is_its_tangent_everywhere(backend: Any) -> None:
+    f = xg.from_custom_jvp(steep())
+    w, v = X * 0.5 + 1.0, V[:, ::-1].copy()
+    with backend.precision(np.float64):
+        y, tangent = xg.jvp(f, tuple(map(backend.array, (X, w))), tuple(map(backend.array, (V, v))))
+    y, tangent = backend.numpy(y), backend.numpy(tangent)
+    np.testing.assert_allclose(y, np.tanh(X) * w, rtol=1e-14)
+    expected = 3.0 * V * (1.0 - np.tanh(X) ** 2) * w + v * np.tanh(X) * w
+    np.testing.assert_allclose(tangent, expected, rtol=1e-12)
+    assert_transposes(backend, f, (X, w), (V, v))
+
+
+@pytest.mark.needs("jax")
+def test_a_rule_may_call_the_imported_function_by_the_name_that_both_have(backend: Any) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def softly(x: Any) -> Any:
+        return jnp.tanh(x)
+
+    @softly.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        y = softly(*primals)
+        return y, 2.0 * (1.0 - y * y) * tangents[0]
+
+    softly = xg.from_custom_jvp(softly)
+    with backend.precision(np.float64):
+        _, tangent = xg.jvp(softly, (backend.array(X),), (backend.array(V),))
+    np.testing.assert_allclose(
+        backend.numpy(tangent), 2.0 * (1.0 - np.tanh(X) ** 2) * V, rtol=1e-12
+    )
+
+
+@pytest.mark.needs("jax")
+def test_jaxs_own_forward_mode_takes_an_imported_custom_jvp() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    original = steep()
+    f, x, w = xg.from_custom_jvp(original), jnp.asarray(X[0], "float32"), jnp.float32(2.0)
+
+    def of(f: Any) -> Any:
+        return [
+            jax.jvp(f, (x, x), (x, x)),
+            jax.jit(lambda x: jax.jvp(f, (x, w), (x, w)))(x),
+            jax.jvp(jax.jit(f), (x, x), (x, x)),
+            jax.jacfwd(f)(x, x),
+            jax.jacrev(f, 1)(x, x),
+            jax.linearize(f, x, x)[1](x, x),
+            jax.hessian(lambda x: f(x, x).sum())(x),
+            jax.vmap(lambda t: jax.jvp(f, (x, x), (t, t))[1])(jnp.eye(4)),
+            jax.grad(lambda x: jax.checkpoint(f)(x, x).sum())(x),
+            jax.jvp(lambda x: jax.lax.scan(lambda c, _: (f(c, w), c), x, None, 3), (x,), (x,)),
+        ]
+
+    for found, expected in zip(of(f), of(original), strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+@pytest.mark.needs("torch")
+def test_a_classs_own_jvp_is_preferred_to_the_transpose_of_its_backward(backend: Any) -> None:
+    import torch
+
+    class TwoMinds(torch.autograd.Function):
+        """Its jvp is twice what its backward says."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Any, w: Any) -> Any:
+            ctx.save_for_backward(x, w)
+            ctx.save_for_forward(w, x)
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            x, w = ctx.saved_tensors
+            return grad_out * w, grad_out * x
+
+        @staticmethod
+        def jvp(ctx: Any, dx: Any, dw: Any) -> Any:
+            w, x = ctx.saved_tensors
+            return 2.0 * (dx * w + dw * x)
+
+    f = xg.from_custom_jvp(TwoMinds)
+    own = np.float32 if backend.name == "torch" else np.float64
+    x, w, v = (a.astype(own) for a in (X, X + 1.0, V))
+    with backend.precision(own):
+        given = backend.array(x), backend.array(w)
+        _, tangent = xg.jvp(f, given, (backend.array(v), backend.array(v)))
+        _, pull = xg.vjp(f, *given)
+        gradient = backend.numpy(pull(backend.array(v))[0])
+    np.testing.assert_allclose(gradient, v * w, rtol=1e-6)
+    # TensorFlow's accumulator transposes backward, and asks nobody.
+    slope = 1.0 if backend.name == "tensorflow" else 2.0
+    np.testing.assert_allclose(backend.numpy(tangent), slope * (v * w + v * x), rtol=1e-5)
+
+
+@pytest.mark.needs("jax", "torch")
+def test_what_has_no_tangent_rule_is_no_custom_jvp() -> None:
+    import jax
+    import torch
+
+    square = jax.custom_vjp(lambda x: x * x)
+    square.defvjp(lambda x: (x * x, x), lambda x, g: (2.0 * g * x,))
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return 2.0 * x
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            return 2.0 * grad_out
+
+    for given in (square, Doubled):
+        with pytest.raises(TypeError, match="no tangent rule of its own"):
+            xg.from_custom_jvp(given)
+    with pytest.raises(TypeError, match="has no rule yet"):
+        xg.from_custom_jvp(jax.custom_jvp(lambda x: x))
+    with pytest.raises(TypeError, match="expected a jax"):
+        xg.from_custom_jvp(lambda x: x)
+
+
+@pytest.mark.needs("jax")
+def test_what_forward_mode_costs_reverse_mode_on_jax_is_nothing() -> None:
+    """The same residuals, and the same instructions, as without forward mode."""
+    import re
+
+    import jax
+    import jax.numpy as jnp
+
+    x, w, b = (jnp.asarray(a, "float32") for a in (X, W, B))
+    y = layer(x, w, b)
+    alone = xg.lower(layer, "jax")
+    assert isinstance(alone, jax.custom_vjp)
+
+    def of(f: Any) -> tuple[list[str], int]:
+        def loss(*given: Any) -> Any:
+            return f(*given).sum()
+
+        text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, w, b).compile().as_text()
+        kept = jax.tree.leaves(jax.vjp(f, x, w, b)[1])
+        return sorted(re.findall(r" = \S+ ([a-z-]+)\(", text)), sum(each.nbytes for each in kept)
+
+    found, expected = of(layer), of(alone)
+    assert found == expected
+    assert found[1] <= sum(each.nbytes for each in (x, w, y))

@@ -57,9 +57,50 @@ def test_a_second_derivative_goes_through_the_rule(mx: Any) -> None:
 
 
 def test_forward_mode_is_refused_where_the_rule_has_none(mx: Any) -> None:
-    act = xg.activation("ReLU", "triangular")
-    with pytest.raises(GradientError, match=r"mx\.jvp"):
+    act = xg.activation("ReLU", "clip_norm")
+    with pytest.raises(GradientError, match=r"mx\.jvp.*'clip_norm' is not linear"):
         mx.jvp(act, [mx.array(X)], [mx.array(X)])
+    with pytest.raises(GradientError, match="is not linear"):
+        xg.jvp(act, (mx.array(X),), (mx.array(X),))
+
+
+def test_forward_mode_of_a_function_is_the_transpose_of_its_backward(mx: Any) -> None:
+    @xg.custom_gradient
+    def layer(x: Any, w: Any, scale: float) -> Any:
+        y = xg.xp.tanh(x @ w) * scale
+        rest = (y > 0, y * 2.0)
+
+        def grad(upstream: Any, _: Any, other: Any) -> Any:
+            inner = (3.0 * upstream + other) * (1.0 - y * y)
+            return inner @ w.T, x.T @ inner, None
+
+        return (y, *rest), grad
+
+    own = np.random.default_rng(3)
+    x, w, dx, dw, u = (
+        mx.array(own.normal(size=s).astype(np.float32))
+        for s in ((3, 4), (4, 2), (3, 4), (4, 2), (3, 2))
+    )
+
+    def first(x: Any, w: Any) -> Any:
+        return layer(x, w, 0.5)[0]
+
+    _, (dy, nothing, _) = xg.jvp(lambda x, w: layer(x, w, 0.5), (x, w), (dx, dw))
+    assert nothing is None
+    found = mx.jvp(first, [x, w], [dx, dw])[1][0]
+    np.testing.assert_array_equal(np.array(found), np.array(dy))
+    gradients = mx.vjp(first, [x, w], [u])[1]
+    right = sum((np.array(g) * np.array(d)).sum() for g, d in zip(gradients, (dx, dw), strict=True))
+    np.testing.assert_allclose((np.array(u) * np.array(dy)).sum(), right, rtol=1e-5)
+    alone = mx.jvp(lambda x: first(x, w), [x], [dx])[1][0]
+    rows = mx.jvp(lambda x: mx.vmap(first, in_axes=(0, None))(x[:, None], w), [x], [dx])[1][0]
+    np.testing.assert_allclose(np.array(rows)[:, 0], np.array(alone), rtol=1e-5)
+    compiled = mx.compile(lambda x: mx.jvp(lambda x: first(x, w), [x], [dx])[1][0])(x)
+    np.testing.assert_allclose(np.array(compiled), np.array(alone), rtol=1e-5)
+    second = mx.jvp(mx.grad(lambda x: first(x, w).sum()), [x], [dx])[1][0]
+    other = mx.grad(lambda x: (mx.jvp(lambda x: first(x, w), [x], [dx])[1][0]).sum())(x)
+    assert np.isfinite(np.array(second)).all()
+    assert np.isfinite(np.array(other)).all()
 
 
 def test_forward_mode_that_was_asked_for_is_the_rule_and_is_mapped(mx: Any) -> None:

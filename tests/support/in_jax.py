@@ -222,7 +222,7 @@ REFUSED = [
     ),
     Refused((), ("random, without a key",), "a random rule needs a key on jax", "RuleError"),
     Refused(
-        ("`xg.jvp`",),
+        ("forward mode", "`xg.jvp`"),
         ("with a reduction", "random, with a key", "loop by values", "composed"),
         "is not linear in grad_out, so it has no forward mode",
         "GradientError",
@@ -230,7 +230,7 @@ REFUSED = [
     Refused(("`xg.jvp`",), ("as it is",), "a jax.custom_vjp has no forward mode", "UnsupportedOp"),
     Refused(
         ("forward mode",),
-        (),
+        ("as it is",),
         "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
         "TypeError",
     ),

@@ -42,6 +42,10 @@ def forward_mode(kind: Kind) -> Any:
     return np.array(mx.jvp(kind.make(), [AT], [TANGENT])[1][0]), tangent_of
 
 
+def pushed(kind: Kind) -> Any:
+    return np.array(xg.jvp(kind.make(), (AT,), (TANGENT,))[1]), tangent_of
+
+
 def compiled(kind: Kind) -> Any:
     return np.array(mx.compile(gradient(kind.make()))(AT)), gradient_of
 
@@ -77,6 +81,7 @@ TRANSFORMS = {
     "second derivative": second,
     "vmap": vmapped,
     "forward mode": forward_mode,
+    "`xg.jvp`": pushed,
     "the framework's compiler": compiled,
     "`xg.jit`": jitted,
     "recomputed (checkpoint)": checkpointed,
@@ -102,7 +107,21 @@ REFUSED = [
     Note(("run by NumPy (a bridge)",), ("loop by values",), "NumPy has the loop that MLX lacks"),
     Refused((), ("loop by values",), "uses while_loop, which mlx lacks", "UnsupportedOp"),
     Refused(
-        ("forward mode",), (), "whose gradient has no forward mode: take mx.vjp", "GradientError"
+        ("forward mode", "`xg.jvp`"),
+        (
+            "with a reduction",
+            "random, with a key",
+            "random, without a key",
+            "composed",
+        ),
+        "is not linear in grad_out, so it has no forward mode",
+        "GradientError",
+    ),
+    Refused(
+        ("forward mode", "`xg.jvp`"),
+        ("as it is",),
+        "runs as it is, so it has no forward mode",
+        "GradientError",
     ),
     Refused(
         ("the framework's compiler", "`xg.jit`"),

@@ -22,6 +22,7 @@ from multigrad.errors import UnsupportedOp
 from ..distributed import manual_axes
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out
+from .both import in_both_modes
 from .vjp import forbid_derivative
 
 if TYPE_CHECKING:
@@ -40,21 +41,16 @@ def render(emitted: Emitted) -> str:
         return _render_forward_mode(emitted, emitted.tangent)
     f, b, name = emitted.forward, emitted.backward, emitted.identifier
     inputs = ", ".join(emitted.inputs)
-    shapes = [f"shape_of_{each}" for each in emitted.shapes]
     kept = [*emitted.kept, *emitted.read_params]
     kept += [f"StaticShape({each}.shape)" for each in emitted.shapes]
-    names = _tuple([*emitted.residuals, *emitted.read_params, *shapes])
+    names = _tuple(_held(emitted))
     unpack = f"    {names} = residuals\n" if names != "()" else ""
     gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.params))])
     given = f"{inputs}{emitted.arguments}"
     outputs, results = _tuple(list(emitted.outputs)), _tuple(list(f.results))
     if emitted.single:
         outputs, results = emitted.outputs[0], f.result
-    run, whole = f"    {outputs} = {name}({given})\n", emitted.code.whole
-    if whole is not None:
-        own = whole.results[: len(emitted.outputs)]
-        found = own[0] if emitted.single else _tuple(list(own))
-        run = f"{whole.indented(4)}    {outputs} = {found}\n"
+    run = _run(emitted, outputs, f"{name}({given})")
     return f"""\
 @custom_vjp
 def {name}({inputs}{emitted.signature}):
@@ -71,6 +67,12 @@ def backward(residuals, {_cotangents(emitted)}):
 
 {name}.defvjp(forward, backward)
 """
+
+
+def _held(emitted: Emitted) -> list[str]:
+    """Return the names of what forward keeps."""
+    shapes = [f"shape_of_{each}" for each in emitted.shapes]
+    return [*emitted.residuals, *emitted.read_params, *shapes]
 
 
 def render_around(emitted: Emitted, given: Sequence[str]) -> str:
@@ -117,8 +119,12 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     pushed = _tuple(changes)
     if emitted.single:
         outputs, results, pushed = emitted.outputs[0], f.result, changes[0]
+    computed = [each for each in emitted.kept if each not in emitted.residuals]
+    pairs = zip(emitted.computed, computed, strict=True)
+    keep = "".join(f"    {each} = {result}\n" for each, result in pairs)
+    run = _run(emitted, outputs, f"{name}({given})")
     return f"""\
-@custom_jvp
+{_render_push(emitted, tangent)}@custom_jvp
 def {name}({", ".join(emitted.inputs)}{emitted.signature}):
 {f.indented(4)}    return {results}
 
@@ -127,8 +133,36 @@ def {name}({", ".join(emitted.inputs)}{emitted.signature}):
 def tangent_rule(primals, tangents):
     {unpack}
     {moved}
-    {outputs} = {name}({given})
-{tangent.indented(4)}    return {outputs}, {pushed}
+{run}{emitted.keep.indented(4)}{keep}{tangent.indented(4)}    return {outputs}, {pushed}
+"""
+
+
+def _run(emitted: Emitted, outputs: str, call: str) -> str:
+    """Return the lines by which a rule gets the outputs: by the function itself, whose derivative
+    is taken again; where a loop gives them and what is kept, by that.
+    """
+    whole = emitted.code.whole
+    if whole is None:
+        return f"    {outputs} = {call}\n"
+    found = list(whole.results[: len(emitted.outputs)])
+    return f"{whole.indented(4)}    {outputs} = {found[0] if emitted.single else _tuple(found)}\n"
+
+
+def _render_push(emitted: Emitted, tangent: Body) -> str:
+    """Return the source of the tangent map of what is kept, "" where it reads more."""
+    held, moved = _held(emitted), _tuple(list(emitted.tangents))
+    if not tangent.reads <= {*held, *emitted.tangents, *emitted.outputs}:
+        return ""
+    # Of outputs that are not kept, shapes alone are read.
+    read = [each if each in tangent.reads and each not in held else "_" for each in emitted.outputs]
+    unpack = f"    {_tuple(held)} = residuals\n" if held else ""
+    return f"""\
+def push(residuals, tangents, outputs):
+    {_tuple(read)} = outputs
+{unpack}    {moved} = tangents
+{tangent.indented(4)}    return {_tuple(list(tangent.results))}
+
+
 """
 
 
@@ -153,22 +187,27 @@ def custom_vjp(compute: Callable[..., Any]) -> Any:
     """Return a `jax.custom_vjp` function, whose code is traced once for all arguments alike."""
     native = jax.custom_vjp(traced_once(compute))
     own = native.defvjp
-    native.defvjp = lambda forward, backward: own(forward, traced_once(backward))
+    native.defvjp = lambda forward, backward: own(forward, traced_once(backward, numbers=False))
     return native
 
 
-def traced_once(run: Callable[..., Any]) -> Callable[..., Any]:
+def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..., Any]:
     """Return a function that, where jax stages it out, writes the equations that it wrote before
     for arguments of these types; else it runs.
+
+    `numbers`: whether Python's are handed on; an eager pullback may be given one as a cotangent.
     """
     stage = staged(run)
 
     @functools.wraps(run)
     def once(*given: Any) -> Any:
         leaves = jax.tree.leaves(given)
-        is_staged = any(map(is_staged_out, leaves))
-        # A Python number would become an array.
-        return (stage if is_staged and all(map(is_tensor, leaves)) else run)(*given)
+        if all(map(is_tensor, leaves)):
+            return (stage if any(map(is_staged_out, leaves)) else run)(*given)
+        if numbers:  # as an array it would be another argument
+            return run(*given)
+        residuals, cotangents = given
+        return run(residuals, jax.tree.map(as_array, cotangents))
 
     once.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]
     return once
@@ -204,6 +243,10 @@ def is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array)
 
 
+def as_array(leaf: Any) -> Any:
+    return jax.numpy.asarray(leaf) if isinstance(leaf, float) else leaf
+
+
 NAMESPACE = {
     "StaticShape": StaticShape,
     "asarray": jax.numpy.asarray,
@@ -234,6 +277,8 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     """Return the custom function."""
     native = namespace[emitted.identifier]
     native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    if "push" in namespace:
+        native.push = namespace["push"]
     return _keyed(native) if emitted.draws else native
 
 
@@ -261,16 +306,19 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     keyed = "key" in emitted.params
     count = len(emitted.inputs)
     within: list[Callable[..., Any]] = []
+    custom = native.__wrapped__ if emitted.draws else native
     pushed = functools.cache(functools.partial(with_forward_mode, native, emitted))
     pushes = emitted.dual is not None
+    anywhere = native
+    if pushes and isinstance(custom, jax.custom_vjp) and not emitted.draws:
+        anywhere = in_both_modes(custom, emitted)
 
     def run(*values: Any) -> Any:
+        if not manual_axes.is_manual():
+            return anywhere(*values)
         if pushes and PUSHING.get():
             return pushed()(*values)
-        if not manual_axes.is_manual():
-            return native(*values)
         if not within:
-            custom = native.__wrapped__ if emitted.draws else native
             within.append(manual_axes.in_shards(custom, emitted))
         return within[0](*values)
 

@@ -86,7 +86,7 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
         return _alike(native, len(emitted.inputs))
     written = [inspect.unwrap(f) for f in (primal_of(native), native.fwd, native.bwd)]
     own, count = dict(written[0].__globals__), len(emitted.inputs)
-    plain, forward, backward = (_within(own, f) for f in written)
+    plain, forward, backward = (within(own, f) for f in written)
 
     def run(*given: Any) -> Any:
         reset = _in_forward.set(True)
@@ -119,7 +119,7 @@ def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     return call
 
 
-def _within(namespace: dict[str, Any], function: Any) -> Any:
+def within(namespace: dict[str, Any], function: Any) -> Any:
     """Return an emitted function that reads its names here."""
     own = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     own.__kwdefaults__ = function.__kwdefaults__

@@ -79,6 +79,11 @@ def reading() -> Iterator[None]:
         _importing.reset(reset)
 
 
+def is_reading() -> bool:
+    """Return whether code is read by its jaxpr."""
+    return _importing.get()
+
+
 def holds_loop(jaxpr: Any) -> bool:
     """Return whether a jaxpr has a loop in it that values may end, which has no derivative."""
     return any(equation.primitive.name == "while" for equation in within(opened(jaxpr)[0]))

@@ -4,6 +4,7 @@ run.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ class CustomRecipe(CodeRecipe):
     """One of jax's custom functions; a subclass says how its rules are run."""
 
     makes_arrays_of_numbers: ClassVar[bool] = True
+    is_checked: ClassVar[bool] = True
     function: Any
     name: str
     native: bool | None = None
@@ -67,6 +69,12 @@ class CustomRecipe(CodeRecipe):
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return primal_of(self.function)(*args, **kwargs)
+
+    def apply_within(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if given_to(self.function) is None:
+            return None
+        compute = functools.partial(run_written_in, "jax", primal_of(self.function), trace)
+        return (call_itself(self.function, compute, *args, **kwargs),)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, where it runs as it is on its own framework."""
@@ -175,9 +183,16 @@ def is_recorded(function: Any) -> bool:
 def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Return what a function's own rule gets of it."""
     found = compute(*args, **kwargs)
-    given = next(each for own, each in reversed(_recorded.functions) if own is function)
     asked = resolve(function, args, kwargs).values
-    return outputs_of(name_of(function), found, asked, given)
+    return outputs_of(name_of(function), found, asked, given_to(function))
+
+
+def given_to(function: Any) -> tuple[Any, ...] | None:
+    """Return the arguments for which the rules of a function are being recorded; None: they are
+    not, or nobody knows them.
+    """
+    recorded: tuple[tuple[Any, Any], ...] = getattr(_recorded, "functions", ())
+    return next((each for own, each in reversed(recorded) if own is function), None)
 
 
 def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any) -> None:

@@ -16,7 +16,7 @@ from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
 
 from ..versions import VJP_KINDS, primal_of
-from .custom import note
+from .custom import is_reading, note
 from .custom_functions import call_itself, closed_over, is_recorded, name_of, recording
 from .jvp import JvpRecipe
 from .vjp import VjpRecipe
@@ -147,6 +147,9 @@ def intercept(kind: type) -> Interception:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reversed_ = getattr(self, "in_reverse_mode", None)
+        if reversed_ is not None and is_reading():  # with rules that are read
+            return reversed_(*args, **kwargs)
         if not comes_to_us(args, kwargs, "jax", "numpy"):
             noted = None
             if not is_recorded(self):

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import jax
 
 from multigrad.errors import GradientError
-from multigrad.functions.calls.recipe import Recorded
+from multigrad.functions.calls.recipe import Pushed, Recorded
 from multigrad.functions.recipes.itself import as_outputs
-from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node, walk
-from multigrad.graph.ir.types import SCALAR_SHAPE, Type, is_float
+from multigrad.functions.recipes.tangents import make_tangent
+from multigrad.graph.ir.graph import Graph, Node, walk
+from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.trees import optree
 from multigrad.trace.derived.derivatives import accumulate_all
@@ -44,6 +44,10 @@ PER_ARGUMENT = ("jvps", "self")  # what the rule closes over that jax (0.10) mak
 class JvpRecipe(CustomRecipe):
     """A `jax.custom_jvp` function."""
 
+    @property
+    def gives_tangents(self) -> bool:
+        return True
+
     def functions(self) -> tuple[Any, ...]:
         return (self.function.jvp,)
 
@@ -51,7 +55,7 @@ class JvpRecipe(CustomRecipe):
         function = self.function
         arguments = resolve(function, args, kwargs)
         leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
-        tangents = [_make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
+        tangents = [make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
         call = call_in(trace, function, arguments)
         nested = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
         jvps = closed_over(function.jvp, PER_ARGUMENT)
@@ -74,7 +78,9 @@ class JvpRecipe(CustomRecipe):
             gradients = self._transpose(trace, seeds, leaves, tangents)
             return arguments.arrange(optree.tree_unflatten(tree, gradients))
 
-        return Recorded(outputs, pull)
+        pairs = zip(leaves, tangents, strict=True)
+        moved = [(leaf.node, tangent.node) for leaf, tangent in pairs if tangent is not None]
+        return Recorded(outputs, pull, push=lambda: Pushed(moved, found, is_first=True))
 
     def _transpose(
         self,
@@ -132,16 +138,6 @@ class JvpRecipe(CustomRecipe):
             return arguments.arrange(optree.tree_unflatten(tree, gradients))
 
         return Recorded(outputs, pull)
-
-
-def _make_tangent(trace: Trace, position: int, primal: Any) -> Value | None:
-    """Return a symbol for an argument's tangent, of its shape; None where it has no tangent."""
-    if not has_tangent(primal):
-        return None
-    type_ = primal.node.type
-    name = f"tangent {position}"  # no argument has a space in its name
-    seed = trace.input(name, Type("tensor", type_.dtype, SCALAR_SHAPE)).node
-    return trace.value(make_node(ops.BROADCAST_TO, (seed, primal.node), {}, type_))
 
 
 def _add_up(

@@ -2,7 +2,7 @@
 
 MLX keeps a function's arguments and outputs for its backward, whatever that reads, so residuals are
 computed from them there. What it is not told it makes of the forward: `batch` tells it how the pair
-is mapped, and that there is no forward mode.
+is mapped, and what its forward mode is.
 """
 
 from __future__ import annotations
@@ -74,23 +74,30 @@ def take_outputs(emitted: Emitted) -> str:
 def render_tangent(emitted: Emitted) -> str:
     """Return the source of the tangent map, where one is asked for.
 
-    Raises:
-        UnsupportedOp: of a Function, whose outputs MLX (0.32) does not hand to a forward mode.
+    MLX (0.32) hands it no outputs: where it reads one, the function is called once more.
     """
-    if emitted.tangent is None:
+    tangent = emitted.tangent
+    if tangent is None:
         return ""
-    if not emitted.is_rule:
-        raise UnsupportedOp(
-            f"function {emitted.name!r} has no forward mode on MLX, where rules have; take mx.vjp"
-        )
-    names = ", ".join(["tin", *emitted.params])
-    unpack = "tin = primals" if not emitted.params else f"{names} = primals"
-    first = "tangents" if not emitted.params else "tangents[0]"
+    names = [*emitted.inputs, *emitted.params]
+    results = emitted.pushed("")
+    read = not tangent.reads.isdisjoint(emitted.outputs) or "" in results
+    outputs = emitted.outputs[0] if emitted.single else tuple_of(emitted.outputs)
+    run = f"    {outputs} = native({', '.join(names)})\n" if read else ""
+    pairs = zip(emitted.outputs, results, strict=True)
+    words = [word or f"nothing({output})" for output, word in pairs]
+    if len(names) == 1:
+        unpack = f"    {names[0]} = primals\n    tangents = (tangents,)\n"
+    else:
+        unpack = f"    {tuple_of(names)} = primals\n"
+    moves = "".join(
+        f"    {move} = tangent_of(tangents[{i}], {name})\n"
+        for i, (move, name) in enumerate(zip(emitted.tangents, emitted.inputs, strict=True))
+    )
     return f"""
 def tangent_rule(primals, tangents):
-    {unpack}
-    tangent = tangent_of({first}, tin)
-{emitted.tangent.indented(4)}    return {emitted.tangent.result}
+{unpack}{moves}{run}{tangent.indented(4)}\
+    return {words[0] if emitted.single else tuple_of(words)}
 
 """
 
@@ -104,8 +111,24 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
     """Return the function for people to call."""
     function = namespace[emitted.identifier]
     function.__doc__ = f"{emitted.name}, as emitted by multigrad."
-    function.native = namespace["native"]
+    native = function.native = namespace["native"]
+    function.push = namespace.get("tangent_rule")
+    if emitted.dual is not None:
+        batch(native, namespace["forward"], namespace["backward"], pushing(emitted.dual))
     return function
+
+
+def pushing(dual: Callable[[], Any]) -> Function:
+    """Return the forward mode of a custom function, emitted where it is first asked for."""
+
+    def push(primals: Any, tangents: Any) -> Any:
+        try:
+            rule = dual().native.push
+        except UnsupportedOp as error:
+            raise GradientError(f"mx.jvp: {error}") from error
+        return rule(primals, tangents)
+
+    return push
 
 
 def call(native: Any, emitted: Emitted) -> Function:
@@ -138,8 +161,8 @@ def refuse(name: str) -> Function:
 
     def refused(primals: Any, tangents: Any) -> Any:
         raise GradientError(
-            f"mx.jvp meets {name!r}, whose gradient has no forward mode: take mx.vjp or mx.grad, "
-            "or for a rule that is linear in grad_out xg.lower(rule, 'mlx', forward_mode=True)"
+            f"mx.jvp meets {name!r}, which runs as it is, so it has no forward mode: take mx.vjp "
+            "or mx.grad"
         )
 
     return refused
@@ -190,15 +213,16 @@ def apply_mapped(
         )
 
     def mapped_tangent(primals: Any, tangents: Any) -> tuple[Tensor, ...]:
-        single_given = isinstance(primals, mx.array)
-        given, first = ((primals,), tangents) if single_given else (primals, tangents[0])
+        alone = isinstance(primals, mx.array)
+        given, moves = ((primals,), (tangents,)) if alone else (primals, tangents)
+        filled = tuple(map(tangent_of, moves, given))
 
-        def tangent_of(first: Tensor, *given: Tensor) -> Tensor:
-            values = whole(given)
-            alone = len(values) == 1
-            return tangent(values[0], first) if alone else tangent(values, (first,))
+        def push(*values: Tensor) -> tuple[Tensor, ...]:
+            own, moved = whole(values[: len(arrays)]), whole(values[len(arrays) :])
+            found = tangent(own, moved) if len(own) > 1 else tangent(own[0], moved[0])
+            return (found,) if isinstance(found, mx.array) else tuple(found)
 
-        return (mx.vmap(tangent_of, in_axes=(own_axes[0], *own_axes), out_axes=0)(first, *given),)
+        return tuple(mx.vmap(push, in_axes=(*own_axes, *own_axes), out_axes=0)(*given, *filled))
 
     native = mx.custom_function(mapped)
     native.vjp(mapped_back)
@@ -231,7 +255,7 @@ def take_first(values: Any) -> Any:
 
 
 def tangent_of(given: Tensor | None, tin: Tensor) -> Tensor:
-    """Return a tangent: zero where only params have one, which the output does not depend on."""
+    """Return an input's tangent: zero where it has none."""
     return mx.zeros_like(tin) if given is None else given
 
 

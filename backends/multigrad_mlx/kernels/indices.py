@@ -49,7 +49,7 @@ def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
 
 def fit(places: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """The places counted from the front, 0 for those outside, and which are outside."""
-    places = places.astype(mx.int64)
+    places = mx.stop_gradient(places.astype(mx.int64))  # which mx.jvp (0.32) asks for
     places = mx.where(places < 0, places + length, places)
     outside = (places < 0) | (places >= length)
     return mx.where(outside, 0, places), outside

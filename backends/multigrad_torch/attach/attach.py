@@ -40,7 +40,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.eager._backward_cls.__name__ = native._backward_cls.__name__
     native.prepare = namespace.get(f"{emitted.identifier}_prepare")
     native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
-    if emitted.dual is not None and not emitted.linear:
+    if emitted.dual is not None and not emitted.pushes:
         native.jvp = staticmethod(refusing(emitted.dual))
     # Of what runs on DTensors, and of forward mode.
     native.emitted = emitted
@@ -81,7 +81,7 @@ def is_pushing() -> bool:
 
 def entry(native: Any) -> Callable[..., Any]:
     """Return what applies a Function under transforms: in forward mode a class that has it."""
-    if native.emitted.linear and native.emitted.dual is not None and is_pushing():
+    if native.emitted.pushes and native.emitted.dual is not None and is_pushing():
         native = native.emitted.dual().native
     return super(native, native).apply
 

@@ -24,9 +24,11 @@ from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.meanings.extremes import Extremes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
-from multigrad.functions.calls.recipe import Recorded
+from multigrad.functions.calls.recipe import Pushed, Recorded
 from multigrad.functions.function import Function
 from multigrad.functions.recipes.record import CodeRecipe
+from multigrad.functions.recipes.tangents import make_tangent
+from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.trace.answers import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node
@@ -47,6 +49,8 @@ class Context:
         self._marked: tuple[Any, ...] = ()
         self._dirty: tuple[Any, ...] = ()
         self._missing: Callable[[Any], Any] | None = None
+        self._saved_for_forward: tuple[Any, ...] = ()
+        self.is_pushing = False
         self._args = args
 
     @property
@@ -67,12 +71,13 @@ class Context:
         self._saved = tensors
 
     def save_for_forward(self, *tensors: Tensor) -> None:
-        """Keep tensors for forward mode, which is not taken from a class."""
+        """Keep tensors for `jvp`."""
+        self._saved_for_forward = tensors
 
     @property
     def saved_tensors(self) -> tuple[Tensor, ...]:
         """What was kept."""
-        return self._saved
+        return self._saved_for_forward if self.is_pushing else self._saved
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
         """Say which outputs carry no gradient."""
@@ -170,6 +175,11 @@ class ClassRecipe(CodeRecipe):
             parameters = parameters[1:]
         return signature.replace(parameters=parameters)
 
+    @property
+    def gives_tangents(self) -> bool:
+        """Whether the class has a `jvp` of its own."""
+        return self.function_class.jvp is not torch.autograd.Function.jvp
+
     def dialect(self) -> str:
         """Return the library that it is written in."""
         return "torch"
@@ -250,7 +260,7 @@ class ClassRecipe(CodeRecipe):
             run(own.setup_context, ctx, args, outputs)
         else:
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
-        if trace is not None and own.jvp is not torch.autograd.Function.jvp:
+        if trace is not None and self.gives_tangents:
             trace.lacks = trace.lacks or "its own jvp, in forward mode"
         is_one = isinstance(outputs, Value)  # first: a symbol asked for its class looks who asks
         outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
@@ -277,9 +287,27 @@ class ClassRecipe(CodeRecipe):
             named = dict(zip(self.signature.parameters, gradients, strict=False))
             return (*gradients[: len(given)], {name: named[name] for name in kwargs})
 
+        def push() -> Pushed | None:
+            assert trace is not None
+            tangents = [make_tangent(trace, i, x) for i, x in enumerate(args)]
+            pairs = zip(args, tangents, strict=True)
+            moved = [(x.node, tangent.node) for x, tangent in pairs if tangent is not None]
+            asked, drawn = questions.count(), trace.draws
+            ctx.is_pushing = True
+            try:
+                found = run(own.jvp, ctx, *tangents)
+            except Exception:  # noqa: BLE001 (what is no graph is torch's alone)
+                questions.forget(asked)
+                return None
+            finally:
+                ctx.is_pushing = False
+                trace.draws = drawn
+            return Pushed(moved, found if several else (found,))
+
         return Recorded(
             outputs,
             pull,
+            push=push if self.gives_tangents else None,
             first_order=once,
             second_order=not once,
             keeps_output=True,  # backward gets at no others than those that ctx keeps

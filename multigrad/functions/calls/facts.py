@@ -244,7 +244,9 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     gathered.
     """
     first = first_tensor(layout)
-    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    # Of another layout, an argument may be a tensor: here there is nothing to know.
+    leaves = enumerate(layout.leaves)
+    by_name = {leaf.name: i for i, leaf in leaves if leaf.kind != "static"}
     numbers, shapes, others = set(), set(), []
     for fact in needed:
         what, _, argument = fact.partition(":")

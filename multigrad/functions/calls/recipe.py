@@ -10,14 +10,31 @@ from typing import Any, ClassVar
 from ...backend.contract import Backend
 from ...capture.types.answers import Reach
 from ...errors import DisprovedError, TraceError
+from ...graph.ir.graph import Node
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
+from ...trace.trace import Trace
 from .arguments import Layout, read_layout
 from .notes import Note
 from .updates import Update
 
 # The cotangents, structured like the outputs -> what the user's code returns.
 Pull = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A tangent rule of the author's own, as it ran on symbolic values.
+
+    Attributes:
+        tangents: the node of an argument with that of its tangent, for each that has one.
+        changes: the tangents of the outputs, nested like them; None is zero.
+        is_first: whether `Recorded.pull` is the transpose of it.
+    """
+
+    tangents: Sequence[tuple[Node, Node]]
+    changes: Any
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,7 @@ class Recorded:
             zeros.
         twice: see `FunctionGraph`.
         dirty: arguments that it says to have updated in place.
+        push: runs the author's own tangent rule; None: there is none, or no graph holds it.
     """
 
     outputs: Any
@@ -46,6 +64,7 @@ class Recorded:
     second_order: Callable[[], bool] | bool = True
     takes_ctx: bool = False
     dirty: tuple[Any, ...] = ()
+    push: Callable[[], Pushed | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,10 +118,17 @@ class Recipe:
     native: bool | None
     # Whether code that writes into its arguments does so on copies of them.
     copies: bool = False
+    # Whether its own framework refuses gradients that do not fit.
+    is_checked: ClassVar[bool] = False
     # Whether there is one output, of the shape and dtype of the first tensor.
     gives_like_input: ClassVar[bool] = False
     # Whether it runs as it is where values are at hand, which graphs cannot look at.
     looks_at_values: bool = False
+
+    @property
+    def gives_tangents(self) -> bool:
+        """Whether its author gives its tangents, too."""
+        return False
 
     @property
     def subject(self) -> str:
@@ -127,6 +153,12 @@ class Recipe:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Run it as it is, on a framework's tensors."""
         raise NotImplementedError
+
+    def apply_within(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return, in a tuple, what its own rules get of it while they are recorded; None where
+        they are not.
+        """
+        return None
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the outputs that forward alone gives, for a framework's own autodiff to see."""

@@ -53,6 +53,7 @@ from ..proof.functions import FunctionUnderProof, prove_function
 from ..proof.verdict import Subject, leave_open
 from .again import check_draws, check_memory, check_tensors, refusing_read
 from .missing import compare_missing
+from .tangents import tangent_graph
 from .ways import Way, record_ways
 
 Tensor = Any
@@ -208,6 +209,7 @@ class _Recording:
             undifferentiable=undifferentiable,
             leaves=[leaf for leaf in leaves if not any(leaf is each for each in dirty)],
         )
+        pushed, is_pushed_first = self.pushed(recorded, flat, values, undifferentiable)
         key = () if trace.key is None else (trace.key,)
         forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
         heads = self.heads(cotangents)
@@ -231,6 +233,8 @@ class _Recording:
             keeps_output=recorded.keeps_output or bool(marks(backward)),
             undifferentiable=undifferentiable,
             second_order=second_order and not (trace.lost_gradient or trace.is_once),
+            pushed=None if pushed is None else simplify(pushed),
+            is_pushed_first=is_pushed_first,
         ).without_calls()
         if self.is_imported and second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
@@ -413,6 +417,34 @@ class _Recording:
                 value = ref()
                 if value is not None:
                     value.node = node
+
+    def pushed(
+        self,
+        recorded: Recorded,
+        flat: list[Any],
+        values: list[Value],
+        undifferentiable: tuple[int, ...],
+    ) -> tuple[Graph | None, bool]:
+        """Return the graph of the author's own tangent rule, and whether backward is the transpose
+        of it.
+        """
+        rule = None if recorded.push is None else recorded.push()
+        if rule is None:
+            return None, False
+        places = [i for i, each in enumerate(flat) if isinstance(each, Value)]
+        carried = [
+            (place, value)
+            for i, (place, value) in enumerate(zip(places, values, strict=True))
+            if is_float(value.node.type) and i not in undifferentiable
+        ]
+        key = () if self.trace.key is None else (self.trace.key,)
+        leaves = (*self.layout.tensors, *self.layout.numbers)
+        inputs = (*(self.inputs[leaf.name] for leaf in leaves), *key)
+        tensors = [leaf.name for leaf in self.layout.tensors]
+        graph = tangent_graph(
+            self.trace, rule, inputs, tensors=tensors, outputs=flat, carried=carried
+        )
+        return graph, graph is not None and rule.is_first
 
     def matched(self, returned: Any) -> dict[str, Node]:
         """Return what a backward returned, by the inputs whose gradients they are."""

@@ -161,13 +161,22 @@ def _match(trace: Trace, share: Any, operand: Node) -> Any:
 
 def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> bool:
     """Return whether a backward graph is linear in its cotangents together (zero included)."""
+    return find_nonlinear(backward, cotangents) is None
+
+
+def find_nonlinear(backward: Graph, cotangents: Sequence[str]) -> Node | None:
+    """Return the node by which a graph is not linear in these inputs together, None where it is."""
     given = {
         node: LINEAR if node.attr("name") in cotangents else CONSTANT
         for node in backward.nodes
         if node.op is ops.INPUT
     }
     degrees = spread(backward, given)
-    return all(degrees[output] == LINEAR or is_zero(output) for output in backward.outputs)
+    for output in backward.outputs:
+        if degrees[output] != LINEAR and not is_zero(output):
+            lost = (node for node in backward.nodes if degrees[node] is None)
+            return output if degrees[output] is not None else next(lost)
+    return None
 
 
 def tangent_map(

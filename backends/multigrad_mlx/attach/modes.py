@@ -1,0 +1,43 @@
+"""Other ways in which MLX runs a custom gradient than `mx.vjp`: forward mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from ..kernels.elementwise import is_floating
+from .vjp import Run
+
+Tensor = Any
+# Why there is none of the others.
+LACKS = {
+    "autocast": "MLX has no autocast",
+    "kept": "MLX keeps a custom function's arguments and outputs, whatever its backward reads",
+}
+
+
+def jvp(
+    run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> tuple[list[Any], list[Any]]:
+    """Return what a function of arrays gives, and its tangents; None for what is no float array."""
+    places = [i for i, x in enumerate(inputs) if is_floating(x)]
+    others: list[Any] = []
+
+    def carried(*given: Tensor) -> list[Tensor]:
+        values = list(inputs)
+        for i, value in zip(places, given, strict=True):
+            values[i] = value
+        others[:] = run(values)
+        # MLX counts no tangent of what it was told to stop, and each other node.
+        return [y + 0 for y in others if isinstance(y, mx.array) and is_floating(y)]
+
+    moves = [mx.zeros_like(inputs[i]) if tangents[i] is None else tangents[i] for i in places]
+    found, pushed = mx.jvp(carried, [inputs[i] for i in places], moves)
+    pairs = iter(zip(found, pushed, strict=True))
+    outputs, changes = list(others), [None] * len(others)
+    for i, y in enumerate(others):
+        if isinstance(y, mx.array) and is_floating(y):
+            outputs[i], changes[i] = next(pairs)
+    return outputs, changes

@@ -1,0 +1,75 @@
+"""Tangent rules of authors' own, from a run on symbolic values to a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.types import SCALAR_SHAPE, Type, is_float
+from ...graph.passes.simplify import substitute
+from ...graph.support.trees import optree
+from ...lowering.function_graph import tangent_name
+from ...trace.coercion import cast_node
+from ...trace.trace import Trace, Value
+from ...trace.xp import all as xp
+from ..calls.recipe import Pushed
+
+
+def make_tangent(trace: Trace, position: int, argument: Any) -> Value | None:
+    """Return a symbol for an argument's tangent, of its shape; None where it has no tangent."""
+    if not (isinstance(argument, Value) and has_tangent(argument.node)):
+        return None
+    type_ = argument.node.type
+    name = f"seed {position}"  # no argument has a space in its name
+    seed = trace.input(name, Type("tensor", type_.dtype, SCALAR_SHAPE)).node
+    return trace.value(make_node(ops.BROADCAST_TO, (seed, argument.node), {}, type_))
+
+
+def has_tangent(node: Node) -> bool:
+    """Return whether a value may move."""
+    return node.type.kind == "tensor" and is_float(node.type)
+
+
+def tangent_graph(
+    trace: Trace,
+    rule: Pushed,
+    inputs: Sequence[Node],
+    tensors: Sequence[str],
+    outputs: Sequence[Any],
+    carried: Sequence[tuple[int, Value]],
+) -> Graph | None:
+    """Return the graph of a tangent rule, see `FunctionGraph.pushed`; None where what it moves is
+    not the inputs.
+
+    Args:
+        inputs: those of forward.
+        tensors: the names of the tensors among them, in order.
+        outputs: what forward returned, as a flat list.
+        carried: the outputs that carry a gradient as tensors, each with its place in that list.
+    """
+    given: dict[Node, Node] = {}
+    for argument, tangent in rule.tangents:
+        name = argument.attr("name") if argument.op is ops.INPUT else None
+        if name not in tensors:
+            return None
+        attrs = {"name": tangent_name(tensors.index(name))}
+        given[tangent] = make_node(ops.INPUT, (), attrs, argument.type)
+    changes = optree.tree_leaves(rule.changes, none_is_leaf=True)
+    if len(changes) != len(outputs):
+        return None
+    results = tuple([_fit(changes[place], output).node for place, output in carried])
+    name = f"tangent of {trace.name}"
+    inner = substitute(Graph(name, tuple(inputs), results, trace.locations), given)
+    return Graph(name, (*given.values(), *inner.inputs), inner.outputs, inner.locations)
+
+
+def _fit(change: Any, output: Value) -> Value:
+    """Return the tangent of an output as a tensor of its dtype; None is zero."""
+    if not isinstance(change, Value) or change.node.type.kind == "scalar":
+        return xp.full_like(output, 0.0 if change is None else change)
+    dtype = output.node.type.dtype
+    if change.node.type.dtype == dtype:
+        return change
+    return output.trace.value(cast_node(change.node, dtype))

@@ -1,0 +1,200 @@
+"""`xg.linear_transpose`: the transpose of a linear function, as a Function for every framework."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
+from ...functions.calls.recipe import Recorded, Variant
+from ...functions.function import Function
+from ...functions.recipes.record import CodeRecipe, NotCaptured
+from ...graph.ir.array_values import freeze
+from ...graph.ir.graph import Graph
+from ...graph.ir.types import T
+from ...graph.support.trees import optree
+from ...lowering.function_graph import FunctionGraph
+from ...trace.constants import array_node
+from ...trace.derived.derivatives import find_nonlinear, pullbacks
+from ...trace.replay import replay
+from ...trace.trace import Trace, Value
+from ...trace.xp import all as xp
+from .vjp import as_function, open_inputs
+
+Tensor = Any
+Shape = tuple[int, ...]
+
+
+def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tuple[Any, ...]]:
+    """Return the transpose of a linear function: from cotangents of its outputs to those of its
+    arguments, for arrays and tensors of every framework.
+
+    f is captured, and never differentiated by the framework: `sum(ct * f(x))` is
+    `sum(linear_transpose(f, x)(ct)[0] * x)` for every x and ct. What is returned has a derivative
+    itself, whose backward is f.
+
+    Examples:
+        >>> def differences(x):
+        ...     return x[1:] - x[:-1]
+        >>> transposed = xg.linear_transpose(differences, np.zeros(4))
+        >>> transposed(np.array([1.0, 10.0, 100.0]))
+        (array([ -1.,  -9., -90., 100.]),)
+
+    Args:
+        f: a linear function of tensors, written for any framework.
+        *examples: arguments of f, of which the shapes are read: float tensors of any framework, or
+            arrays; also nested.
+
+    Returns:
+        A Function that takes one argument, nested like f's outputs (None: zero), and returns a
+        tuple with one cotangent for each example, nested like it, in the cotangents' dtype.
+
+    Raises:
+        UnsupportedOp: f is not linear in its arguments, or draws random numbers.
+        RuleTypeError: an example is no float tensor.
+        TraceError: f cannot be captured.
+        RuleValueError, RuleTypeError: at a call; the cotangents are not those of f's outputs.
+    """
+    leaves, tree, backend = open_inputs("linear_transpose", f, examples)
+    count = len(leaves)
+    function, whole, whole_tree, _ = as_function(f, leaves, tree, backend)
+    layout = function.recipe.lay_out(function.parameters, whole, whole_tree)
+    for leaf in layout.leaves[:count]:
+        if not leaf.is_float:
+            raise RuleTypeError(
+                f"linear_transpose got an example for {leaf.path!r} that is no float tensor; let "
+                "the function close over what it is not linear in"
+            )
+    try:
+        variant = function._variant_for(layout, whole)
+    except NotCaptured as error:
+        raise error.error from error.error.__cause__
+    subject = function.recipe.subject
+    graphs = variant.graphs
+    names = [leaf.name for leaf in layout.leaves[:count]]
+    _check_linear(subject, graphs, names)
+    recipe = TransposeRecipe(
+        f"transpose of {function.name}",
+        graph=pullbacks(graphs.forward, names, graphs.seeds),
+        seeds=graphs.seeds,
+        variant=variant,
+        shapes={name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)},
+        numbers={layout.leaves[i].name: float(whole[i]) for i in layout.indices("number")},
+        outputs=_shapes_of(f(*examples)),
+        examples=tree,
+    )
+    return Function(recipe)
+
+
+def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> None:
+    """Refuse a function that is not linear in these of its inputs.
+
+    Raises:
+        UnsupportedOp: it is not.
+    """
+    if graphs.is_random:
+        raise UnsupportedOp(f"{subject} draws random numbers, so it has no transpose")
+    node = find_nonlinear(graphs.forward, names)
+    if node is not None:
+        place = graphs.forward.locations.get(node)
+        where = "" if place is None else f" ({place})"
+        raise UnsupportedOp(
+            f"{subject} is not linear in its arguments, so it has no transpose: {node.op.name}"
+            f"{where}; xg.vjp gives the transpose of its derivative at a point"
+        )
+
+
+def _shapes_of(outputs: Any) -> tuple[list[Shape | None], Any]:
+    """Return the shapes of what a function gives, as a flat list, and the nesting."""
+    flat, nesting = optree.tree_flatten(outputs, none_is_leaf=True)
+    return [None if not hasattr(y, "shape") else tuple(y.shape) for y in flat], nesting
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransposeRecipe(CodeRecipe):
+    """The transpose of a function that was captured.
+
+    Attributes:
+        graph: `*seeds, *inputs, *params -> cotangents of the inputs`, of which shapes are read.
+        seeds: the names of the outputs' cotangents; None where there is none.
+        variant: the function's.
+        shapes: of the inputs, by name.
+        numbers: the function's, by name.
+        outputs: the shapes of its outputs as a flat list, and their nesting.
+        examples: the nesting of (args, kwargs).
+    """
+
+    name: str
+    graph: Graph
+    seeds: tuple[str | None, ...]
+    variant: Variant
+    shapes: Mapping[str, Shape]
+    numbers: Mapping[str, float]
+    outputs: tuple[list[Shape | None], Any]
+    examples: Any
+    native: bool | None = False
+
+    @property
+    def signature(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter("cotangent", kind)])
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        (cotangent,) = inspect.Signature.bind(self.signature, *args, **kwargs).args
+        given = self._match(trace, cotangent)
+        zeros = {name: _zeros(trace, shape) for name, shape in self.shapes.items()}
+        found = replay(trace, self.graph, {**zeros, **self.numbers, **given})
+        args, _ = optree.tree_unflatten(self.examples, found)
+        return Recorded(tuple(args), None)
+
+    def _match(self, trace: Trace, cotangent: Any) -> dict[str, Value]:
+        """Return the cotangents by their names.
+
+        Raises:
+            RuleTypeError, RuleValueError: they do not fit the outputs.
+        """
+        shapes, nesting = self.outputs
+        flat, own = optree.tree_flatten(cotangent, none_is_leaf=True)
+        if own != nesting:
+            raise RuleTypeError(
+                f"{self.subject} takes one cotangent nested like the function's outputs, {nesting},"
+                f" None for zero; got {own}"
+            )
+        places = [i for i in range(len(shapes)) if i not in self.variant.fixed]
+        given: dict[str, Value] = {}
+        for i, seed in zip(places, self.seeds, strict=True):
+            if seed is None:
+                continue
+            shape: Any = shapes[i]
+            value: Any = flat[i]
+            node = getattr(value, "node", None)
+            if node is None or node.type.kind == "scalar":
+                zeros = _zeros(trace, shape)
+                given[seed] = zeros if value is None else zeros + value
+                continue
+            actual = tuple(map(int, value.shape))
+            if actual != shape:
+                raise RuleValueError(
+                    f"{self.subject} got a cotangent of shape {actual} for an output of shape "
+                    f"{shape}; expected the same shape"
+                )
+            given[seed] = value
+        return given
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Refuse: there is nothing to run but graphs."""
+        raise UnsupportedOp(f"{self.subject} is a graph, so it cannot run as it is")
+
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Return "": what it was made of has been proven."""
+        return ""
+
+
+def _zeros(trace: Trace, shape: Shape) -> Value:
+    """Return a tensor of zeros, in the dtype of what it meets."""
+    zero = trace.value(array_node(trace.like(), freeze(np.zeros(())), T))
+    return xp.broadcast_to(zero, shape) if shape else zero
