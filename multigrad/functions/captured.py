@@ -64,8 +64,8 @@ class Captured:
                 continue
         dtype = layout.dtype or ""
         if dtype not in variant.proofs and is_asked(self.prove):
-            variant = self._prove(replace(variant, layout=layout), leaves)
-            variant = replace(variant, layout=layout.without_objects())
+            variant = self._prove(variant.laid_out(layout), leaves)
+            variant = variant.laid_out(layout.without_objects())
             self.variants[layout.key, items_key(facts)] = variant
         proof = variant.proofs.get(dtype)
         if isinstance(proof, DisprovedError):
@@ -128,7 +128,7 @@ class Captured:
                 raise NotCaptured(TraceError(message)) from need
             self.facts = self.facts | set(need.facts)
             raise
-        variant = replace(variant, layout=layout.without_objects())
+        variant = variant.laid_out(layout.without_objects())
         if not variant.facts.keys() <= facts.keys():  # found out on the way: it is kept by them
             self.facts = self.facts | frozenset(variant.facts)
             self.variants[layout.key, items_key(variant.facts)] = variant

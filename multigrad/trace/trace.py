@@ -126,6 +126,7 @@ class Trace:
         self.locations: dict[Node, Location] = {}
         self._lines: dict[tuple[str, int], Location] = {}  # those met so far
         self.codes: set[CodeType] = set()
+        self._own: set[int] = set()  # the same by id
         self.numbers: set[float] = set()  # floats that the user's functions refer to
         self.witness: Any = None  # looks for what the capture does beside the graph
         self.by_identity = False  # they compare dtypes by `is`
@@ -245,9 +246,10 @@ class Trace:
         """Return the innermost line of the user's code now running."""
         if not self.codes:  # of no code of the user's
             return None
-        frame = sys._getframe(1)
+        frame, own = sys._getframe(1), self._own
         # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
-        own = set(map(id, self.codes))
+        if len(own) != len(self.codes):  # no code ever leaves them
+            own = self._own = set(map(id, self.codes))
         while frame is not None:
             if id(frame.f_code) in own:
                 file, line = frame.f_code.co_filename, frame.f_lineno
@@ -456,6 +458,8 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
             floats = trace.types.floats_of(operands)
         if floats and op.coerce == "float":  # as most are, and numbers beside them
             nodes, small, is_bool = in_dtype(nodes, floats), None, False
+        elif op.coerce == "where" and (chosen := trace.types and _chosen(trace, nodes, operands)):
+            nodes, small, is_bool = chosen, None, False
         else:
             op, is_bool = on_bools(op, nodes)
             is_told = trace.types is not None and floats is not None
@@ -482,6 +486,12 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
     return trace.named(value) if trace.is_paused or trace.rename else value
+
+
+def _chosen(trace: Trace, nodes: list[Node], operands: tuple[Any, ...]) -> list[Node] | None:
+    """Return the operands of a choice by a mask among floats of one dtype; None: of others."""
+    floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
+    return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
 
 
 def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:

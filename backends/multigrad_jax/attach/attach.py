@@ -119,9 +119,8 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     pushed = _tuple(changes)
     if emitted.single:
         outputs, results, pushed = emitted.outputs[0], f.result, changes[0]
-    computed = [each for each in emitted.kept if each not in emitted.residuals]
-    pairs = zip(emitted.computed, computed, strict=True)
-    keep = "".join(f"    {each} = {result}\n" for each, result in pairs)
+    kept = zip(emitted.residuals, emitted.kept, strict=True)
+    keep = "".join(f"    {r} = {result}\n" for r, result in kept if r in emitted.computed)
     run = _run(emitted, outputs, f"{name}({given})")
     return f"""\
 {_render_push(emitted, tangent)}@custom_jvp

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, TypeAlias
 
 import torch
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import _disable_current_modes
 
 from multigrad.capture.symbols.gradients import (
     carries_gradient,
@@ -40,6 +42,12 @@ def without_autocast() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """Leave the modes of dispatch: of most code there are none, and to leave them takes long."""
+    is_any = torch._C._len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch()
+    return _disable_current_modes() if is_any else nullcontext()
 
 
 @contextmanager

@@ -272,7 +272,7 @@ class Generator:
 
     def get_state(self) -> Any:
         """Return the state's bytes."""
-        with torch.utils._python_dispatch._disable_current_modes(), torch._C._DisableFuncTorch():
+        with gradients.without_dispatch_modes(), torch._C._DisableFuncTorch():
             return self.generator.get_state().numpy().tobytes()
 
     def set_state(self, state: bytes) -> None:

@@ -19,6 +19,8 @@ from multigrad.capture.types.oracle import (
 )
 from multigrad.graph.ir.types import FLOATS, T
 
+from .gradients import without_autocast, without_dispatch_modes
+
 
 def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
     return torch.full(shape, number, dtype=getattr(torch, dtype))
@@ -28,9 +30,12 @@ def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     """Run calls outside of every mode, transform, record and autocast, which acts on a graph's own
     calls where it runs.
     """
-    modes = torch.utils._python_dispatch._disable_current_modes()
-    plain = torch.autocast("cpu", enabled=False)
-    with modes, torch._C._DisableFuncTorch(), torch.no_grad(), plain:
+    with (
+        without_dispatch_modes(),
+        torch._C._DisableFuncTorch(),
+        torch.no_grad(),
+        without_autocast(),
+    ):
         return run_each(calls, tiny)
 
 

@@ -16,17 +16,17 @@ from importlib import metadata
 
 INSTALLED = frozenset(("site-packages", "dist-packages"))  # what installers call their folders
 STANDARD = sysconfig.get_path("stdlib")
-_known: set[str] = set()
+_known = [frozenset[str]()]  # the packages that are libraries; one object, whose hash is kept
 
 
 def add_library(name: str) -> None:
     """Count a package as a library, wherever it lies."""
-    _known.add(name)
+    _known[0] |= {name}
 
 
 def is_library_file(file: str | None) -> bool:
     """Return whether a source file is not the user's."""
-    return file is None or file.startswith("<") or _is_installed(file, frozenset(_known))
+    return file is None or file.startswith("<") or _is_installed(file, _known[0])
 
 
 @functools.lru_cache(maxsize=4096)

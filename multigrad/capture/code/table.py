@@ -411,6 +411,8 @@ def _find_target(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return what a call writes its result into, or None, and the other keywords."""
+    if not kwargs:  # as most have
+        return args[0] if _updates(name) else None, kwargs
     others = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
     if _updates(name) or kwargs.get("inplace"):
         return args[0], others

@@ -101,6 +101,8 @@ class LibraryTypes:
         self.unconfirmed: dict[str, None] = {}
         self.reach = Reach(trace.named_dtypes)
         self._is_inside = False
+        # The one float dtype of an operator's operands, and these.
+        self._kept_in: tuple[str, tuple[Any, ...]] | None = None
         self._modes = modes()
         self._oracles: dict[str, TypeOracle] = {}  # by library
 
@@ -132,13 +134,19 @@ class LibraryTypes:
             return record(*args, **kwargs)
         fixed = self.trace.facts.get("dtype")
         is_narrow = fixed in FLOATS_OF_16_BITS
-        if not is_narrow and function in FOLLOWS and (dtype := self._kept(oracle, args)):
-            before, self.given, self._is_inside = self.given, (dtype,), True
+        follows = function in FOLLOWS
+        if (
+            not is_narrow
+            and (follows or function in ORDERS)
+            and (dtype := self._kept(oracle, args))
+        ):
+            given, before = dtype if follows else BOOL, self.given
+            self.given, self._is_inside, self._kept_in = (given,), True, (dtype, args)
             try:
                 result = record(*args)
             finally:
-                self.given, self._is_inside = before, False
-            if own_dtype(result) == dtype:
+                self.given, self._is_inside, self._kept_in = before, False, None
+            if own_dtype(result) == given:
                 if fixed is None:
                     self._note_composed(function, result, args, kwargs)
                 return result
@@ -375,7 +383,12 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None:
             return None
-        dtype = self._kept(oracle, operands)
+        known = self._kept_in
+        if known is not None and len(known[1]) == len(operands):
+            same = all(map(operator.is_, known[1], operands))  # mostly those of its only op
+            dtype = known[0] if same else self._kept(oracle, operands)
+        else:
+            dtype = self._kept(oracle, operands)
         return dtype if dtype in ("", T) else self.normal(dtype)
 
     def float_of(self, marks: Sequence[Mark]) -> str:
@@ -486,7 +499,7 @@ class LibraryTypes:
     def _need_ranks(self, args: Any, kwargs: Any, marks: Sequence[Mark]) -> None:
         """Ask for the ranks of tensors where these decide on the dtype."""
         arrays = [mark for mark in marks if mark.kind in ARRAYS]
-        if not ranks_decide(arrays, self.trace.facts.get("dtype", T)):
+        if len(arrays) < 2 or not ranks_decide(arrays, self.trace.facts.get("dtype", T)):
             return
         leaves = leaves_of((args, kwargs))
         nodes = [x.node for x in leaves if isinstance(x, Value) and x.node.type.kind == "tensor"]

@@ -33,6 +33,7 @@ Answer = list[tuple[str, bool]]
 DEPENDS = "depends on the dtype"
 NUMBERS = {"float": 1.0, "int": 1, BOOL: True}
 KINDS: dict[type, str] = {bool: BOOL, int: "int", float: "float"}
+DTYPE_WORDS = (bool, int, float, *DTYPES)  # that calls name besides a library's own objects
 ARRAYS = ("tensor", "array")  # the kinds of marks that have a dtype of their own
 
 
@@ -310,17 +311,21 @@ def names_dtype(mark: Mark) -> bool:
     if mark.kind != "value":
         return mark.kind == "dtype"
     own = mark.value[2]
-    return is_dtype(own) or own in (bool, int, float, *DTYPES)
+    return type(own) not in KINDS and (is_dtype(own) or own in DTYPE_WORDS)
 
 
 def is_stated(
     oracle: TypeOracle, function: Callable[..., Any], marks: Sequence[Mark], answer: Answer
 ) -> bool:
     """Return whether an answer is the same in every mode of a library."""
-    tensors = {(mark.dtype, mark.is_weak) for mark in marks if mark.kind in ARRAYS}
+    tensors = [mark for mark in marks if mark.kind in ARRAYS]
     others = [mark for mark in marks if mark.kind in ("dtype", "value")]
-    follows = tensors == {FOLLOWING[0]} and {*answer}.issubset(FOLLOWING)
-    if follows and not any(map(names_dtype, others)):
+    if (
+        tensors
+        and not [mark for mark in tensors if (mark.dtype, mark.is_weak) != FOLLOWING[0]]
+        and not [each for each in answer if each not in FOLLOWING]
+        and not any(map(names_dtype, others))
+    ):
         return True
     name = getattr(function, "__name__", "") or ""
     return oracle.states is not None and oracle.states(name, marks, answer)

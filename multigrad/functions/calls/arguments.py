@@ -130,6 +130,8 @@ class Layout:
 
     def without_objects(self) -> Layout:
         """Return this layout to be kept: it keeps no argument alive that a capture has read."""
+        if all(is_plain(leaf.value) for leaf in self.leaves):
+            return self
         leaves = tuple(
             leaf
             if is_plain(leaf.value)

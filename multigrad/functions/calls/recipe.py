@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
@@ -100,6 +100,10 @@ class Variant:
     updates: tuple[Update, ...] = ()
     lowered: dict[str, Any] = field(default_factory=dict)
     reach: Reach | None = None
+
+    def laid_out(self, layout: Layout) -> Variant:
+        """Return it for arguments of a layout of the same key."""
+        return self if self.layout is layout else replace(self, layout=layout)
 
 
 class Recipe:

@@ -37,7 +37,9 @@ class _Stop(BaseException):
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Count nothing where code is traced: no loop of it waits for values, and each call costs."""
+    """Count nothing where code is traced, or is ours: no loop of it waits for values, and each call
+    costs.
+    """
     follower = sys.gettrace()
     is_ours = isinstance(getattr(follower, "__self__", None), Stoppable)
     if is_ours:
@@ -63,6 +65,7 @@ class Stoppable:
         plain = [p for p in map(plain_function, functions) if p is not None]
         codes = [code for each in plain for code in nested_codes(each.__code__)]
         self._files = {code.co_filename for code in codes}
+        self._others: set[str] = set()  # files of libraries and of ours, as they are met
         codes += codes_of(*plain)
         self._counts = turns or any(not LOOPS.isdisjoint(c.co_code[::2]) for c in codes)
         self._follows = False
@@ -87,7 +90,10 @@ class Stoppable:
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         file = frame.f_code.co_filename
+        if file in self._others:
+            return None
         if file not in self._files and (file.startswith(OURS) or is_library_file(file)):
+            self._others.add(file)
             return None
         self._count(frame, event, argument)
         return self._count

@@ -280,7 +280,8 @@ def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
 def _attached(given: FunctionUnderProof, backend: Backend) -> Attached:
     """Return what the graphs are lowered to, which the call needs, too."""
     build = partial(lower_graphs, given.graphs, backend)
-    return build_once(given.variant.lowered, backend.name, build)
+    with uncounted():  # an original, whose steps are counted, may ask first
+        return build_once(given.variant.lowered, backend.name, build)
 
 
 def _weights(like: Array) -> Array:

@@ -93,6 +93,8 @@ def capture_function(
     finally:
         _in_progress.reset(reset)
     new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
+    if not new:
+        return variant
     if not all(isinstance(fact, ModeOf) for fact in new):
         raise NeedsConcrete(*found, noted=False)
     # What libraries are set to was the same all along: that holds for what was captured.

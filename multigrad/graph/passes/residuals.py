@@ -226,6 +226,8 @@ def minimum_cut(
     to (node, 1).
     """
     given = [node for node in costs if node.op is ops.INPUT or node in scans]
+    if all(node.op is ops.INPUT for node in needed):  # nothing lies between
+        return [node for node in given if node in needed]
     users = [(operand, node) for node in costs for operand in node.operands if operand in costs]
     edges: list[tuple[Any, Any, int]] = [
         *[("inputs", (node, 0), INFINITE) for node in given],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from .. import ops
 from ..ir.graph import Graph, Location, Node, make_node
@@ -149,6 +150,8 @@ def _with_operands(node: Node, done: Mapping[Node, Node]) -> Node:
 
 def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     """Return the graph with nodes replaced, whatever is replaced below them."""
+    if replacements.keys().isdisjoint(graph.nodes):
+        return replace(graph, origin="") if graph.origin else graph
     done: dict[Node, Node] = dict(replacements)
     locations = dict(graph.locations)
     for node in graph.nodes:
