@@ -63,6 +63,11 @@ class HoldingRecipe(CodeRecipe):
         return self.own.copies
 
     @property
+    def gives_tangents(self) -> bool:
+        """Whether its author gives its tangents, too."""
+        return self.own.gives_tangents
+
+    @property
     def signature(self) -> inspect.Signature | None:
         """The signature of the class's own call."""
         return self.own.signature
@@ -108,6 +113,12 @@ class HoldingRecipe(CodeRecipe):
             return self.own.run(args, kwargs)
         kwargs, given = split(kwargs)
         return self.own.run(*self.filled((args, kwargs), given))
+
+    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if STATE in kwargs:
+            kwargs, given = split(kwargs)
+            args, kwargs = self.filled((args, kwargs), given)
+        return self.own.run_forward(args, kwargs)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the original, where it runs as it is on its own framework; with other tensors than
