@@ -37,7 +37,7 @@ backend = Backend(
         weak=bridge.weak,
         precision=bridge.precision,
     ),
-    kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED),
+    kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED, scan=ops.scan),
     autodiff=Autodiff(
         render=attach.render,
         finish=attach.finish,

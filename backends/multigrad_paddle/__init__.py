@@ -36,7 +36,7 @@ backend = Backend(
         read_number=bridge.read_number,
         requires_grad=bridge.requires_grad,
     ),
-    kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED),
+    kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED, scan=ops.scan),
     autodiff=Autodiff(
         render=attach.render,
         finish=attach.finish,

@@ -24,6 +24,7 @@ from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.types import FLOATS, T, Type, dtype_name, is_float
 from ..graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
+from ..graph.ops.arrays.scans import scanning
 from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.elementwise.special import MILLS_FROM, inverse_mills
 from ..graph.ops.numerics import as_numpy_dtype
@@ -131,6 +132,7 @@ __all__ = [
     "orderings",
     "random",
     "rows_of",
+    "scanning",
     "tile_shape",
     "unwritten",
     "zeros",

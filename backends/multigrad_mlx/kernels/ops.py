@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.backend import Op, compositions, ops
+import mlx.core as mx
+
+from multigrad.backend import Op, compositions, ops, scanning
 
 from ..attach import bridge
 from . import arrays, elementwise, error_functions
@@ -16,6 +18,8 @@ OWN: dict[Op, Callable[..., Any]] = {
     **arrays.OPS,
 }
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
+
+scan = scanning(list, mx.stack, lambda like, shape: mx.zeros(shape, like.dtype))
 
 NO_KERNEL = "mlx 0.32 has no such kernel"
 UNSUPPORTED: dict[Op, str | dict[str, str]] = dict.fromkeys(

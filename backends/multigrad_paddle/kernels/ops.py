@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.backend import Op, compositions
+import paddle
+
+from multigrad.backend import Op, compositions, scanning
 
 from ..distributed import collectives
 from . import arrays, elementwise, special
 from .widening import widened
 
-__all__ = ["OPS", "UNSUPPORTED"]
+__all__ = ["OPS", "UNSUPPORTED", "scan"]
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
@@ -21,3 +23,5 @@ OWN: dict[Op, Callable[..., Any]] = {
 }
 OPS = {**compositions(OWN, widened), **OWN}
 UNSUPPORTED: dict[Op, Any] = {}
+
+scan = scanning(paddle.unbind, paddle.stack, lambda like, shape: paddle.zeros(shape, like.dtype))

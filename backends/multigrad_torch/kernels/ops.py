@@ -14,7 +14,7 @@ import torch
 from multigrad.backend import compositions
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import changed, limited, run
-from multigrad.graph.ops.arrays.scans import length_of, turn_rows
+from multigrad.graph.ops.arrays.scans import scanning
 
 from ..distributed import collectives
 from . import arrays, elementwise, shapes
@@ -107,11 +107,10 @@ def scan(
     """
     if torch.compiler.is_compiling():
         return compiled_scan(carry, rows, constants, body, reverse)
-    if length_of(rows):
-        unbound = [x.unbind(0) for x in rows]
-        return turn_rows(carry, unbound, constants, body, reverse=reverse, stack=torch.stack)
-    found = body(*carry, *(x.new_zeros(x.shape[1:]) for x in rows), *constants)
-    return (*carry, *(y.new_zeros((0, *y.shape)) for y in found[len(carry) :]))
+    return in_python(carry, rows, constants, body, reverse)
+
+
+in_python = scanning(lambda x: x.unbind(0), torch.stack, lambda like, shape: like.new_zeros(shape))
 
 
 def compiled_scan(

@@ -91,25 +91,40 @@ def turn_rows(
     return (*state, *(stack([*column]) for column in zip(*gathered, strict=True)))
 
 
-def run(
-    carry: Sequence[Array],
-    rows: Sequence[Array],
-    constants: Sequence[Any],
-    body: Function,
-    reverse: bool,
-) -> tuple[Array, ...]:
-    """Scan NumPy arrays.
+def scanning(
+    unstack: Callable[[Array], Sequence[Array]],
+    stack: Callable[[list[Array]], Array],
+    zeros: Callable[[Array, Shape], Array],
+) -> Function:
+    """Return a scan that takes its turns in Python: what a framework without a loop of its own has.
+
+    Args:
+        unstack: gives the rows of an array.
+        stack: stacks arrays along a new first axis.
+        zeros: `(like, shape)`, zeros of an array's dtype.
 
     Raises:
-        TypeError: a turn changes a dtype or a shape.
-        ValueError: the lengths of the first axes differ.
+        TypeError: at a call; a turn changes a dtype or a shape.
+        ValueError: at a call; the lengths of the first axes differ.
     """
-    length = length_of(rows)
-    if length:
-        return turn_rows(carry, rows, constants, body, reverse=reverse, stack=np.stack)
-    found = body(*carry, *(np.zeros(x.shape[1:], x.dtype) for x in rows), *constants)
-    after = found[len(carry) :]
-    return (*carry, *(np.zeros((0, *np.shape(y)), np.asarray(y).dtype) for y in after))
+
+    def run(
+        carry: Sequence[Array],
+        rows: Sequence[Array],
+        constants: Sequence[Any],
+        body: Function,
+        reverse: bool,
+    ) -> tuple[Array, ...]:
+        if length_of(rows):
+            own = [unstack(x) for x in rows]
+            return turn_rows(carry, own, constants, body, reverse=reverse, stack=stack)
+        found = body(*carry, *(zeros(x, tuple(x.shape[1:])) for x in rows), *constants)
+        return (*carry, *(zeros(y, (0, *y.shape)) for y in found[len(carry) :]))
+
+    return run
+
+
+run = scanning(list, np.stack, lambda like, shape: np.zeros(shape, like.dtype))
 
 
 def length_of(rows: Sequence[Any]) -> int:
