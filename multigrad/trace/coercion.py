@@ -308,3 +308,20 @@ def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
     if isinstance(op.on_bools, Refused):
         raise TypeError(f"its operands are bools. {op.on_bools.advice}")
     return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"
+
+
+def chosen_floats(
+    trace: Any, nodes: Sequence[Node], operands: Sequence[Any]
+) -> Sequence[Node] | None:
+    """Return the operands of a choice by a mask among floats of one dtype; None: of others."""
+    floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
+    return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
+
+
+def in_integers(trace: Any, library: Any, node: Node) -> Any:
+    """Return an operand in the integers in which a library computes; a number as it is."""
+    if node.op is ops.CONST:
+        return node.attr("value")
+    dtype = library.whole()
+    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
+    return trace.value(cast_node(node, dtype) if is_other else node)

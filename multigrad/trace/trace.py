@@ -34,8 +34,10 @@ from .coercion import (
     NeedsConcrete,
     are_floats,
     cast_node,
+    chosen_floats,
     coerce,
     in_dtype,
+    in_integers,
     on_bools,
     small_dtype,
 )
@@ -458,7 +460,9 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
             floats = trace.types.floats_of(operands)
         if floats and op.coerce == "float":  # as most are, and numbers beside them
             nodes, small, is_bool = in_dtype(nodes, floats), None, False
-        elif op.coerce == "where" and (chosen := trace.types and _chosen(trace, nodes, operands)):
+        elif op.coerce == "where" and (
+            chosen := trace.types and chosen_floats(trace, nodes, operands)
+        ):
             nodes, small, is_bool = chosen, None, False
         else:
             op, is_bool = on_bools(op, nodes)
@@ -486,21 +490,6 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
     return trace.named(value) if trace.is_paused or trace.rename else value
-
-
-def _chosen(trace: Trace, nodes: list[Node], operands: tuple[Any, ...]) -> list[Node] | None:
-    """Return the operands of a choice by a mask among floats of one dtype; None: of others."""
-    floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
-    return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
-
-
-def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:
-    """Return an operand in the integers in which a library computes; a number as it is."""
-    if node.op is ops.CONST:
-        return node.attr("value")
-    dtype = library.whole()
-    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
-    return trace.value(cast_node(node, dtype) if is_other else node)
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:

@@ -135,11 +135,8 @@ class LibraryTypes:
         fixed = self.trace.facts.get("dtype")
         is_narrow = fixed in FLOATS_OF_16_BITS
         follows = function in FOLLOWS
-        if (
-            not is_narrow
-            and (follows or function in ORDERS)
-            and (dtype := self._kept(oracle, args))
-        ):
+        keeps = not is_narrow and (follows or function in ORDERS)
+        if keeps and (dtype := self._kept(oracle, args)):
             given, before = dtype if follows else BOOL, self.given
             self.given, self._is_inside, self._kept_in = (given,), True, (dtype, args)
             try:
@@ -383,11 +380,9 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None:
             return None
-        known = self._kept_in
-        if known is not None and len(known[1]) == len(operands):
-            same = all(map(operator.is_, known[1], operands))  # mostly those of its only op
-            dtype = known[0] if same else self._kept(oracle, operands)
-        else:
+        dtype, known = self._kept_in or ("", ())
+        is_known = 0 < len(known) == len(operands) and all(map(operator.is_, known, operands))
+        if not is_known:  # mostly they are those of its only op
             dtype = self._kept(oracle, operands)
         return dtype if dtype in ("", T) else self.normal(dtype)
 
