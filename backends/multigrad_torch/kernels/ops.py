@@ -6,7 +6,7 @@ torch.compile or torch.export traces, it is torch's own higher-order op.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -100,14 +100,27 @@ def scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Take a turn for each row, in Python.
+    """Take a turn for each row, in Python. What is carried keeps its dtype under autocast, too.
 
     Raises:
         TypeError: a turn changes a dtype or a shape.
     """
+    if carry and torch.is_autocast_enabled(carry[0].device.type):
+        body = keeping_dtypes(body, [x.dtype for x in carry])
     if torch.compiler.is_compiling():
         return compiled_scan(carry, rows, constants, body, reverse)
     return in_python(carry, rows, constants, body, reverse)
+
+
+def keeping_dtypes(body: Function, dtypes: Sequence[torch.dtype]) -> Function:
+    """Return the body of a scan, which gives what is carried in these dtypes."""
+
+    def turn(*values: Any) -> tuple[Tensor, ...]:
+        found = body(*values)
+        after = (new.to(dtype) for new, dtype in zip(found, dtypes, strict=False))
+        return (*after, *found[len(dtypes) :])
+
+    return turn
 
 
 in_python = scanning(lambda x: x.unbind(0), torch.stack, lambda like, shape: like.new_zeros(shape))

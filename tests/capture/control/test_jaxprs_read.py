@@ -112,6 +112,18 @@ def test_a_branch_that_is_not_taken_gives_no_nan() -> None:
     assert np.isfinite(run(xg.function(root_or_double, native=False))[1]).all()
 
 
+def test_a_loop_that_carries_what_is_no_tensor_here_is_unrolled() -> None:
+    def count(x: Any) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            y, n = carry
+            return (jnp.sin(y) * 0.9 + n.astype(y.dtype), n + jnp.uint32(1)), None
+
+        return lax.scan(step, (x, jnp.uint32(0)), length=30)[0][0]
+
+    captured = xg.function(count, native=False)
+    np.testing.assert_allclose(captured(X), count(jnp.asarray(X)), rtol=1e-5)
+
+
 def test_a_loop_that_values_end_is_refused_where_its_derivative_is_asked_for() -> None:
     def by_values(x: Any) -> Any:
         return jax.vmap(lambda r: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, r))(x)

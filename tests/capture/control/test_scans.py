@@ -273,6 +273,21 @@ def test_torch_compiles_maps_and_differentiates_twice(backend: Any) -> None:
 
 
 @pytest.mark.backends("torch")
+def test_autocast_changes_nothing_that_is_carried(backend: Any) -> None:
+    import torch
+
+    f = function_of(recurrent, xp.scan)
+    x, w, b = (torch.tensor(a, dtype=torch.float32, requires_grad=True) for a in (X, W, B))
+    plain = torch.autograd.grad(f(x, w, b).sum(), (x, w, b))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = f(x, w, b)
+    found = torch.autograd.grad(y.float().sum(), (x, w, b))
+    for ours, own in zip(found, plain, strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, own, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.backends("torch")
 def test_torchs_own_loops_and_branches_are_captured(backend: Any) -> None:
     import torch
     from torch._higher_order_ops.scan import scan

@@ -104,8 +104,9 @@ def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list
     if length * count(body) > MOST_UNROLLED:
         try:
             return _by_rows(run, scope, equation, operands)
-        except TypeError:  # a turn draws, or asserts something
-            pass
+        except (TypeError, Unknown) as error:  # a turn draws, say, or carries a key
+            if length * count(body) > MOST_OPERATIONS:
+                raise Unknown(str(error)) from error
     check_size(length, body, "loop")
     first = params["num_consts"] + params["num_carry"]
     constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
@@ -136,7 +137,7 @@ def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> 
     """A loop over the first axis, recorded as one op.
 
     Raises:
-        TypeError: a turn asserts something, or draws.
+        TypeError, Unknown: a turn asserts something or draws, or a dtype is not carried.
     """
     params, avals = equation.params, [variable.aval for variable in equation.outvars]
     held = params["num_carry"]
