@@ -11,6 +11,7 @@ from ..backend.finding.discovery import entry_points, in_use, load_backend
 from ..capture.code.options import Capture, settled
 from ..errors import MultigradError, RuleTypeError, UnsupportedOp
 from ..graph.support.typed import P, R
+from .applied import apart
 from .calls.bound import BoundFunction
 from .custom_gradient import refuse_rule
 from .function import Function
@@ -22,7 +23,11 @@ from .plain import function
 def convert(obj: type, *, capture: Capture | None = None) -> Function[..., Any]: ...
 @overload
 def convert(obj: Callable[P, R], *, capture: Capture | None = None) -> Function[P, R]: ...
-def convert(obj: Any, *, capture: Capture | None = None) -> Any:
+@overload
+def convert(
+    obj: Callable[..., R], *, to: str, capture: Capture | None = None
+) -> tuple[Function[..., R], dict[str, Any]]: ...
+def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) -> Any:
     """Return code that somebody has written for one framework as a Function for every framework.
 
     It is told by what it is: a `torch.autograd.Function` class, what `jax.custom_vjp`,
@@ -47,22 +52,36 @@ def convert(obj: Any, *, capture: Capture | None = None) -> Any:
         >>> pull(np.array([-3.0, 0.5]))[0]
         array([-1.,  1.])
 
+    A module, a layer or another object with parameters is called as it is, and its parameters are
+    constants elsewhere; for training in another framework, take them apart with `to=`:
+
+        >>> layer = torch.nn.Linear(3, 2)
+        >>> apply, parameters = xg.convert(layer, to="numpy")
+        >>> sorted(parameters), apply(parameters, np.zeros((4, 3), "float32")).shape
+        (['bias', 'weight'], (4, 2))
+
     Args:
         obj: the class, the decorated function, or a function of tensors. A class is called as its
             `apply` is: positionally, other values than tensors included; under that name, too, so
             that a class may be decorated where it stands. Of modules among its arguments, and of
             functions that call some, the parameters are hidden arguments: what a backward adds to
             their `.grad` are their gradients. A Function is returned as it is.
+        to: of a module: the framework in which its parameters are to be tensors. Then a pair is
+            returned: a Function `apply(parameters, *args)`, whose parameters get gradients, on
+            every framework; and the parameters by name, copied: those that ask for a gradient, or
+            all floats where a framework does not say. All else that it holds is as it is now.
         capture: how it becomes a graph; None: as `xg.Capture()` has it. A framework's own custom
             gradient has that framework's dialect, and runs as it is there where it cannot be
             captured: of its options, only `prove` and `copies` can be given.
 
     Raises:
         RuleTypeError: it is a rule, nothing that is called, or a class of another kind; or an
-            option is for functions alone.
+            option is for functions alone; or `to` is given, and the object has no parameters.
         TraceError: at a call in another framework; it cannot be captured.
     """
     options = settled(capture)
+    if to is not None:
+        return apart(obj, to, options)
     if isinstance(obj, Function | BoundFunction):
         return obj
     refuse_rule(obj)

@@ -375,3 +375,44 @@ def test_a_copied_function_is_captured_anew_where_the_first_one_is() -> None:
         for dtype in (torch.float32, torch.float64):
             given = torch.tensor(X, dtype=dtype)
             torch.testing.assert_close(each(given), 2 * given)
+
+
+@pytest.mark.needs("torch")
+def test_a_module_apart_is_a_function_of_its_parameters(backend: Any, tmp_path: Any) -> None:
+    import torch
+
+    module = make_torch()
+    parameters = dict(module.named_parameters())
+    gradients = torch.autograd.grad(torchs_of(module), [*parameters.values()])
+    apply, found = xg.convert(module, to=backend.name)
+    step(module)  # its own weights are no one else's
+    assert {name: tuple(each.shape) for name, each in found.items()} == {
+        name: tuple(each.shape) for name, each in parameters.items()
+    }
+    y, pull = xg.vjp(apply, found, backend.array(X))
+    of_parameters, of_x = pull(2.0 * y)
+    assert of_x.shape == y.shape[:1] + X.shape[1:]
+    for name, own in zip(parameters, gradients, strict=True):
+        np.testing.assert_allclose(backend.numpy(of_parameters[name]), own, rtol=1e-4, atol=1e-6)
+    xg.save(apply, tmp_path / "apply.json")  # unlike the module, it holds no object
+    again = xg.load(tmp_path / "apply.json")(found, backend.array(X))
+    np.testing.assert_array_equal(backend.numpy(again), backend.numpy(y))
+
+
+def torchs_of(module: Any) -> Any:
+    import torch
+
+    return module(torch.from_numpy(X)).square().sum()
+
+
+@pytest.mark.needs("torch")
+def test_a_module_apart_is_given_all_its_parameters_by_name() -> None:
+    apply, parameters = xg.convert(make_torch(), to="numpy")
+    with pytest.raises(xg.RuleError, match="no parameter 'layers.0.wieght'; did you mean"):
+        apply({**parameters, "layers.0.wieght": X}, X)
+    with pytest.raises(xg.RuleError, match="got no parameter 'layers.0.weight'"):
+        apply({}, X)
+    with pytest.raises(xg.RuleError, match="a dict by name"):
+        apply(X)
+    with pytest.raises(xg.RuleError, match="for a module"):
+        xg.convert(lambda x: x, to="numpy")
