@@ -60,7 +60,7 @@ RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
 from ..axes import Axis
 """
-NAMESPACE = """from collections.abc import Sequence
+NAMESPACE = """from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ...trace.axes import Axis

@@ -5,7 +5,7 @@
 # Written from the functions themselves by `python tools/write_sources.py`.
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ...trace.axes import Axis
