@@ -408,7 +408,7 @@ def torchs_of(module: Any) -> Any:
 @pytest.mark.needs("torch")
 def test_a_module_apart_is_given_all_its_parameters_by_name() -> None:
     apply, parameters = xg.convert(make_torch(), to="numpy")
-    with pytest.raises(xg.RuleError, match="wieght.; did you mean"):
+    with pytest.raises(xg.RuleError, match="wieght'; did you mean"):
         apply({**parameters, "layers.0.wieght": X}, X)
     with pytest.raises(xg.RuleError, match="got no parameter"):
         apply({}, X)
