@@ -145,7 +145,9 @@ class Turned:
         shares = {
             i: xp.zeros_like(trace.value(inputs[i])) if share is None else share
             for i, share in zip(targets, found, strict=True)
+            if share is not None or i < first
         }
+        targets = [*shares]
         sums = {i: trace.input(self._name("sum", i), inputs[i].type) for i in targets if i >= last}
         shares |= {i: total + shares[i] for i, total in sums.items()}
         order = [*(i for i in targets if i < first), *sums]
