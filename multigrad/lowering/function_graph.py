@@ -175,7 +175,7 @@ class FunctionGraph:
     @property
     def _scans(self) -> bool:
         """Whether backward has a loop over rows."""
-        return any(node.op is ops.SCAN for node in self.backward.nodes)
+        return ops.SCAN in {node.op for node in self.backward.nodes}
 
     def with_histories(self) -> FunctionGraph | None:
         """Return the pair such that forward runs the very scans that backward reads; None where it

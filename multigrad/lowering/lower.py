@@ -152,7 +152,7 @@ def lower_graphs(
         residuals=cut.residuals,
         computed=cut.computed,
         histories=histories,
-        likes=_likes(cut, whole),
+        likes=cut.likes if whole is None else _likes(cut, whole[1]),
         defaults=_defaults(params, defaults),
         check=check,
         refuse=refuse,
@@ -245,12 +245,10 @@ def _shape_checks(graphs: FunctionGraph, emission: Emission) -> tuple[str, tuple
     return "", tuple(checks)
 
 
-def _likes(cut: Cut, whole: tuple[FunctionGraph, Cut] | None) -> tuple[str, ...]:
+def _likes(cut: Cut, whole: Cut) -> tuple[str, ...]:
     """Return the residuals of which no code of backward reads more than the shape and dtype."""
-    if whole is None or whole[1] is cut:
-        return cut.likes
-    read = {r for each in (cut, whole[1]) for r in each.residuals if r not in each.likes}
-    return tuple([r for r in dict.fromkeys((*cut.residuals, *whole[1].residuals)) if r not in read])
+    read = {r for each in (cut, whole) for r in each.residuals if r not in each.likes}
+    return tuple([r for r in dict.fromkeys((*cut.residuals, *whole.residuals)) if r not in read])
 
 
 def _with_histories(graphs: FunctionGraph, backend: Backend, fast: bool) -> FunctionGraph | None:

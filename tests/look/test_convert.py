@@ -239,8 +239,8 @@ def test_other_numbers_than_the_originals_are_an_error(
 ) -> None:
     find = converting.find_original
 
-    def find_another(obj: Any) -> Any:
-        own = find(obj)
+    def find_another(obj: Any, *options: Any) -> Any:
+        own = find(obj, *options)
         return dataclasses.replace(own, call=lambda *args: own.call(*args) * 1.001)
 
     monkeypatch.setattr(converting, "find_original", find_another)

@@ -337,12 +337,6 @@ REFUSED = [
         "a random rule without a key cannot draw inside torch.func.vmap: pass key=...",
         "RuleError",
     ),
-    Refused(
-        ("Jacobian by reverse mode",),
-        ("loop by values",),
-        "attempting to use a Tensor in some data-dependent control flow",
-        "RuntimeError",
-    ),
 ]
 NOTES = [
     Note(
