@@ -310,9 +310,7 @@ def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
     return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"
 
 
-def chosen_floats(
-    trace: Any, nodes: Sequence[Node], operands: Sequence[Any]
-) -> Sequence[Node] | None:
+def chosen_floats(trace: Any, nodes: list[Node], operands: Sequence[Any]) -> list[Node] | None:
     """Return the operands of a choice by a mask among floats of one dtype; None: of others."""
     floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
     return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
