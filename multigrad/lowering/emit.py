@@ -99,18 +99,16 @@ def emit_body(
     emission: Emission,
     fast: bool = False,
     prepared: Prepared | None = None,
-    loops: dict[Any, str] | None = None,
 ) -> Body:
     """Emit the code of a graph.
 
     `fast`: where nobody takes a derivative of it and no transform is active. `prepared` gets what
-    depends on the params alone. `loops` are those that have run in code before it, and gets its
-    own.
+    depends on the params alone.
     """
     elementwise = is_elementwise(graph)
     if fast:
         graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
-    return _Writer(graph, emission, fast, prepared, loops).write(elementwise)
+    return _Writer(graph, emission, fast, prepared).write(elementwise)
 
 
 class _Writer:
@@ -122,7 +120,6 @@ class _Writer:
         emission: Emission,
         fast: bool,
         prepared: Prepared | None,
-        loops: dict[Any, str] | None = None,
     ) -> None:
         self.graph = graph
         self.fast = fast
@@ -134,7 +131,7 @@ class _Writer:
         self.static = set() if prepared is None else find_static(graph.nodes)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
-        self.loops = {} if loops is None else loops
+        self.loops: dict[Any, str] = {}
         # Text, precedence, depth.
         self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
         self.parameters = tuple([name for name, _, _ in self.done.values()])
