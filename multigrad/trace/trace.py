@@ -133,6 +133,7 @@ class Trace:
         self.witness: Any = None  # looks for what the capture does beside the graph
         self.by_identity = False  # they compare dtypes by `is`
         self.draws = 0
+        self.symbols = 0  # of turns of loops
         self.key: Node | None = None
         self.dialect = ""
         self.types_of = "code"  # whose dtypes operators have (`readings.whose_types`)

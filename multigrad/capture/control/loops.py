@@ -6,7 +6,6 @@ the loop and given to every turn.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,7 +27,6 @@ from ...trace.xp import all as xp
 from ..meanings.parts import rank
 
 Tensors = Sequence[Value]
-_serials = itertools.count()
 
 
 def record_loop(
@@ -213,7 +211,8 @@ def symbols_of(
     sources: dict[str, Value] = {}
     carry = []
     for i, (value, type_) in enumerate(zip(initial, types, strict=True)):
-        name = f"carried {next(_serials)}"
+        trace.symbols += 1  # the same names in each capture, which else might ask for ever
+        name = f"carried {trace.symbols}"
         sources[name] = value
         carry.append(trace.value(make_node(ops.INPUT, (), {"name": name}, type_)))
         shape = known_shape(value)

@@ -51,8 +51,8 @@ def scan(
     """A loop over the first axis of tensors, as `jax.lax.scan` is: `carry, y = f(carry, x)` for
     each row x.
 
-    It is one op, whose derivative keeps the carry of each step and computes the rest of a step
-    again. In compiled code it is the framework's own loop.
+    It is one op, whose derivative is a loop the other way; what a step keeps for it is chosen by a
+    minimum cut. In compiled code it is the framework's own loop.
 
     Examples:
         >>> xp.scan(lambda total, x: (total + x, total * x), 0.0, np.array([1.0, 2.0, 3.0]))

@@ -15,7 +15,7 @@ from .residuals import by_value
 from .scalars import constant
 from .simplify import rebuild
 
-THROUGH = (ops.CALL, ops.OUTPUT, ops.STOP_GRADIENT, ops.CAST)  # their first operand's
+THROUGH = (ops.CALL, ops.OUTPUT)  # their first operand's
 
 
 def find_alike(body: Graph, carried: int) -> dict[Node, int]:

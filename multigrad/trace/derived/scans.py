@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...graph import ops
+from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node, Region, make_node, walk
 from ...graph.ir.types import BOOL, UNKNOWN, Type, is_float
 from ...graph.ops.arrays.scans import key_of
@@ -281,9 +282,11 @@ class Turned:
 @contextmanager
 def asked_of(operands: Mapping[str, Node]) -> Iterator[None]:
     """Ask for facts about the inputs of a region by facts about what is given there."""
+    asked = questions.count()
     try:
         yield
     except NeedsConcrete as need:
+        questions.forget(asked)  # no call could tell a fact about these inputs
         facts: list[str] = []
         for fact in need.facts:
             operand = operands.get(fact.partition(":")[2])

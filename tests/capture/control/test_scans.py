@@ -225,6 +225,20 @@ def test_no_rows_give_the_carry_and_nothing_else(backend: Any, reverse: bool) ->
     np.testing.assert_array_equal(backend.numpy(of_h), 2 * h)
 
 
+def test_a_turn_that_asks_for_shapes_is_told_those_of_what_it_is_given(backend: Any) -> None:
+    def f(scan: Loop) -> Any:
+        def step(h: Any, r: Any) -> Any:
+            square = xp.matmul(xp.matrix_transpose(r), r) + np.eye(3)
+            return xp.matrix_transpose(xp.solve(square, xp.matrix_transpose(h))), h.shape[0] * h
+
+        return xg.function(lambda x: scan(step, x[0], x)[1], native=False)
+
+    with backend.precision(np.float64):
+        found, expected = (backend.vjp(f(s), X, np.ones_like(X)) for s in (xp.scan, one_by_one))
+    for ours, own in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, own, rtol=1e-10, atol=1e-12)
+
+
 REFUSED = {
     "shape": (lambda x: xp.scan(lambda c, r: (xp.stack([c, c]), r), x[0], x), "what is carried"),
     "dtype": (lambda x: xp.scan(lambda c, r: (c > 0, r), x[0], x), "after a turn"),
