@@ -48,8 +48,9 @@ def known_shape(x: Any) -> tuple[int, ...] | None:
     return x.trace.shapes.known(x.node)
 
 
-def ask_for_ranks(values: Iterable[Any]) -> None:
-    """Ask for all ranks that are not known, so that the capture is not repeated for each.
+def ask_for(what: str, values: Iterable[Any]) -> None:
+    """Ask for all that is not known of "ndim" or "shape", so that the capture is not repeated for
+    each.
 
     Raises:
         NeedsConcrete: there are such.
@@ -57,7 +58,7 @@ def ask_for_ranks(values: Iterable[Any]) -> None:
     asked, missing = questions.count(), dict[str, None]()
     for value in values:
         try:
-            _ = value.ndim
+            getattr(value, what)
         except NeedsConcrete as need:
             missing.update(dict.fromkeys(need.facts))
     questions.forget(asked)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.capture.control import control
+from multigrad.capture.control import control, scans
 from multigrad.capture.meanings.parts import rank
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
@@ -94,6 +94,52 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
     return control.branch(control.guards_of(branch_index, len(ways)), ways)
 
 
+# --- over the first axis --------------------------------------------------------------------------
+def scan(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
+    """What is carried after each row; without a beginning, the first row is it."""
+    if initializer is not None:
+        return _carried(fn, initializer, elems, reverse)[1]
+    first, others = _first(elems, reverse)
+    given = _carried(fn, first, others, reverse)[1]
+    return tf.nest.map_structure(
+        lambda row, rows: xp.concat([rows, row[None]] if reverse else [row[None], rows], 0),
+        first,
+        given,
+    )
+
+
+def fold(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
+    """What is carried after the last row."""
+    if initializer is None:
+        initializer, elems = _first(elems, reverse)
+    return _carried(fn, initializer, elems, reverse)[0]
+
+
+def foldr(fn: Handler, elems: Any, initializer: Any = None) -> Any:
+    """The same from the last row to the first."""
+    return fold(fn, elems, initializer, reverse=True)
+
+
+def map_rows(fn: Handler, elems: Any) -> Any:
+    """What a function gives for each row, stacked."""
+    return scans.scan(lambda _, row: (None, fn(row)), None, elems)[1]
+
+
+def _carried(fn: Handler, initializer: Any, elems: Any, reverse: bool) -> tuple[Any, Any]:
+    def step(carry: Any, row: Any) -> Any:
+        after = fn(carry, row)
+        return after, after
+
+    return scans.scan(step, initializer, elems, reverse=reverse)
+
+
+def _first(elems: Any, reverse: bool) -> tuple[Any, Any]:
+    """Return the row that comes first, and the others."""
+    at, others = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
+    parts = [tf.nest.map_structure(lambda x, i=i: x[i], elems) for i in (at, others)]
+    return parts[0], parts[1]
+
+
 def is_tensor(value: Any) -> bool:
     return isinstance(value, Value) and value.node.type.kind == "tensor"
 
@@ -105,7 +151,11 @@ def check_without_axes(value: Value) -> None:
 
 # That of `tf.compat.v1` gives a single variable back as it is.
 OLD_LOOP = "while_loop: compat.v1.while_loop(return_same_structure=same_structure)"
-NAMED = TENSORFLOW.called({__name__: OLD_LOOP})
+# Types that a result is told to have, which it has here anyway.
+LOOPS = """
+    scan; fold: foldl; foldr; map_rows: map_fn(dtype=, fn_output_signature=)
+"""
+NAMED = TENSORFLOW.called({__name__: f"{OLD_LOOP}; {LOOPS}"})
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {

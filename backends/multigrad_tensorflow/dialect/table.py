@@ -132,7 +132,7 @@ CHECKS = "which looks at the values of a tensor. Check them outside of the rule"
 ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
 REFUSED: dict[Any, str] = {
     tf.case: BRANCHES,
-    **dict.fromkeys((tf.foldl, tf.foldr, tf.map_fn, tf.scan, tf.vectorized_map), LOOPS),
+    tf.vectorized_map: LOOPS,
     **dict.fromkeys((tf.numpy_function, tf.py_function), PYTHON),
     tf.hessians: DIFFERENTIATES,
     **dict.fromkeys(

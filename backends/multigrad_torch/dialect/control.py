@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan as torch_associative_scan
 from torch._higher_order_ops.scan import scan as torch_scan
 
 from multigrad.capture.control import control, scans
@@ -35,4 +36,16 @@ def scan(combine_fn: Handler, init: Any, xs: Any, *, dim: int = 0, reverse: bool
     return scans.scan(combine_fn, init, rows, reverse=reverse)
 
 
+def associative_scan(
+    combine_fn: Handler,
+    xs: Any,
+    dim: int,
+    reverse: bool = False,
+    combine_mode: str = "pointwise",
+) -> Any:
+    """All partial results of an operation, whichever of its modes says how it is compiled."""
+    return scans.associative_scan(combine_fn, xs, reverse, dim)
+
+
 HIDDEN: dict[Any, Handler] = {torch.cond: cond, torch.while_loop: while_loop, torch_scan: scan}
+HIDDEN[torch_associative_scan] = associative_scan

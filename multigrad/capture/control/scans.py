@@ -5,6 +5,7 @@ and `xp.cond`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ import numpy as np
 from ...backend.finding.discovery import backend_among
 from ...errors import UnsupportedOp
 from ...graph.ir.graph import Node
-from ...graph.ir.types import FLOATS, INT32, UNKNOWN, Type, dtype_name
+from ...graph.ir.types import FLOATS, INT32, UNKNOWN, T, Type, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
-from ...trace.axes import known_shape
+from ...trace.axes import ask_for, known_shape, one_axis
 from ...trace.derived.scans import scan_values
-from ...trace.trace import Trace, Value, lift
+from ...trace.trace import NeedsConcrete, Trace, Value, cast, lift
 from ...trace.xp import all as xp
 from .control import branch, find_trace, turns
 from .loops import (
@@ -47,6 +48,7 @@ def scan(
     length: int | None = None,
     *,
     reverse: bool = False,
+    keep_every: int | None = None,
 ) -> tuple[Any, Any]:
     """A loop over the first axis of tensors, as `jax.lax.scan` is: `carry, y = f(carry, x)` for
     each row x.
@@ -65,13 +67,19 @@ def scan(
         xs: tensors in any structure, of one length in their first axis; None: f gets None.
         length: how many steps there are, where xs is None.
         reverse: from the last row to the first; what is given stays in the order of the rows.
+        keep_every: keep for backward the carry before every so many steps and nothing else, and
+            take the steps anew from there: less memory for one forward more. None: what each step
+            keeps is chosen by a minimum cut. It changes no number; tensors at hand do not read it.
 
     Returns:
         The carry after the last step, and what the steps gave, each stacked along a new first axis.
 
     Raises:
         TypeError: a step changes what it carries, or there is neither xs nor a length.
+        ValueError: keep_every is below 1.
     """
+    if keep_every is not None and index(keep_every) < 1:
+        raise ValueError(f"scan keeps the carry every 1 step or more, not every {keep_every}")
     leaves, tree = optree.tree_flatten(init, none_is_leaf=False)
     rows, row_tree = optree.tree_flatten(xs, none_is_leaf=False)
     if not rows:
@@ -97,7 +105,14 @@ def scan(
     results = (
         _scan_arrays(leaves, rows, turn, reverse)
         if trace is None
-        else record_turns(trace, leaves, [_as_value(trace, x) for x in rows], turn, reverse)
+        else record_turns(
+            trace,
+            leaves,
+            [_as_value(trace, x) for x in rows],
+            turn=turn,
+            reverse=reverse,
+            keep_every=keep_every,
+        )
     )
     held = len(leaves)
     carry = optree.tree_unflatten(tree, results[:held])
@@ -170,6 +185,79 @@ def fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any
     return scan(lambda carry, i: (body(i, carry), None), init, counts)[0]
 
 
+def associative_scan(
+    fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
+) -> Any:
+    """All partial results of a binary operation that is associative, as
+    `jax.lax.associative_scan` is: about 2 log2(n) calls of fn on whole tensors, not n of them one
+    after the other.
+
+    Examples:
+        >>> xp.associative_scan(lambda a, b: a * b, np.array([1.0, 2.0, 3.0, 4.0]))
+        array([ 1.,  2.,  6., 24.])
+
+    Args:
+        fn: takes two structures like elems, of any one length along the axis, the earlier first,
+            and combines them element by element. That it is associative is not checked.
+        elems: tensors in any structure, of one length along the axis.
+        reverse: combine from the end; fn takes the later one first.
+        axis: the axis along which there are elements.
+
+    Returns:
+        In the structure of elems, the results for the first element, the first two, and so on.
+
+    Raises:
+        TypeError: fn gives another structure, or the lengths differ.
+    """
+    leaves, tree = optree.tree_flatten(elems, none_is_leaf=False)
+    if not leaves:
+        raise TypeError("associative_scan takes tensors")
+    values = [x for x in leaves if isinstance(x, Value)]
+    ask_for("shape", values)
+    axes = [one_axis(x, axis) % len(x.shape) for x in leaves]
+    lengths = {x.shape[i] for x, i in zip(leaves, axes, strict=True)}
+    if len(lengths) > 1:
+        raise TypeError(f"associative_scan takes tensors of one length, not of {sorted(lengths)}")
+
+    def part(of: Sequence[Any], *bounds: int | None) -> list[Any]:
+        own = slice(*bounds)
+        return [x[(*(slice(None),) * i, own)] for x, i in zip(of, axes, strict=True)]
+
+    def both(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+        given = [optree.tree_unflatten(tree, each) for each in (a, b)]
+        found, other = optree.tree_flatten(fn(*given), none_is_leaf=False)
+        if other != tree:
+            raise TypeError(f"an operation on {tree} that gives {other}")
+        return found
+
+    def joined(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+        return [xp.concat(pair, axis=i) for *pair, i in zip(a, b, axes, strict=True)]
+
+    def woven(a: Sequence[Any], b: Sequence[Any], length: int) -> list[Any]:
+        """The elements of both in turn, those of a first."""
+        half = length // 2
+        pairs = [
+            xp.reshape(xp.stack([x, y], axis=i + 1), (*x.shape[:i], 2 * half, *x.shape[i + 1 :]))
+            for x, y, i in zip(part(a, 0, half), b, axes, strict=True)
+        ]
+        return joined(pairs, part(a, half, None)) if length % 2 else pairs
+
+    def partial(of: Sequence[Any], length: int) -> list[Any]:
+        if length < 2:
+            return list(of)
+        odd = partial(both(part(of, 0, length - 1, 2), part(of, 1, None, 2)), length // 2)
+        even = part(of, 0, 1)
+        if length > 2:
+            before = odd if length % 2 else part(odd, 0, length // 2 - 1)
+            even = joined(even, both(before, part(of, 2, None, 2)))
+        return woven(even, odd, length)
+
+    def turned(of: Sequence[Any]) -> list[Any]:
+        return [xp.flip(x, axis=i) for x, i in zip(of, axes, strict=True)] if reverse else list(of)
+
+    return optree.tree_unflatten(tree, turned(partial(turned(leaves), *lengths)))
+
+
 def cond(
     pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any
 ) -> Any:
@@ -200,7 +288,12 @@ def cond(
 
 # --- recording ------------------------------------------------------------------------------------
 def record_turns(
-    trace: Trace, leaves: Sequence[Any], rows: Tensors, turn: Callable[..., Any], reverse: bool
+    trace: Trace,
+    leaves: Sequence[Any],
+    rows: Tensors,
+    turn: Callable[..., Any],
+    reverse: bool,
+    keep_every: int | None = None,
 ) -> list[Value]:
     """Return what a scan gives; numbers that are carried become tensors of the dtype that they have
     after a turn.
@@ -217,21 +310,39 @@ def record_turns(
             if is_number(leaves[i]) and own and own.kind == "tensor" and own.dtype != dtype:
                 raise Other(i, own.dtype)
         return (
-            [as_tensor(trace, x, dtype) for x, dtype in zip(after, dtypes, strict=True)],
+            [
+                _in_own_words(trace, as_tensor(trace, x, dtype), dtype)
+                for x, dtype in zip(after, dtypes, strict=True)
+            ],
             [as_tensor(trace, x, guess_dtype(trace, x)) for x in given],
         )
 
     for _ in leaves or [None]:
         initial = [as_tensor(trace, x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
         try:
-            return record_scan(trace, initial, rows, typed, reverse)
+            return record_scan(trace, initial, rows, typed, reverse, keep_every=keep_every)
         except Other as other:  # what a number becomes where it meets tensors
             dtypes[other.position] = other.dtype
     raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
 
 
+def _in_own_words(trace: Trace, value: Value, dtype: str) -> Value:
+    """Return a value in a dtype, where that is its own by another name: the input's, say."""
+    own = value.node.type.dtype
+    if own == dtype or T not in (own, dtype):
+        return value
+    if "dtype" not in trace.facts:
+        raise NeedsConcrete("dtype")
+    return cast(value, dtype) if trace.facts["dtype"] in (own, dtype) else value
+
+
 def record_scan(
-    trace: Trace, initial: Tensors, rows: Tensors, turn: Turn, reverse: bool = False
+    trace: Trace,
+    initial: Tensors,
+    rows: Tensors,
+    turn: Turn,
+    reverse: bool = False,
+    keep_every: int | None = None,
 ) -> list[Value]:
     """Return what a scan carries, after it, and what its turns give, stacked.
 
@@ -239,11 +350,14 @@ def record_scan(
         initial: the tensors that it begins with.
         rows: the tensors whose rows the turns take, at least one.
         turn: records the next values of what is carried, and what the turn gives.
+        keep_every: keep what is carried before every so many turns, and nothing else.
 
     Raises:
         TypeError: a turn changes a dtype or a shape, asserts something or draws.
     """
     _check_lengths(rows)
+    if keep_every is not None and keep_every > 1:
+        return _record_blocks(trace, initial, rows, turn, reverse, size=keep_every)
     types = [known_type(value) for value in initial]
     row_types = [Type("tensor", value.node.type.dtype, UNKNOWN) for value in rows]
     before = len(trace.assumed), trace.draws
@@ -269,7 +383,36 @@ def record_scan(
             for type_, other in zip(types, new, strict=True)
         ]
     attrs = {"body": body, "carried": len(types), "rows": len(rows), "reverse": reverse}
-    return scan_values(trace, operands, attrs)
+    return scan_values(trace, operands, {**attrs, "recompute": keep_every is not None})
+
+
+def _record_blocks(
+    trace: Trace, initial: Tensors, rows: Tensors, turn: Turn, reverse: bool, size: int
+) -> list[Value]:
+    """Return what a scan gives that keeps what is carried before each block of so many turns."""
+    held = len(initial)
+    ask_for("shape", (*initial, *rows))
+    length = rows[0].shape[0]
+    whole = length - length % size
+    bounds = [(0, whole, size), (whole, length, length - whole)]
+    state, parts = list(initial), []
+
+    def block(carried: Tensors, blocks: Tensors) -> tuple[Tensors, Tensors]:
+        found = record_scan(trace, carried, blocks, turn, reverse)
+        return found[:held], found[held:]
+
+    for start, end, own_size in reversed(bounds) if reverse else bounds:
+        if start == end and (parts or start == 0 < length):
+            continue
+        own = [
+            xp.reshape(x[start:end], ((end - start) // max(own_size, 1), own_size, *x.shape[1:]))
+            for x in rows
+        ]
+        found = record_scan(trace, state, own, block, reverse, keep_every=1)
+        state = found[:held]
+        parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in found[held:]])
+    columns = zip(*(parts[::-1] if reverse else parts), strict=True)
+    return [*state, *(xp.concat(column) if len(column) > 1 else column[0] for column in columns)]
 
 
 def _inputs(

@@ -19,7 +19,7 @@ from ...graph.support.namespace import namespace
 from ...trace.trace import NeedsConcrete, dtype_name
 from ...trace.xp import all as xp
 from ...trace.xp.all import *
-from ..control.scans import cond, fori_loop, scan
+from ..control.scans import associative_scan, cond, fori_loop, scan
 from ..meanings import creation
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 
@@ -212,6 +212,7 @@ linalg = SimpleNamespace(
 __all__ = [
     "arange",
     "asarray",
+    "associative_scan",
     "bfloat16",
     "bool",
     "cond",

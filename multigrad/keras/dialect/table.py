@@ -20,6 +20,7 @@ import keras
 from multigrad.capture.code.interception import Interception
 from multigrad.capture.code.libraries import is_library_file
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.control import scans
 from multigrad.capture.copies.substitute import substitute
 from multigrad.capture.meanings import creation
 from multigrad.capture.symbols.symbols import SymbolicShape
@@ -150,6 +151,28 @@ TENSORS: dict[str, Handler] = {
     "full_like": elementwise.full_like,
 }
 
+
+def map_rows(f: Handler, xs: Any) -> Any:
+    """What a function gives for each row, stacked."""
+    return scans.scan(lambda _, row: (None, f(row)), None, xs)[1]
+
+
+def scan(
+    f: Handler,
+    init: Any,
+    xs: Any = None,
+    length: Any = None,
+    reverse: bool = False,
+    unroll: Any = 1,
+) -> Any:
+    return scans.scan(f, init, xs, length, reverse=reverse)
+
+
+LOOPS: dict[str, Handler] = {
+    **{f.__name__: f for f in (scans.associative_scan, scans.cond, scans.fori_loop, scan)},
+    "map": map_rows,
+}
+
 TREES = """
     assert_same_paths assert_same_structure flatten flatten_with_path is_nested lists_to_tuples
     map_structure map_structure_up_to pack_sequence_as traverse
@@ -163,6 +186,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         **convolutions.OPS,
         **losses.OPS,
         **TENSORS,
+        **LOOPS,
     },
     "losses": losses.LOSSES,
     "utils": {"normalize": arrays.normalize},
@@ -196,20 +220,20 @@ HIDDEN: dict[str, Mapping[str, Handler]] = {
 }
 
 BRANCHES = "which branches on a tensor. Use keras.ops.where(condition, x, y)"
-LOOPS = "which runs a function in a loop. Write it with functions of whole tensors"
+LOOPED = "which runs a function in a loop. Write it with keras.ops.scan, or for whole tensors"
 INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 DRAWS = (
     "which is not captured. Draw with keras.random.normal(keras.ops.shape(grad_out)) or uniform, "
     "and give the key to xg.use(..., key=...)"
 )
-LOOPING = "associative_scan fori_loop map scan vectorize vectorized_map while_loop"
+LOOPING = "vectorize vectorized_map while_loop"
 INDEXING = "argpartition nanargmax nanargmin nonzero"
 DRAWING = "beta binomial categorical gamma randint shuffle truncated_normal"
 REASONS: dict[str, dict[str, str]] = {
     "ops": {
-        **dict.fromkeys(("cond", "switch"), BRANCHES),
-        **dict.fromkeys(LOOPING.split(), LOOPS),
+        "switch": BRANCHES,
+        **dict.fromkeys(LOOPING.split(), LOOPED),
         **dict.fromkeys(INDEXING.split(), INDICES),
         **dict.fromkeys(("custom_gradient", "jvp"), DERIVES),
         "convert_to_numpy": "but a symbolic tensor holds no numbers. Use keras.ops on it",

@@ -123,7 +123,8 @@ class Turned:
         values |= {inputs[i]: self.node.operands[i] for i in constants}
         body = simplify(Graph("body", tuple(values), results.outputs, results.locations))
         reverse = not self.node.attr("reverse")
-        attrs = {"body": Region(body), "carried": carried, "rows": rows, "reverse": reverse}
+        attrs = {**dict(self.node.attrs), "body": Region(body), "reverse": reverse}
+        attrs |= {"carried": carried, "rows": rows}
         gradients = scan_values(self.trace, tuple(values.values()), attrs, self.node)
         found = dict(zip(back.order, gradients, strict=True))
         return [found.get(i) if asked else None for i, asked in enumerate(self.asked)]
@@ -204,7 +205,8 @@ class Turned:
             elif not costs.keys().isdisjoint(node.operands):
                 is_small = node.type.dtype == BOOL and node in alike
                 is_float = is_tensor(node) and node in alike
-                costs[node] = MASK if is_small else FLOAT - 1 if is_float else INFINITE
+                cost = MASK if is_small else FLOAT - 1 if is_float else INFINITE
+                costs[node] = INFINITE if self.node.attr("recompute") else cost
         return costs
 
     def _moving(self) -> list[bool]:

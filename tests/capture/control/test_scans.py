@@ -140,6 +140,83 @@ def test_a_scan_gives_what_its_steps_give_one_by_one(backend: Any, program: Any)
             assert np.abs(ours - oracle).max() <= worst
 
 
+@pytest.mark.parametrize("every", [1, 4, STEPS, STEPS + 3])
+def test_what_is_kept_every_few_steps_changes_no_number(backend: Any, every: int) -> None:
+    def keeping(f: Any, init: Any, xs: Any, *, reverse: bool = False) -> Any:
+        return xp.scan(f, init, xs, reverse=reverse, keep_every=every)
+
+    for program in (adaptive, backwards, nested):
+        with backend.precision(np.float64):
+            own, by_cut = (
+                results(backend, function_of(program, scan), "float64")
+                for scan in (keeping, xp.scan)
+            )
+        for ours, others in zip(own, by_cut, strict=True):
+            np.testing.assert_allclose(ours, others, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.backends("torch")
+def test_only_the_carry_before_every_so_many_steps_is_kept(backend: Any) -> None:
+    import torch
+
+    x, w = torch.ones(12, 2, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+    for every, number in ((1, 12), (4, 3), (12, 1)):
+
+        def f(x: Any, w: Any, every: int = every) -> Any:
+            step = lambda h, r: (xp.tanh(h * w + r), xp.exp(h))
+            return xp.scan(step, xp.zeros_like(x[0]), x, keep_every=every)[1]
+
+        shapes: list[Any] = []
+        note = lambda tensor, shapes=shapes: shapes.append(tuple(tensor.shape)) or tensor
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            xg.function(f, native=False)(x, w)
+        kept = sum(int(np.prod(s)) for s in shapes)
+        assert kept == x.numel() + w.numel() + number * x[0].numel()
+
+
+def linear(a: Any, b: Any) -> Any:
+    """One linear recurrence after another."""
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_partial_results_of_an_associative_operation(backend: Any, reverse: bool) -> None:
+    for length in (0, 1, 2, 5, 8):
+        a, b = (generator.normal(size=(3, length, 2)) for _ in range(2))
+
+        def f(a: Any, b: Any) -> Any:
+            return xp.associative_scan(linear, (a, b), reverse=reverse, axis=1)[1]
+
+        expected = np.zeros_like(a)
+        h = np.zeros((3, 2))
+        for i in range(length)[:: -1 if reverse else 1]:
+            h = expected[:, i] = a[:, i] * h + b[:, i]
+        at_hand = f(*(backend.array(v.astype("float32")) for v in (a, b)))
+        np.testing.assert_allclose(backend.numpy(at_hand), expected, rtol=1e-4, atol=1e-4)
+        with backend.precision(np.float64):
+            y, pull = xg.vjp(xg.function(f, native=False), *map(backend.array, (a, b)))
+            np.testing.assert_allclose(backend.numpy(y), expected, rtol=1e-12, atol=1e-12)
+            of_b = backend.numpy(pull(backend.array(np.ones_like(a)))[1])
+        # What an element of b adds to all results after it.
+        later = np.ones_like(a)
+        ct = np.zeros((3, 2))
+        for i in range(length)[:: 1 if reverse else -1]:
+            ct = later[:, i] = ct + 1.0
+            ct = ct * a[:, i]
+        np.testing.assert_allclose(of_b, later, rtol=1e-11, atol=1e-11)
+
+
+def test_the_shape_of_what_a_scan_of_custom_gradients_gives_is_known(backend: Any) -> None:
+    def f(x: Any) -> Any:
+        given = xp.scan(lambda h, r: (h + r, spike(h + r)), xp.zeros_like(x[0]), x)[1]
+        return xp.reshape(given, (given.shape[0] * given.shape[1], given.shape[2]))
+
+    own = X.astype("float32")
+    y, gradient = backend.vjp(xg.function(f, native=False), own, np.ones((12, 3), "float32"))
+    np.testing.assert_array_equal(y, np.cumsum(own, axis=0).reshape(12, 3) >= 0)
+    assert gradient.shape == X.shape
+
+
 def test_a_turn_back_takes_what_the_cut_says_and_sums_nothing_twice() -> None:
     f = function_of(spiking, xp.scan)
     results(FromArrays(), f, "float64")
@@ -246,6 +323,9 @@ REFUSED = {
     "result": (lambda x: xp.scan(lambda c, r: c, x[0], x), "the carry and a result"),
     "draw": (lambda x: xp.scan(lambda c, r: (c + xp.randn_like(r), r), x[0], x), "draws"),
     "length": (lambda x: xp.scan(lambda c, r: (c, r), x[0], None), "number of steps"),
+    "every": (lambda x: xp.scan(lambda c, r: (c, r), x[0], x, keep_every=0), "every 1 step"),
+    "partial": (lambda x: xp.associative_scan(lambda a, b: (a, b), x), "an operation on"),
+    "partials": (lambda x: xp.associative_scan(linear, (x, x[1:])), "of one length"),
     "lengths": (
         lambda x: xp.scan(lambda c, r: (c, r[0] * r[1]), x[0], (x, x[1:])),
         "one length in their first axis",
@@ -304,6 +384,7 @@ def test_autocast_changes_nothing_that_is_carried(backend: Any) -> None:
 @pytest.mark.backends("torch")
 def test_torchs_own_loops_and_branches_are_captured(backend: Any) -> None:
     import torch
+    from torch._higher_order_ops.associative_scan import associative_scan
     from torch._higher_order_ops.scan import scan
 
     def f(x: Any, w: Any) -> Any:
@@ -312,9 +393,10 @@ def test_torchs_own_loops_and_branches_are_captured(backend: Any) -> None:
             return h, h * h
 
         state, given = scan(step, torch.ones_like(x[:, 0]), x, dim=1, reverse=True)
+        given = associative_scan(torch.add, given, 0, combine_mode="generic")
         _, doubled = torch.while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), (0, state))
         sign = torch.cond(state.sum() > 0, lambda s: s.exp(), lambda s: -s, (state,))
-        return given.sum(0) + doubled * sign
+        return given[-1] + doubled * sign
 
     captured, x = xg.function(f, native=False), X.transpose(1, 0, 2)
     y, pull = xg.vjp(captured, x, W)  # on NumPy, where torch's own cannot run
@@ -370,3 +452,31 @@ def test_tensorflow_runs_a_loop_of_unknown_length(backend: Any) -> None:
     ):
         for ours, own in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours, own, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.backends("tensorflow")
+def test_tensorflows_own_scans_are_loops_with_its_gradients(backend: Any) -> None:
+    import tensorflow as tf
+
+    step = lambda carry, row: tf.tanh(carry * 0.5 + row)
+    turn = lambda carry, row: (carry[0] * row, carry[1] + carry[0])
+    programs: list[Loop] = [
+        lambda x: tf.scan(step, x, tf.zeros_like(x[0])),
+        lambda x: tf.scan(step, x, reverse=True),
+        lambda x: tf.scan(turn, x, (x[0], x[1]))[1],
+        lambda x: tf.foldl(tf.multiply, x),
+        lambda x: tf.foldr(step, x, tf.ones_like(x[0])),
+        lambda x: tf.map_fn(lambda r: tf.exp(r[0]) * r[1], (x, x), fn_output_signature=x.dtype),
+    ]
+    for program in programs:
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = program(x)
+        f = xg.function(program, native=False)
+        ours, pull = xg.vjp(f, x)
+        np.testing.assert_array_equal(ours, y)
+        np.testing.assert_allclose(
+            pull(tf.ones_like(y))[0], tape.gradient(y, x), rtol=1e-12, atol=1e-14
+        )
+        assert " scan(" in xg.show(f)

@@ -237,7 +237,7 @@ def test_update_of_an_immutable_tensor_does_not_reach_its_other_names(
 
 REFUSED = {
     "case": "branches on a tensor. Use tf.where",
-    "map_fn": "in a loop of TensorFlow's",
+    "vectorized_map": "in a loop of TensorFlow's",
     "py_function": "hides what it computes. Call the function itself",
     "boolean_mask": "Use tf.where.mask, tensor, 0.0",
     "debugging.assert_positive": "Check them outside of the rule",
@@ -255,7 +255,7 @@ def test_name_without_an_op_is_refused_by_its_name_with_the_line_and_what_to_do(
 
     arguments = {
         "case": lambda x: ([(tf.reduce_sum(x) > 0, lambda: x)],),
-        "map_fn": lambda x: (abs, x),
+        "vectorized_map": lambda x: (abs, x),
         "py_function": lambda x: (abs, [x], tf.float32),
         "boolean_mask": lambda x: (x, x > 0),
         "random.stateless_normal": lambda x: (tf.shape(x), [1, 2]),

@@ -274,3 +274,25 @@ def test_whole_numbers_are_close_as_the_backend_says(dtype: str, more: Any) -> N
         return
     found, expected = xg.function(close, native=False)(*given), close(*given)
     np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (found, expected)))
+
+
+def test_loops_of_keras_are_scans(backend: Any) -> None:
+    from keras import ops
+
+    programs: dict[str, Callable[..., Any]] = {
+        "scan": lambda x: ops.scan(lambda h, r: (ops.tanh(h * 0.5 + r), h), x[0] * 0, x)[1],
+        "fori_loop": lambda x: ops.fori_loop(0, 3, lambda i, c: ops.sin(c) + x, x),
+        "map": lambda x: ops.map(lambda r: ops.exp(r) * r, x),
+        "associative_scan": lambda x: ops.associative_scan(ops.multiply, x, reverse=True),
+        "cond": lambda x: ops.cond(ops.sum(x) > 0, lambda: x * 2, lambda: -x),
+    }
+    _, tin = inputs()
+    x = ops.convert_to_tensor(tin)
+    for name, program in programs.items():
+        f = xg.function(program, native=False)
+        y, pull = xg.vjp(f, x)
+        np.testing.assert_allclose(y, program(x), rtol=1e-6, err_msg=name)
+        slope = ops.convert_to_numpy(pull(ops.ones_like(y))[0])
+        numbers = [f(ops.convert_to_tensor(tin + d)) for d in (1e-2, -1e-2)]
+        change = float(ops.sum(numbers[0])) - float(ops.sum(numbers[1]))
+        np.testing.assert_allclose(slope.sum(), change / 2e-2, rtol=2e-2, err_msg=name)

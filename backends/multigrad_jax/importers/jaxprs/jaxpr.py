@@ -24,7 +24,7 @@ from multigrad.graph.ir import questions
 from multigrad.graph.ir.graph import Node, Region
 from multigrad.graph.ir.types import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
 from multigrad.graph.passes.facts import shape_fact
-from multigrad.trace.axes import ask_for_ranks, known_shape
+from multigrad.trace.axes import ask_for, known_shape
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
@@ -121,7 +121,7 @@ def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, 
     by_relation: dict[Any, tuple[Any, ...]] = {}
     shapes = []
     scope = export.SymbolicScope()
-    ask_for_ranks(values)
+    ask_for("ndim", values)
     for value in values:
         known = known_shape(value)
         if value.node.type.kind == "scalar" or value.node.type.shape == SCALAR_SHAPE:

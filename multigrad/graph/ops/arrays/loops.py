@@ -147,6 +147,8 @@ def meaning_of(region: Region) -> Function:
         for node in graph.nodes:
             if node.op.name == "const":
                 done[node] = node.attr("value")
+            elif node.op.name == "call":  # a gradient of its own, whose value stands beside
+                done[node] = done[node.operands[0]]
             elif node not in done:
                 attrs = dict(node.attrs)
                 if attrs.get("dtype") in (T, *FLOATS):

@@ -28,7 +28,13 @@ Shape = tuple[int, ...]
 
 # --- its type -------------------------------------------------------------------------------------
 def scanned(
-    *types: Type, body: Region, carried: int, rows: int, reverse: bool, position: int
+    *types: Type,
+    body: Region,
+    carried: int,
+    rows: int,
+    reverse: bool,
+    recompute: bool,
+    position: int,
 ) -> Type:
     """The type of what is carried, after the last turn, or of rows stacked.
 
@@ -142,7 +148,13 @@ def length_of(rows: Sequence[Any]) -> int:
 
 
 def scan(
-    *values: Array, body: Region, carried: int, rows: int, reverse: bool, position: int
+    *values: Array,
+    body: Region,
+    carried: int,
+    rows: int,
+    reverse: bool,
+    recompute: bool,
+    position: int,
 ) -> Array:
     attrs = {"body": body, "carried": carried, "rows": rows, "reverse": reverse}
     return scan_by(meaning_of, values, **attrs)[position]
@@ -155,6 +167,7 @@ def scan_by(
     carried: int,
     rows: int,
     reverse: bool,
+    recompute: bool = False,
 ) -> tuple[Array, ...]:
     """Return all that a scan gives, given what makes a function of a region."""
     values, first = tuple(values), carried + rows
@@ -163,7 +176,13 @@ def scan_by(
 
 # --- what else is known of it ---------------------------------------------------------------------
 def shape_of_scan(
-    *shapes: Shape, body: Region, carried: int, rows: int, reverse: bool, position: int
+    *shapes: Shape,
+    body: Region,
+    carried: int,
+    rows: int,
+    reverse: bool,
+    recompute: bool,
+    position: int,
 ) -> Shape:
     """That of what is carried, or of a row behind the length; the turn runs once, on nothing."""
     if position < carried:
@@ -211,18 +230,22 @@ def key_of(node: Node) -> tuple[Any, ...]:
     return node.operands, tuple(pair for pair in node.attrs if pair[0] != "position")
 
 
+def _but_for_results(node: Node) -> tuple[Any, ...]:
+    """Return what scans have in common that may differ in what their turns give."""
+    return node.operands, tuple(p for p in node.attrs if p[0] not in ("position", "body"))
+
+
 def joined(nodes: Sequence[Node]) -> Mapping[Node, Node]:
     """Return for nodes of scans that begin as another does, which gives more, the same of that."""
     widest: dict[tuple[Any, ...], Node] = {}
     for node in nodes:
-        alike = (node.operands, node.attr("carried"), node.attr("rows"), node.attr("reverse"))
+        alike = _but_for_results(node)
         known = widest.get(alike)
         if known is None or _begins(node, known):
             widest[alike] = node
     found: dict[Node, Node] = {}
     for node in nodes:
-        alike = (node.operands, node.attr("carried"), node.attr("rows"), node.attr("reverse"))
-        wide = widest[alike]
+        wide = widest[_but_for_results(node)]
         if _begins(wide, node):
             attrs = {**dict(wide.attrs), "position": node.attr("position")}
             found[node] = make_node(node.op, node.operands, attrs, node.type)
@@ -238,7 +261,7 @@ def _begins(long: Node, short: Node) -> bool:
 SCAN = op(
     "scan", "*values", numpy=scan, vjp=None, result=scanned, coerce="raw", shape_of=shape_of_scan,
     degree=degree_of_scan, body=REGION, carried=count(0, 1), rows=count(1), reverse=flag(False),
-    position=count(0, 1), xp="",
+    recompute=flag(False), position=count(0, 1), xp="",
     doc="What a loop over rows carries, after it, or gives at each turn: of the carry, of what is "
     "scanned, then of what stays the same.",
 )  # fmt: skip
