@@ -392,10 +392,11 @@ def _record_blocks(
     """Return what a scan gives that keeps what is carried before each block of so many turns."""
     held = len(initial)
     ask_for("shape", (*initial, *rows))
-    length = rows[0].shape[0]
+    whole_rows: list[Any] = [*rows]
+    length = whole_rows[0].shape[0]
     whole = length - length % size
     bounds = [(0, whole, size), (whole, length, length - whole)]
-    state, parts = list(initial), []
+    state, parts = list(initial), list[list[Any]]()
 
     def block(carried: Tensors, blocks: Tensors) -> tuple[Tensors, Tensors]:
         found = record_scan(trace, carried, blocks, turn, reverse)
@@ -406,12 +407,13 @@ def _record_blocks(
             continue
         own = [
             xp.reshape(x[start:end], ((end - start) // max(own_size, 1), own_size, *x.shape[1:]))
-            for x in rows
+            for x in whole_rows
         ]
         found = record_scan(trace, state, own, block, reverse, keep_every=1)
         state = found[:held]
-        parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in found[held:]])
-    columns = zip(*(parts[::-1] if reverse else parts), strict=True)
+        given: list[Any] = found[held:]
+        parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in given])
+    columns = [[*column] for column in zip(*(parts[::-1] if reverse else parts), strict=True)]
     return [*state, *(xp.concat(column) if len(column) > 1 else column[0] for column in columns)]
 
 
