@@ -39,6 +39,7 @@ class PairRecipe(CodeRecipe):
     native: bool | None = None
     library: str = ""
     copies: bool = False
+    rolls: bool = False
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -67,7 +68,8 @@ class PairRecipe(CodeRecipe):
             return self._pull(run, outputs, args, kwargs)(upstream)
 
         if self.residuals is None or self.backward is None:
-            return Recorded(outputs, self._pull(run, outputs, args, kwargs))
+            pull = self._pull(run, outputs, args, kwargs)
+            return Recorded(outputs, pull, rolls=self.rolls and pull is None)
         return Recorded(outputs, pull_kept, keeps_output=True)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -141,13 +143,14 @@ def function(
     for role in (backward, residuals):
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
-    options = settled(capture, native, dialect, prove)
+    options = settled(capture, native, dialect, prove, may_roll=backward is None)
     native, library = options.native, options.library
     if backward is None and residuals is None and holds_state(forward):
-        if options.copies:
+        if options.copies or options.rolls:
             raise RuleTypeError(
                 f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its "
-                "own framework: copies=True is for functions and classes"
+                f"own framework: {'copies' if options.copies else 'rolls'}=True is for functions"
+                f"{' and classes' if options.copies else ''}"
             )
         return OfObject(forward, native, library, options.prove)
     forward = as_code(forward)
@@ -159,6 +162,7 @@ def function(
         native=native,
         library=library,
         copies=options.copies,
+        rolls=options.rolls,
     )
     return Function(recipe, forward, options.prove)
 

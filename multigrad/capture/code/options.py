@@ -36,6 +36,11 @@ class Capture:
             caller's tensors stay as they are, where a torch class run as it is changes them. A
             tensor given twice is refused, as one copy would not see the other's changes. Of a rule,
             whose graph writes into nothing, it changes nothing.
+        rolls: whether a loop of Python's, of four turns and more that are alike, becomes one `scan`
+            of a function whose derivative is taken: a graph whose size does not grow with the
+            steps, and the framework's own loop in compiled code. A loop that is none stays
+            unrolled. What a scan cannot, such as a second derivative through a gradient of one's
+            own inside of it, is refused then.
 
     Raises:
         RuleTypeError: `native` is not None, True or False, or no dialect has that name.
@@ -45,6 +50,7 @@ class Capture:
     dialect: str | None = None
     prove: bool = True
     copies: bool = False
+    rolls: bool = False
 
     def __post_init__(self) -> None:
         if self.native not in (None, True, False):
@@ -62,11 +68,17 @@ def settled(
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
+    *,
+    may_roll: bool = False,
 ) -> Capture:
     """Return the options that a call has given, together or one by one.
 
+    Args:
+        may_roll: whether a derivative is taken of what is captured.
+
     Raises:
-        RuleTypeError: they are given both ways, or are no options.
+        RuleTypeError: they are given both ways, are no options, or this is not for what is
+            captured.
     """
     one_by_one = Capture(native, dialect, prove)
     if capture is None:
@@ -76,4 +88,9 @@ def settled(
     if one_by_one != Capture():
         names = ", ".join(each.name for each in fields(Capture))
         raise RuleTypeError(f"give {names} in capture=xg.Capture(...), or without it, not both")
+    if capture.rolls and not may_roll:
+        raise RuleTypeError(
+            "rolls=True is for functions whose derivative is taken: xg.function(f, capture=...) "
+            "without a backward"
+        )
     return capture

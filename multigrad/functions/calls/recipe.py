@@ -53,6 +53,7 @@ class Recorded:
         twice: see `FunctionGraph`.
         dirty: arguments that it says to have updated in place.
         push: runs the author's own tangent rule; None: there is none, or no graph holds it.
+        rolls: whether loops that were unrolled become scans.
     """
 
     outputs: Any
@@ -65,6 +66,7 @@ class Recorded:
     takes_ctx: bool = False
     dirty: tuple[Any, ...] = ()
     push: Callable[[], Pushed | None] | None = None
+    rolls: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

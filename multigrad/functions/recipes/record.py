@@ -19,6 +19,7 @@ from ...capture.code.modes import ModeOf, keeping_modes
 from ...capture.code.readings import written_in
 from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
 from ...capture.code.witness import Witness
+from ...capture.control.rolled import roll
 from ...capture.copies.capture import has_number_from_elsewhere
 from ...capture.dialects import xp as xp_dialect
 from ...capture.indexing.indexing import Picked
@@ -189,6 +190,8 @@ class _Recording:
             for each in flat
             if isinstance(each, Value)
         ]
+        if recorded.rolls:
+            values = roll(trace, values)
         if not values:
             raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
         # Which outputs they are their objects tell: equal values are one node.

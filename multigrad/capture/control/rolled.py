@@ -1,0 +1,310 @@
+"""Loops of Python's that a capture has unrolled, made one `scan` again: `xg.Capture(rolls=True)`.
+
+A run of nodes that repeats itself is found by its ops. It is a loop if what a turn reads is the
+same in all turns: a node of that turn, of the one before, a tensor from around the loop, or the
+next element of one along an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, walk
+from ...graph.ops.arrays.indexing import as_index
+from ...graph.passes.facts import needed_shapes
+from ...graph.passes.simplify import substitute
+from ...trace.derived.calls import move_calls
+from ...trace.trace import NeedsConcrete, Trace, Value, lift
+from ...trace.xp import all as xp
+from .scans import Tensors, record_scan
+
+# What is less than this, or has fewer turns, stays as it is.
+LEAST_NODES, LEAST_TURNS, MOST_IN_A_TURN, MOST_LOOPS = 64, 4, 512, 16
+Index = tuple[Any, ...]
+Turns = list[tuple[Node, ...]]
+
+
+def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
+    """Return values, computed by scans where turns of a loop that are alike compute them.
+
+    Raises:
+        NeedsConcrete: whether a turn keeps the shapes of what it carries must be known.
+    """
+    nodes = tuple(value.node for value in values)
+    left: set[Node] = set()
+    for _ in range(MOST_LOOPS):
+        turns = _find_run(trace, nodes, left)
+        if turns is None:
+            break
+        loop = _read(trace, turns) or _read(trace, turns[1:])  # the first may begin otherwise
+        if loop is not None and loop.keeps_shapes():
+            nodes = loop.replaced(nodes)
+        else:
+            left.update(turns[0])
+    return [trace.value(node) for node in nodes]
+
+
+# --- what repeats itself --------------------------------------------------------------------------
+def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns | None:
+    """Return the turns of the longest run of ops that repeats itself, of the shortest period."""
+    order = [node for node in _in_order(trace, outputs) if node not in left]
+    if len(order) < LEAST_NODES:
+        return None
+    numbers: dict[Any, int] = {}
+    words = np.array([numbers.setdefault(_word(node), len(numbers)) for node in order])
+    best, found = 0, None
+    for period in range(1, min(len(order) // LEAST_TURNS, MOST_IN_A_TURN) + 1):
+        start, length = _longest(words[:-period] == words[period:])
+        turns = (length + period) // period
+        if turns >= LEAST_TURNS and turns * period > best and turns * period >= LEAST_NODES:
+            best, found = turns * period, (start, period, turns)
+    if found is None:
+        return None
+    start, period, turns = found
+    places = range(start, start + turns * period, period)
+    return [tuple(order[i : i + period]) for i in places]
+
+
+def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
+    """Return what is computed in the order in which it was recorded; what has no line of its own,
+    such as a call, stands behind what it reads.
+    """
+    lines = {node: i for i, node in enumerate(trace.locations)}
+    found: dict[Node, tuple[int, int]] = {}
+    for node in walk(outputs):
+        if node.operands:
+            line, after = max((found.get(o, (-1, 0)) for o in node.operands), default=(-1, 0))
+            own = lines.get(node, -1)
+            found[node] = (own, 0) if own > line else (line, after + 1)
+    return sorted(found, key=found.__getitem__)
+
+
+def _longest(alike: Any) -> tuple[int, int]:
+    """Return where the longest run of true begins, and its length."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], alike.astype(np.int8), [0]])))
+    if not len(edges):
+        return 0, 0
+    lengths = edges[1::2] - edges[::2]
+    i = int(np.argmax(lengths))
+    return int(edges[2 * i]), int(lengths[i])
+
+
+def _word(node: Node) -> Any:
+    """Return what nodes of two turns have in common."""
+    type_ = node.type
+    attrs: Iterable[Any] = node.attrs
+    if node.op is ops.CALL:
+        called = node.attr("function")
+        attrs = (id(called.backward), called.wrt, node.attr("position"))
+    elif node.op is ops.GETITEM:
+        attrs = ["#" if type(i) is int else repr(i) for i in node.attr("index")]
+    return node.op, type_.kind, type_.dtype, len(node.operands), tuple(attrs)
+
+
+# --- a loop ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """What a turn reads of a tensor: an element along an axis, one step further at each turn.
+
+    Attributes:
+        index: that of the elements of all turns, in their order.
+        axis: which axis of what the index gives the turns go along.
+    """
+
+    source: Node
+    index: Index
+    axis: int
+
+    def stacked(self, trace: Trace) -> Value:
+        """Return the elements of all turns along the first axis."""
+        source: Any = trace.value(self.source)
+        picked = source[as_index(self.index)]
+        return xp.moveaxis(picked, self.axis, 0) if self.axis else picked
+
+
+def _row_of(nodes: Sequence[Node]) -> Row | None:
+    """Return what the nodes of all turns pick of one tensor; None: not one element after another."""
+    if any(n.op is not ops.GETITEM or n.operands != nodes[0].operands for n in nodes):
+        return None
+    indices = [node.attr("index") for node in nodes]
+    places = [i for i, items in enumerate(zip(*indices, strict=True)) if len({*items}) > 1]
+    if len(places) != 1:
+        return None
+    (place,) = places
+    numbers = [index[place] for index in indices]
+    before = indices[0][:place]
+    if "..." in before or any(type(n) is not int for n in numbers):
+        return None
+    start, step, last = numbers[0], numbers[1] - numbers[0], numbers[-1]
+    if step == 0 or any(n != start + t * step for t, n in enumerate(numbers)):
+        return None
+    beyond = last + (1 if step > 0 else -1)
+    is_end = (last, step > 0) in ((-1, True), (0, False))
+    part = (start, None if is_end else beyond, step)
+    index = (*before, part, *indices[0][place + 1 :])
+    return Row(nodes[0].operands[0], index, sum(type(item) is not int for item in before))
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """Turns that are alike.
+
+    Attributes:
+        turns: their nodes, which correspond.
+        carried: by its place in a turn, what stands for a node of the turn before the first.
+        rows: what is another element at each turn, by its nodes.
+    """
+
+    trace: Trace
+    turns: Turns
+    carried: dict[int, Node] = field(default_factory=dict)
+    rows: dict[tuple[Node, ...], Row] = field(default_factory=dict)
+
+    def keeps_shapes(self) -> bool:
+        """Return whether all turns compute what the first does, in dtypes and shapes.
+
+        Raises:
+            NeedsConcrete: the shapes are not known.
+        """
+        columns = [
+            [*([self.carried[i]] if i in self.carried else []), *column]
+            for i, column in enumerate(zip(*self.turns, strict=True))
+        ]
+        kinds = [{(node.type.kind, node.type.dtype) for node in column} for column in columns]
+        if any(len(each) > 1 for each in kinds):
+            return False
+        columns = [column for column in columns if column[0].type.kind == "tensor"]
+        known = self.trace.shapes.known
+        unknown = [node for column in columns for node in column if known(node) is None]
+        if unknown and (facts := {*needed_shapes(unknown[-1])} - self.trace.facts.keys()):
+            raise NeedsConcrete(*sorted(facts))
+        shapes = [{known(node) for node in column} for column in columns]
+        return all(len(each) == 1 and None not in each for each in shapes)
+
+    def replaced(self, outputs: Sequence[Node]) -> tuple[Node, ...]:
+        """Return outputs that a scan computes."""
+        trace, last = self.trace, len(self.turns) - 1
+        place = _places(self.turns)
+        around = [node for node in walk(outputs) if node not in place]
+        read = {operand for node in (*around, _Outputs(outputs)) for operand in node.operands}
+        read &= place.keys()
+        carried = [*self.carried]
+        given = sorted({i for t, i in map(place.__getitem__, read) if t < last or i not in carried})
+        before, own = self.turns[:2]
+
+        def turn(state: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+            symbols = dict(zip([before[i] for i in carried], state, strict=True))
+            picked = zip([column[1] for column in self.rows], rows, strict=False)
+            moved = _moved(trace, [own[i] for i in (*carried, *given)], {**symbols, **dict(picked)})
+            found = [trace.value(node) for node in moved]
+            return found[: len(carried)], found[len(carried) :]
+
+        initial = [trace.value(node) for node in self.carried.values()]
+        rows = [row.stacked(trace) for row in self.rows.values()]
+        if not rows:  # for the number of turns
+            rows = [trace.value(lift(trace, np.arange(last + 1, dtype=np.int32)))]
+        found = record_scan(trace, initial, rows, turn)
+        ends = dict(zip(carried, found, strict=False))
+        stacks: dict[int, Any] = dict(zip(given, found[len(carried) :], strict=True))
+        new: dict[Node, Value] = {}
+        for node in read:
+            t, i = place[node]
+            new[node] = ends[i] if t == last and i in ends else stacks[i][t]
+        whole: dict[Node, Value] = {}
+        for node in around:
+            if node.op is ops.STACK and (stack := self._stack(node, stacks, place)) is not None:
+                whole[node] = stack
+        return _moved(trace, _moved(trace, outputs, whole), new)
+
+    def _stack(
+        self, node: Node, stacks: Mapping[int, Any], place: Mapping[Node, tuple[int, int]]
+    ) -> Value | None:
+        """Return a stack of what all turns give, by that of the scan; None: it is no such."""
+        places = [place.get(operand) for operand in node.operands]
+        axis, value = node.attr("axis"), self.trace.value
+        for i, stack in stacks.items():
+            wanted = [(t, i) for t in range(len(self.turns))]
+            first = places.index(wanted[0]) if wanted[0] in places else len(places)
+            after = first + len(wanted)
+            if places[first:after] != wanted:
+                continue
+            others = (node.operands[:first], node.operands[after:])
+            parts = [xp.stack([*map(value, each)], axis) if each else None for each in others]
+            joined = [parts[0], xp.moveaxis(stack, 0, axis) if axis else stack, parts[1]]
+            joined = [each for each in joined if each is not None]
+            return xp.concat(joined, axis) if len(joined) > 1 else joined[0]
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outputs:
+    """Reads the outputs of a graph, as a node reads its operands."""
+
+    operands: Sequence[Node]
+
+
+def _places(turns: Turns) -> dict[Node, tuple[int, int]]:
+    return {node: (t, i) for t, turn in enumerate(turns) for i, node in enumerate(turn)}
+
+
+def _read(trace: Trace, turns: Turns) -> Loop | None:
+    """Return the loop of turns; None: they do not read the same."""
+    if len(turns) < LEAST_TURNS:
+        return None
+    loop, place = Loop(trace, turns), _places(turns)
+    outside: set[Node] = set()
+    for column in zip(*turns, strict=True):
+        if len({node.attrs for node in column}) > 1 and column[0].op is ops.GETITEM:
+            row = _row_of(column)
+            if row is None:
+                return None
+            loop.rows[column] = row
+            outside.add(row.source)
+            continue
+        for operands in zip(*(node.operands for node in column), strict=True):
+            if not _takes(loop, operands, [place.get(o) for o in operands], outside):
+                return None
+    if not loop.carried or not place.keys().isdisjoint(walk(outside)):
+        return None
+    return loop
+
+
+def _takes(
+    loop: Loop, operands: tuple[Node, ...], places: Sequence[Any], outside: set[Node]
+) -> bool:
+    """Return whether what the turns read at one place is the same in all, and note it down."""
+    if places[1] is None:
+        if any(place is not None for place in places):
+            return False
+        if len({*operands}) > 1:
+            row = loop.rows.get(operands) or _row_of(operands)
+            if row is None:
+                return False
+            loop.rows[operands] = row
+            outside.add(row.source)
+        else:
+            outside.add(operands[0])
+        return True
+    before, i = places[1]
+    if any(place != (t - 1 + before, i) for t, place in enumerate(places) if t):
+        return False
+    if before == 1:  # of the turn itself
+        return places[0] == (0, i)
+    initial = loop.carried.setdefault(i, operands[0])
+    outside.add(initial)
+    return initial is operands[0] and places[0] is None and initial.type.kind == "tensor"
+
+
+def _moved(trace: Trace, outputs: Sequence[Node], given: Mapping[Node, Value]) -> tuple[Node, ...]:
+    """Return nodes with others in the place of some, each at the line where it was."""
+    graph = Graph("", (), tuple(outputs), trace.locations)
+    nodes = {node: value.node for node, value in given.items()}
+    found = move_calls(graph, substitute(graph, nodes), nodes)
+    for node, where in found.locations.items():
+        trace.locations.setdefault(node, where)
+    return found.outputs
