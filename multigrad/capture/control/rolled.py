@@ -128,7 +128,7 @@ class Row:
 
 
 def _row_of(nodes: Sequence[Node]) -> Row | None:
-    """Return what the nodes of all turns pick of one tensor; None: not one element after another."""
+    """Return what the turns pick of one tensor; None: it is not one element after another."""
     if any(n.op is not ops.GETITEM or n.operands != nodes[0].operands for n in nodes):
         return None
     indices = [node.attr("index") for node in nodes]

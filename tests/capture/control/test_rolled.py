@@ -112,6 +112,7 @@ def results(backend: Any, program: Any, *, rolls: bool) -> tuple[Any, list[Any]]
     return f, [None if each is None else backend.numpy(each) for each in (y, *gradients)]
 
 
+@pytest.mark.backends("numpy", "torch")
 @pytest.mark.parametrize("program", (*ROLLED, *UNROLLED), ids=lambda p: p.__name__)
 def test_a_rolled_loop_has_the_numbers_of_its_steps(backend: Any, program: Any) -> None:
     with backend.precision(np.float64):
@@ -121,6 +122,10 @@ def test_a_rolled_loop_has_the_numbers_of_its_steps(backend: Any, program: Any) 
         if a is not None:
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12 * max(1.0, np.abs(b).max()))
     assert (" scan(" in xg.show(f)) == (program in ROLLED)
+
+
+def test_a_rolled_loop_has_its_numbers_everywhere(backend: Any) -> None:
+    test_a_rolled_loop_has_the_numbers_of_its_steps(backend, adaptive)
 
 
 def test_the_graph_of_a_rolled_loop_does_not_grow_with_its_steps() -> None:
