@@ -47,6 +47,10 @@ def apart(
     backend = load_backend(framework)
     held = {name: held_by(each) for name, each in read_state(owner_of_method(own)).tensors.items()}
     found = {name: tensor for name, tensor in held.items() if _is_learned(tensor)}
+    shortest: dict[int, str] = {}  # of the names of one tensor
+    for name in sorted(found, key=lambda name: (name.count("."), len(name))):
+        shortest.setdefault(id(found[name]), name)
+    others = {name: shortest[id(tensor)] for name, tensor in found.items()}
     if not found:
         raise RuleTypeError(f"{name_of(obj)!r} holds no tensor that asks for a gradient")
     fixed = {
@@ -55,9 +59,9 @@ def apart(
         if name not in found
     }
     inner = HeldRecipe(own, name_of(obj), False, options.library)
-    recipe = AppliedRecipe(inner, tuple(found), fixed, name_of(obj))
+    recipe = AppliedRecipe(inner, others, fixed, name_of(obj))
     function = Function(recipe, None, options.prove)
-    return function, {name: _moved(tensor, backend) for name, tensor in found.items()}
+    return function, {name: _moved(found[name], backend) for name in recipe.names}
 
 
 def _is_learned(tensor: Tensor) -> bool:
@@ -75,15 +79,20 @@ class AppliedRecipe(CodeRecipe):
     """An object that is called with other parameters than its own.
 
     Attributes:
-        names: those of its parameters.
+        aliases: by each name under which it holds a parameter, the one by which that is given.
         fixed: the other tensors that it holds, as arrays.
     """
 
     own: HeldRecipe
-    names: tuple[str, ...]
+    aliases: Mapping[str, str]
     fixed: Mapping[str, Any]
     name: str
     native: bool | None = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its parameters."""
+        return [name for name, given in self.aliases.items() if name == given]
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -129,4 +138,5 @@ class AppliedRecipe(CodeRecipe):
                 raise RuleValueError(
                     f"function {self.name!r} has no parameter {name!r}{suggest(name, self.names)}"
                 )
-        return args[1:], {**kwargs, STATE: {"": None, **given}}
+        own = {name: given[other] for name, other in self.aliases.items()}
+        return args[1:], {**kwargs, STATE: {"": None, **own}}

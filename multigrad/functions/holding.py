@@ -199,7 +199,7 @@ class MayTakeObjects(Function):
 
     recipe: HoldingRecipe
 
-    def __init__(self, recipe: Any, prove: bool) -> None:
+    def __init__(self, recipe: Any, prove: bool = True) -> None:
         super().__init__(HoldingRecipe(recipe), prove=prove)
         self._structures: dict[Any, Structure] = {}
 
@@ -212,12 +212,17 @@ class MayTakeObjects(Function):
     ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call with those of the objects, and their nesting."""
         args, kwargs = optree.tree_unflatten(tree, leaves)
-        is_inside = any(isinstance(leaf, Value) for leaf in leaves)
-        if is_inside or STATE in kwargs or not self._is_incomplete(leaves):
+        if STATE in kwargs or not self._is_incomplete(leaves):
             return leaves, tree
+        is_inside = any(isinstance(leaf, Value) for leaf in leaves)
         state = self.recipe.state_of((args, kwargs))
+        if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
+            return leaves, tree  # what is no symbol of the capture around is a constant there
         backend = next((each for each in map(owner_of, leaves) if each is not None), None)
-        held = {name: on_backend(backend, held_by(own)) for name, own in state.tensors.items()}
+        held = {
+            name: own if is_inside else on_backend(backend, held_by(own))
+            for name, own in state.tensors.items()
+        }
         return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
 
     def _structure(self, state: State) -> Structure:

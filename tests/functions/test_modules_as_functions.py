@@ -399,6 +399,73 @@ def test_a_module_apart_is_a_function_of_its_parameters(backend: Any, tmp_path: 
     np.testing.assert_array_equal(backend.numpy(again), backend.numpy(y))
 
 
+@pytest.mark.needs("torch")
+def test_a_class_given_a_module_inside_of_a_module_apart_gives_its_parameters_gradients(
+    backend: Any,
+) -> None:
+    import torch
+
+    class Tiled(torch.autograd.Function):
+        """Computes what a module does by parts, and again in backward: `.grad` is added to."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Any, module: Any) -> Any:
+            ctx.module = module
+            ctx.save_for_backward(x)
+            with torch.no_grad():
+                return torch.cat([module(part) for part in x.split(1)])
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            x = x.detach().requires_grad_()
+            with torch.enable_grad():
+                y = torch.cat([ctx.module(part) for part in x.split(1)])
+            torch.autograd.backward(y, grad)
+            return x.grad, None
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.inner = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())
+
+        def forward(self, x: Any) -> Any:
+            return Tiled.apply(x, self.inner) + x
+
+    block, x = Block(), torch.from_numpy(X).requires_grad_()
+    expected = torch.autograd.grad(
+        (block.inner(x) + x).square().sum(), [x, *block.inner.parameters()]
+    )
+    apply, parameters = xg.convert(block, to=backend.name)
+    y, pull = xg.vjp(apply, parameters, backend.array(X))
+    of_parameters, of_x = pull(2.0 * y)
+    for own, other in zip([of_x, *of_parameters.values()], expected, strict=True):
+        np.testing.assert_allclose(backend.numpy(own), other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_a_parameter_that_a_module_holds_twice_is_given_once() -> None:
+    import torch
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.eye(3))
+            self.again = self.weight
+            self.held = [self.weight]
+
+        def forward(self, x: Any) -> Any:
+            return (x @ self.weight) @ self.again.T * self.held[0].sum()
+
+    module = Tied()
+    apply, parameters = xg.convert(module, to="numpy")
+    assert [*parameters] == ["weight"]
+    y, pull = xg.vjp(apply, parameters, X)
+    expected = torch.autograd.grad(torchs_of(module), [module.weight])[0]
+    np.testing.assert_allclose(pull(2.0 * y)[0]["weight"], expected, rtol=1e-5)
+
+
 def torchs_of(module: Any) -> Any:
     import torch
 

@@ -26,6 +26,7 @@ from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.recipe import Pushed, Recorded
 from multigrad.functions.function import Function
+from multigrad.functions.holding import MayTakeObjects
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
@@ -399,7 +400,7 @@ def import_function(function_class: Any) -> ClassRecipe:
 @functools.lru_cache(maxsize=1024)
 def find_imported(function_class: type[torch.autograd.Function]) -> Function:
     """Return the Function of a class, made once."""
-    return Function(import_function(function_class))
+    return MayTakeObjects(import_function(function_class))
 
 
 def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:

@@ -115,6 +115,8 @@ class _Reading:
 
 def _is_tensor(value: Any) -> bool:
     """Return whether a value is a framework's tensor of a dtype that is captured."""
+    if isinstance(value, Value):  # of a capture that fills the object
+        return value.node.type.kind == "tensor"
     if not hasattr(type(value), "shape"):
         return False
     try:
