@@ -18,35 +18,36 @@ T = TypeVar("T")  # noqa: PYI001
 Tensor: TypeAlias = Any
 
 __all__ = [
-    "abs", "acos", "acosh", "add", "add_along_axis", "all", "all_max", "all_sum", "any", "arange",
-    "argmax", "argmax_mask", "argmin", "argmin_mask", "argsort", "asarray", "asin", "asinh",
-    "astype", "atan", "atan2", "atanh", "bernoulli_like", "bfloat16", "bitwise_and",
-    "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "bool", "broadcast_to", "cast", "cast_like", "cbrt", "ceil", "celu", "cholesky", "clip",
-    "concat", "concatenate", "cond", "conv", "copysign", "cos", "cosh", "count_nonzero", "cummax",
-    "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "deg2rad", "det", "digamma",
-    "dim", "divide", "e", "eigh", "einsum", "elu", "empty_like", "equal", "erf", "erfc", "erfinv",
-    "exp", "exp2", "expand_dims", "expm1", "exponential_like", "eye", "finfo", "flip", "float16",
-    "float32", "float64", "float8_e4m3fn", "float8_e5m2", "floor", "floor_divide", "fmax", "fmin",
-    "fmod", "fori_loop", "frac", "full", "full_like", "gelu", "getitem", "glu", "greater",
-    "greater_equal", "gumbel_like", "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh",
-    "heaviside", "hypot", "i0e", "i1e", "inf", "int16", "int32", "int64", "int8", "inv", "isdtype",
-    "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linalg",
-    "linspace", "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid", "log_softmax",
-    "logabsdet", "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logit", "logsumexp", "lu", "matmul", "matrix_transpose", "max", "maximum",
-    "mean", "median", "min", "minimum", "mish", "moveaxis", "multiply", "nan", "nan_to_num", "ndtr",
-    "ndtri", "negative", "newaxis", "nextafter", "norm", "not_equal", "one_hot", "ones",
-    "ones_like", "outer", "pad", "permute_dims", "pi", "pinv", "polygamma", "positive", "pow",
-    "prod", "put_along_axis", "qr", "quantile", "rad2deg", "rademacher_like", "rand_like",
-    "randn_like", "reciprocal", "relu", "relu6", "remainder", "repeat", "reshape", "reshape_like",
-    "roll", "round", "rsqrt", "scan", "selu", "sigmoid", "sign", "signbit", "signdet", "silu",
-    "sin", "sinc", "sinh", "size", "slogdet", "soft_shrink", "soft_sign", "softmax", "softplus",
-    "solve", "solve_triangular", "sort", "sparse_plus", "sparse_sigmoid", "sqrt", "square",
-    "squareplus", "squeeze", "stack", "standardize", "std", "stop_gradient", "subtract", "sum",
-    "sum_to", "svd", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tanh_shrink",
-    "tensordot", "threshold", "tile", "top_k_mask", "tril", "triu", "trunc", "uint8", "var",
-    "vecdot", "where", "windows", "xlog1py", "xlogy", "zeros", "zeros_like",
+    "abs", "acos", "acosh", "add", "add_along_axis", "all", "all_gather", "all_max", "all_sum",
+    "all_to_all", "any", "arange", "argmax", "argmax_mask", "argmin", "argmin_mask", "argsort",
+    "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bernoulli_like", "bfloat16",
+    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "bool", "broadcast_to", "cast", "cast_like", "cbrt", "ceil", "celu", "cholesky",
+    "clip", "concat", "concatenate", "cond", "conv", "copysign", "cos", "cosh", "count_nonzero",
+    "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "deg2rad", "det",
+    "digamma", "dim", "divide", "e", "eigh", "einsum", "elu", "empty_like", "equal", "erf", "erfc",
+    "erfinv", "exp", "exp2", "expand_dims", "expm1", "exponential_like", "eye", "finfo", "flip",
+    "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "floor", "floor_divide",
+    "fmax", "fmin", "fmod", "fori_loop", "frac", "full", "full_like", "gelu", "getitem", "glu",
+    "greater", "greater_equal", "gumbel_like", "hard_shrink", "hard_sigmoid", "hard_silu",
+    "hard_tanh", "heaviside", "hypot", "i0e", "i1e", "inf", "int16", "int32", "int64", "int8",
+    "inv", "isdtype", "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal",
+    "lgamma", "linalg", "linspace", "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid",
+    "log_softmax", "logabsdet", "logaddexp", "logcumsumexp", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logit", "logsumexp", "lu", "matmul", "matrix_transpose", "max",
+    "maximum", "mean", "median", "min", "minimum", "mish", "moveaxis", "multiply", "nan",
+    "nan_to_num", "ndtr", "ndtri", "negative", "newaxis", "nextafter", "norm", "not_equal",
+    "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pi", "pinv", "polygamma",
+    "positive", "pow", "ppermute", "prod", "put_along_axis", "qr", "quantile", "rad2deg",
+    "rademacher_like", "rand_like", "randn_like", "reciprocal", "reduce_scatter", "relu", "relu6",
+    "remainder", "repeat", "reshape", "reshape_like", "roll", "round", "rsqrt", "scan", "selu",
+    "sigmoid", "sign", "signbit", "signdet", "silu", "sin", "sinc", "sinh", "size", "slogdet",
+    "soft_shrink", "soft_sign", "softmax", "softplus", "solve", "solve_triangular", "sort",
+    "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "stack",
+    "standardize", "std", "stop_gradient", "subtract", "sum", "sum_to", "svd", "swapaxes", "take",
+    "take_along_axis", "tan", "tanh", "tanh_shrink", "tensordot", "threshold", "tile", "top_k_mask",
+    "tril", "triu", "trunc", "uint8", "var", "vecdot", "where", "windows", "xlog1py", "xlogy",
+    "zeros", "zeros_like",
 ]
 
 __array_api_version__: str
@@ -60,8 +61,10 @@ class FloatInfo:
     tiny: float
     dtype: Any
 def add_along_axis(x: T | float, indices: Tensor, values: T | float, axis: int = -1) -> T: ...
+def all_gather(x: T, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> T: ...
 def all_max(x: T, axis_name: Any = None, *, of: Tensor = None) -> T: ...
 def all_sum(x: T, axis_name: Any = None, *, of: Tensor = None) -> T: ...
+def all_to_all(x: T, axis_name: Any = None, axis: int = 0, concat: int = 0, *, of: Tensor = None) -> T: ...
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Any: ...
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Any: ...
 def astype(x: Tensor, dtype: Any) -> Tensor: ...
@@ -124,12 +127,14 @@ pi: float
 def polygamma(n: int, x: T) -> T: ...
 def positive(x: T) -> T: ...
 def pow(a: Any, b: Any) -> Any: ...
+def ppermute(x: T, pairs: Any, axis_name: Any = None, *, of: Tensor = None) -> T: ...
 def put_along_axis(x: T | float, indices: Tensor, values: T | float, axis: int = -1) -> T: ...
 def qr(x: Tensor) -> tuple[Tensor, Tensor]: ...
 def quantile(x: T, q: float, axis: Axis = None, keepdims: builtins.bool = False) -> T: ...
 def rademacher_like(x: T, key: Any = None) -> T: ...
 def rand_like(x: T, key: Any = None) -> T: ...
 def randn_like(x: T, key: Any = None) -> T: ...
+def reduce_scatter(x: T, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> T: ...
 def repeat(x: T, repeats: int, axis: int | None = None) -> T: ...
 def reshape(x: T, shape: int | Sequence[int]) -> T: ...
 def roll(x: T, shift: int | Sequence[int], axis: Axis = None) -> T: ...
