@@ -16,7 +16,13 @@ from ..capture.copies.capture import run_written_in
 from ..errors import RuleTypeError
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace
-from .calls.accumulation import Modes, read_modes, refuse_second_call
+from .calls.accumulation import (
+    Modes,
+    note_uses,
+    read_modes,
+    refuse_second_call,
+    tensors_with_modes,
+)
 from .calls.arguments import signature_of
 from .calls.bound import BoundFunction
 from .calls.recipe import Recorded, Variant
@@ -146,10 +152,10 @@ def function(
             values of fp8. For a forward without a `backward`, which gives one cotangent anyway. It
             is part of the captured graph, so the same on every framework. Of several calls of the
             Function the cotangents become one so where a capture holds the calls: another
-            `xg.function`, `xg.vjp` on NumPy. What is adding up else is the framework, whatever is
-            said here: in a trace of JAX or TensorFlow a second call with the same tensor is
-            refused; in eager code, in other traces and in torch it cannot be told, so make the
-            calls in one function.
+            `xg.function`, `xg.vjp` on NumPy. Elsewhere frameworks add up what calls give, so a
+            second call with the same tensor, through which the same derivative may pass, is
+            refused. What cannot be seen (calls in torch.compile, one compiled function called
+            twice, a loop of the framework's own) is added up: make the calls in one function.
         capture: how they become graphs; None: as `xg.Capture()` has it.
         native: that option of `Capture`, given by itself.
         dialect: the same.
@@ -160,7 +166,7 @@ def function(
             stands beside a backward or native=True, or is none of the three words.
         GradientError, TraceError: at a call; see `custom_gradient`. With `accumulate`, also what
             cannot be captured; an argument that ops or loops read beside such calls, whose shares
-            are parts of a sum; a second call in a trace.
+            are parts of a sum; a second call, as said.
     """
     refuse_class(forward)
     refuse_rule(forward)
@@ -219,9 +225,12 @@ class Accumulating(Function[P, R]):
     """A Function that has `accumulate`."""
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.parameters is not None:
-            refuse_second_call(self.name, self.recipe.modes, self.parameters, args, kwargs)
-        return super()._apply(args, kwargs)
+        assert self.parameters is not None  # `accumulate` names them
+        given = tensors_with_modes(self.recipe.modes, self.parameters, args, kwargs)
+        refuse_second_call(self.name, given)
+        outputs = super()._apply(args, kwargs)
+        note_uses(given, outputs)
+        return outputs
 
 
 def as_code(forward: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import Signature
 from typing import Any
@@ -15,11 +15,12 @@ from ...errors import GradientError, RuleTypeError, RuleValueError
 from ...graph.support.trees import optree
 from .arguments import Layout, owner_of
 
+Tensor = Any
 MODES = ("sum", "max", "overwrite")
 Modes = tuple[tuple[str, str], ...]  # by the name of an argument; a sum is not among them
 ROOT = re.compile(r"\w+")
-# What stands for tensors in a trace and was given to such an argument, by its id.
-_given: dict[int, weakref.ref[Any]] = {}
+# What was given to such an argument, by its id, and whether a derivative may pass through the call.
+_used: dict[int, tuple[weakref.ref[Any], Callable[[], bool]]] = {}
 
 
 def read_modes(name: str, signature: Signature | None, accumulate: Any) -> Modes:
@@ -61,32 +62,53 @@ def modes_of(modes: Modes, layout: Layout) -> dict[str, str]:
     return {name: declared[r[0]] for name, r in roots.items() if r and r[0] in declared}
 
 
-def refuse_second_call(
-    name: str, modes: Modes, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """Refuse what stands for a tensor in a trace and was given to another call: its framework adds
-    up what calls give, and knows no other way.
+def refuse_second_call(name: str, given: Sequence[tuple[str, str, Tensor]]) -> None:
+    """Refuse tensors that another call was given, where a derivative may pass through both: a
+    framework adds up what calls give, and knows no other way.
+
+    Args:
+        given: the tensors, each with its argument and its mode.
 
     Raises:
-        GradientError: it was.
+        GradientError: there is one.
     """
+    for argument, mode, tensor in given:
+        known = _used.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1]():
+            owner = owner_of(tensor)
+            raise GradientError(
+                f"{name!r} says accumulate={mode!r} for {argument!r}, and another call was given "
+                f"this tensor already: {owner.name if owner else 'autodiff'} adds up what calls "
+                f"give. Make them in one function, xg.function(..., accumulate={{{argument!r}: "
+                f"{mode!r}}}), or take the one's derivative before the other is made"
+            )
+
+
+def tensors_with_modes(
+    modes: Modes, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[str, str, Tensor]]:
+    """Return the tensors that a call is given for arguments with a mode."""
     bound = signature.bind(*args, **kwargs).arguments
-    for argument, mode in modes:
-        for leaf in optree.tree_leaves(bound.get(argument)):  # pyright: ignore[reportArgumentType]
-            owner = owner_of(leaf)
-            if owner is None or not owner.tensors.is_traced(leaf):
-                continue
-            known = _given.get(id(leaf))
-            if known is not None and known() is leaf:
-                raise GradientError(
-                    f"{name!r} says accumulate={mode!r} for {argument!r}, which another call was "
-                    f"given already: {owner.name} adds up what the calls give. Make the calls in "
-                    f"one function, xg.function(..., accumulate={{{argument!r}: {mode!r}}})"
-                )
-            number = id(leaf)
-            _given[number] = weakref.ref(leaf, partial(_forget, number))
+    return [
+        (argument, mode, leaf)
+        for argument, mode in modes
+        for leaf in optree.tree_leaves(bound.get(argument))  # pyright: ignore[reportArgumentType]
+        if owner_of(leaf) is not None
+    ]
+
+
+def note_uses(given: Sequence[tuple[str, str, Tensor]], outputs: Any) -> None:
+    """Note the tensors that a call was given, for `refuse_second_call`."""
+    flat = optree.tree_leaves(outputs)  # pyright: ignore[reportArgumentType]
+    for _, _, tensor in given:
+        owner = owner_of(tensor)
+        note = None if owner is None else owner.autodiff.note_use
+        is_open = None if note is None else note(tensor, flat)
+        if is_open is not None:
+            number = id(tensor)
+            _used[number] = weakref.ref(tensor, partial(_forget, number)), is_open
 
 
 def _forget(number: int, ref: weakref.ref[Any]) -> None:
-    if _given.get(number) is ref:
-        del _given[number]
+    if number in _used and _used[number][0] is ref:
+        del _used[number]
