@@ -54,6 +54,7 @@ backend = Backend(
         attach=attach.attach_function,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
+        note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         keeps_float_derivatives=True,

@@ -72,6 +72,7 @@ backend = Backend(
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
+        note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,

@@ -199,6 +199,11 @@ class Autodiff:
     """(message) -> the identity on a number, which raises GradientError where a tensor in its place
     asks for a gradient; without it none is refused."""
 
+    note_use: Callable[[Tensor, Sequence[Tensor]], Callable[[], bool] | None] | None = None
+    """(tensor, outputs) -> whether one derivative may still pass through the call that was given
+    the tensor and gave the outputs, and through one that is given it now; None: no derivative
+    passes. Without it nobody knows."""
+
     namespace: Mapping[str, Any] = field(default_factory=dict)
     """Names that `render` uses."""
 

@@ -20,6 +20,7 @@ from ..trace.derived.calls import CustomCall, mark
 from ..trace.replay import replay
 from ..trace.scope.draws import Draws
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
+from .calls.accumulation import modes_of
 from .calls.arguments import Layout, Leaf
 from .calls.binding import assemble
 from .calls.notes import put_notes
@@ -77,6 +78,7 @@ class Inlined(Entries):
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
         trace.lacks = trace.lacks or variant.lacks
+        trace.combines |= variant.combines or bool(self.recipe.modes)
         trace.is_once |= not graphs.second_order
         given = {
             leaf.name: trace.value(lift_leaf(trace, leaf, value))
@@ -95,7 +97,12 @@ class Inlined(Entries):
         self._assume(trace, variant, given)
         names = tuple(given)
         called = CustomCall(
-            graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)
+            graphs.backward,
+            graphs.cotangents,
+            names=names,
+            wrt=graphs.wrt,
+            outputs=tuple(o.node for o in outputs),
+            modes=modes_of(self.recipe.modes, layout),
         )
         result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
         if not (variant.notes or variant.updates):

@@ -5,8 +5,8 @@ derivative.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..capture.code.options import Capture, settled
@@ -16,9 +16,16 @@ from ..capture.copies.capture import run_written_in
 from ..errors import RuleTypeError
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace
+from .calls.accumulation import (
+    Modes,
+    note_uses,
+    read_modes,
+    refuse_second_call,
+    tensors_with_modes,
+)
 from .calls.arguments import signature_of
 from .calls.bound import BoundFunction
-from .calls.recipe import Recorded
+from .calls.recipe import Recorded, Variant
 from .custom_gradient import library_of, named_library, refuse_class, refuse_rule
 from .function import Function
 from .held import OfObject, holds_state
@@ -40,6 +47,7 @@ class PairRecipe(CodeRecipe):
     library: str = ""
     copies: bool = False
     rolls: bool = False
+    modes: Modes = ()
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -72,6 +80,14 @@ class PairRecipe(CodeRecipe):
             return Recorded(outputs, pull, rolls=self.rolls and pull is None)
         return Recorded(outputs, pull_kept, keeps_output=True)
 
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Compare graphs with what they were captured from: of sums, as autodiff makes them."""
+        if not self.modes:
+            return CodeRecipe.prove(self, variant, leaves, is_call=is_call)
+        adding = replace(self, modes=())
+        captured = adding.capture(variant.layout, variant.facts, leaves)
+        return adding.prove(captured, leaves, is_call=is_call)
+
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
             return function(*given, **named)
@@ -101,6 +117,7 @@ def function(
     backward: Callable[..., Any] | None = None,
     residuals: Callable[..., Any] | None = None,
     *,
+    accumulate: str | Mapping[str, str] = "sum",
     capture: Capture | None = None,
     native: bool | None = None,
     dialect: str | None = None,
@@ -129,14 +146,29 @@ def function(
             the Function has its true derivative.
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
             as `backward(grad_out, kept)`.
+        accumulate: how the cotangents of an argument become one where the forward gives it to
+            several functions with gradients of their own: "sum"; "max", element by element, NaN
+            passed on; or "overwrite", where that of the call made last in the forward is taken and
+            the others are dropped, NaN too. For all arguments, or by name: `{"scale": "max"}`, for
+            what a backward hands on that is no derivative, as the scales and histories of largest
+            values of fp8. For a forward without a `backward`, which gives one cotangent anyway. It
+            is part of the captured graph, so the same on every framework. Of several calls of the
+            Function the cotangents become one so where a capture holds the calls: another
+            `xg.function`, `xg.vjp` on NumPy. Elsewhere frameworks add up what calls give, so a
+            second call with the same tensor, through which the same derivative may pass, is
+            refused. What cannot be seen (calls in torch.compile, one compiled function called
+            twice, a loop of the framework's own) is added up: make the calls in one function.
         capture: how they become graphs; None: as `xg.Capture()` has it.
         native: that option of `Capture`, given by itself.
         dialect: the same.
         prove: the same.
 
     Raises:
-        TypeError: it is a class, a rule, or nothing that is called.
-        GradientError, TraceError: at a call; see `custom_gradient`.
+        TypeError: it is a class, a rule, or nothing that is called; `accumulate` names no argument,
+            stands beside a backward or native=True, or is none of the three words.
+        GradientError, TraceError: at a call; see `custom_gradient`. With `accumulate`, also what
+            cannot be captured; an argument that ops or loops read beside such calls, whose shares
+            are parts of a sum; a second call, as said.
     """
     refuse_class(forward)
     refuse_rule(forward)
@@ -145,6 +177,10 @@ def function(
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
     options = settled(capture, native, dialect, prove, may_roll=backward is None)
     native, library = options.native, options.library
+    modes = read_modes(name_of(forward), signature_of(forward), accumulate)
+    if modes:
+        refuse_modes(forward, backward, native)
+        native = False  # as it is, its framework would add up
     if backward is None and residuals is None and holds_state(forward):
         if options.copies or options.rolls:
             raise RuleTypeError(
@@ -163,8 +199,42 @@ def function(
         library=library,
         copies=options.copies,
         rolls=options.rolls,
+        modes=modes,
     )
-    return Function(recipe, forward, options.prove)
+    return (Accumulating if modes else Function)(recipe, forward, options.prove)
+
+
+def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:
+    """Refuse `accumulate` where a graph of ours does not make the cotangents one.
+
+    Raises:
+        RuleTypeError: it does not.
+    """
+    name = name_of(forward)
+    if backward is not None:
+        raise RuleTypeError(
+            f"function {name!r} has a backward, which gives one cotangent for each argument, and "
+            "accumulate=, which makes several one: give it to the function around several calls of "
+            f"{name!r}, one without a backward"
+        )
+    if native or holds_state(forward):
+        why = "native=True" if native else "tensors of an object, which runs itself"
+        raise RuleTypeError(
+            f"function {name!r} has accumulate= and {why}: its framework would add up. It is for a "
+            "plain function that is captured"
+        )
+
+
+class Accumulating(Function[P, R]):
+    """A Function that has `accumulate`."""
+
+    def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self.parameters is not None  # `accumulate` names them
+        given = tensors_with_modes(self.recipe.modes, self.parameters, args, kwargs)
+        refuse_second_call(self.name, given)
+        outputs = super()._apply(args, kwargs)
+        note_uses(given, outputs)
+        return outputs
 
 
 def as_code(forward: Any) -> Any:

@@ -152,6 +152,7 @@ class Trace:
         self.gives_dtype = False  # a symbol was given where a library's own dtype is expected
         self.assumed: list[Assumption] = []  # what the code asserts of values
         self.way: Any = None  # which branches by values it takes, of all that are recorded
+        self.combines = False  # whether it calls what has `accumulate=`
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
         self.is_once = False  # what was captured of its backward is no derivative's to be taken
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient

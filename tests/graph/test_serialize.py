@@ -40,7 +40,7 @@ ATTRS: dict[str, tuple[Any, ...]] = {
     "value": (VALUES,), "sizes": ((2,), (1, 2)), "strides": ((1,), (2,)), "dilations": ((1,),),
     "groups": (1,), "rtol": (0.0, 1e-3), "epsilons": (1.0,), "lower": (True, False),
     "transposed": (True, False), "unit": (True, False), "names": (None, ("b", "m")),
-    "split": (((),), (None, ("b",))),
+    "split": (((),), (None, ("b",))), "concat": (0, -1), "pairs": (((0, 0),), ()),
 }  # fmt: skip
 
 

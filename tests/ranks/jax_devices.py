@@ -283,6 +283,121 @@ def a_custom_vjp_that_exchanges_has_the_gradients_that_jax_gives(check_vma: bool
         np.testing.assert_allclose(way(ours), way(total), rtol=1e-5, atol=1e-5)
 
 
+# --- arrays that are handed around ----------------------------------------------------------------
+PAIRS = {"ring": [(i, (i + 1) % 4) for i in range(4)], "one way": [(0, 2), (3, 1)]}
+
+
+def handed(kind: str, x: Any, axis_name: Any = "b") -> Any:
+    """Ours."""
+    if kind == "all_gather":
+        return xg.xp.all_gather(x, axis_name, -1)
+    if kind == "reduce_scatter":
+        return xg.xp.reduce_scatter(x, axis_name, 1)
+    if kind == "all_to_all":
+        return xg.xp.all_to_all(x, axis_name, 1, 0)
+    return xg.xp.ppermute(x, PAIRS[kind], axis_name)
+
+
+def handed_by_jax(kind: str, x: Any) -> Any:
+    """The same by jax's own, with their own derivatives."""
+    if kind == "all_gather":
+        return jax.lax.all_gather(x, "b", axis=1, tiled=True)
+    if kind == "reduce_scatter":
+        return jax.lax.psum_scatter(x, "b", scatter_dimension=1, tiled=True)
+    if kind == "all_to_all":
+        return jax.lax.all_to_all(x, "b", 1, 0, tiled=True)
+    return jax.lax.ppermute(x, "b", PAIRS[kind])
+
+
+HANDED = ("all_gather", "reduce_scatter", "all_to_all", "ring", "one way")
+
+
+def with_gradients(f: Any, x: Any) -> tuple[Any, ...]:
+    """Return a value, its gradient for cotangents of each shard's own, and a second one."""
+
+    def first(x: Any) -> Any:
+        y, pull = jax.vjp(lambda x: f(x * x), x)
+        return pull(y * jnp.arange(y.size, dtype=y.dtype).reshape(y.shape))[0]
+
+    return f(x * x), first(x), jax.vjp(first, x)[1](x)[0]
+
+
+@check(kind=HANDED, way=("shard_map", "unchecked", "pmap", "vmap"))
+def what_shards_hand_around_has_the_values_and_gradients_of_jaxs_own(kind: str, way: str) -> None:
+    def run(f: Any, way: str = way) -> Any:
+        step = functools.partial(with_gradients, f)
+        if way in ("pmap", "vmap"):
+            return getattr(jax, way)(step, axis_name="b")(X.reshape(4, 2, 12))
+        return shards(step, check_vma=way == "shard_map")(X)
+
+    # Jax's own vmap takes whole permutations alone.
+    by_jax = "pmap" if way == "vmap" else way
+    expected = run(functools.partial(handed_by_jax, kind), by_jax)
+    named = functools.partial(handed, kind)
+    everywhere = functools.partial(handed, kind, axis_name="b" if way == "vmap" else None)
+    for f in (named, everywhere, xg.activation(named), xg.activation(everywhere)):
+        for found, value in zip(run(f), expected, strict=True):
+            close(found, value)
+
+
+@check()
+def arrays_that_are_handed_around_over_two_axes_have_the_values_of_jaxs_own() -> None:
+    for kind in HANDED:
+        ours = functools.partial(handed, kind, axis_name=("b", "m"))
+        spec = P(("b", "m"))
+        found = shards(functools.partial(with_gradients, ours), spec, spec, mesh=grid())(X)
+        on_one = functools.partial(with_gradients, functools.partial(handed_by_jax, kind))
+        for mine, value in zip(found, shards(on_one)(X), strict=True):
+            close(mine, value)
+
+
+@check(check_vma=BOTH)
+def rules_that_hand_arrays_around_in_jaxs_words_are_captured(check_vma: bool) -> None:
+    def written(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        lax = jax.lax
+        whole = lax.all_gather(tin, "b")  # a new axis in front
+        part = lax.psum_scatter(whole * 1.5, "b", scatter_dimension=0)
+        rows = lax.all_gather(part, "b", axis=0, tiled=True)
+        part = part + lax.psum_scatter(rows, "b", scatter_dimension=0, tiled=True)
+        turned = lax.all_to_all(part.reshape(2, 4, 3), "b", 1, 2)
+        back = lax.all_to_all(turned, "b", 2, 1).reshape(part.shape)
+        return lax.ppermute(back, "b", PAIRS["ring"]) * grad_out
+
+    rule = xg.register("handing", native=False, override=True)(written)
+    found = shards(gradient(rule), check_vma=check_vma)(X)
+    close(found, shards(lambda x: written(None, x, x), check_vma=check_vma)(X))
+    assert {"all_gather", "reduce_scatter", "all_to_all", "ppermute"} <= {
+        node.op.name for node in rule.bound_rule().specialization.graph(True, {"ndim": 2}).nodes
+    }
+
+
+@check()
+def a_permutation_of_shards_that_are_not_there_and_a_shape_that_counts_them_are_refused() -> None:
+    try:
+        shards(lambda x: xg.xp.ppermute(x, [(0, 4)], "b"))(X)
+    except xg.RuleError as error:
+        assert "names shard 4, and there are 4 shards" in str(error)
+    else:
+        raise AssertionError("nothing was refused")
+
+    def counted(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out / xg.xp.all_gather(tin, "b").shape[0] ** 0.5 if tin.ndim else grad_out
+
+    def refused(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        whole = xg.xp.all_gather(tin, "b")
+        return grad_out * len(whole.shape[:1]) if list(whole.shape) else grad_out
+
+    rule = xg.register("counting", native=False, override=True)(refused)
+    try:
+        shards(gradient(rule))(X)
+    except xg.TraceError as error:
+        assert "how many shards there are" in str(error), error
+    else:
+        raise AssertionError("nothing was refused")
+    rule = xg.register("counting", native=False, override=True)(counted)
+    close(shards(gradient(rule))(X), X / 8**0.5)
+
+
 # --- what people put around a step ----------------------------------------------------------------
 @check()
 def donated_buffers_are_taken_and_the_numbers_stay() -> None:

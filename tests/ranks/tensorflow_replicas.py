@@ -305,6 +305,75 @@ def what_replicas_exchange_has_gradients_of_both_orders(dtype: str) -> None:
                 np.testing.assert_array_equal(np.float64(value), whole_value[i : i + 1])
 
 
+def handed(kind: str, x: Tensor) -> Tensor:
+    if kind == "all_gather":
+        return xg.xp.all_gather(x, axis=1)
+    if kind == "reduce_scatter":
+        return xg.xp.reduce_scatter(x, axis=1)
+    if kind == "all_to_all":
+        return xg.xp.all_to_all(x, axis=1, concat=0)
+    return xg.xp.ppermute(x, [(0, 1)])
+
+
+def handed_by_numpy(kind: str, parts: list[Any]) -> list[Any]:
+    """Return what each replica gets: said by hand."""
+    halves = [np.split(part, 2, 1) for part in parts]
+    return {
+        "all_gather": [np.concatenate(parts, 1)] * 2,
+        "reduce_scatter": [halves[0][i] + halves[1][i] for i in range(2)],
+        "all_to_all": [np.concatenate([halves[0][i], halves[1][i]], 0) for i in range(2)],
+        "ppermute": [0 * parts[0], parts[0]],
+    }[kind]
+
+
+@check(
+    kind=("all_gather", "reduce_scatter", "all_to_all", "ppermute"),
+    mode=("eager", "function"),
+    dtype=("float64", "bfloat16"),
+)
+def what_replicas_hand_around_has_the_gradients_of_its_meaning(
+    kind: str, mode: str, dtype: str
+) -> None:
+    """The exchange is linear: the gradient of its squares is its transpose, here by unit arrays."""
+    x = np.arange(1.0, 13.0).reshape(2, 6)
+    parts = [x[:1], x[1:]]
+    results = handed_by_numpy(kind, parts)
+
+    def transposed(grads: list[Any], i: int) -> Any:
+        found = np.zeros_like(parts[i])
+        for place in np.ndindex(found.shape):
+            units = [np.zeros_like(part) for part in parts]
+            units[i][place] = 1.0
+            pairs = zip(handed_by_numpy(kind, units), grads, strict=True)
+            found[place] = sum((y * grad).sum() for y, grad in pairs)
+        return found
+
+    step = both_orders(xg.activation(lambda x: handed(kind, x)))
+    f = compiled(lambda x: STRATEGY.run(step, args=(x,)), mode)
+    values, first, second = f(parts_of(STRATEGY, tf.constant(x, dtype)))
+    ones = [transposed(handed_by_numpy(kind, [part * 0 + 1 for part in parts]), i) for i in (0, 1)]
+    expected = (results, [transposed(results, i) for i in (0, 1)], ones)
+    for given, wanted in zip((values, first, second), expected, strict=True):
+        for i, value in zip(replicas_here(), local(STRATEGY, given), strict=True):
+            assert value.dtype == dtype
+            np.testing.assert_array_equal(np.float64(value), wanted[i])
+
+
+@check()
+def a_rule_that_gathers_in_tensorflows_words_is_captured() -> None:
+    def written(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        whole = tf.distribute.get_replica_context().all_gather(tin, axis=0)
+        return grad_out * tf.reduce_sum(whole, axis=0)
+
+    rule = xg.register("gathering", native=False, override=True)(written)
+    x = np.asarray([[1.0, 3.0], [-2.0, 3.0]])
+    step = gradient_of(xg.activation("Linear", rule))
+    found = STRATEGY.run(step, args=(parts_of(STRATEGY, tf.constant(x)),))
+    for value in local(STRATEGY, found):
+        np.testing.assert_array_equal(value, x.sum(0)[None])
+    assert "all_gather" in str(xg.show(rule))
+
+
 @check(mode=("eager", "jit"))
 def uneven_parts_have_the_norm_mean_and_draws_of_the_whole(mode: str) -> None:
     x = tensor(5, 6, 3)

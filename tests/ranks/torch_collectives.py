@@ -140,6 +140,110 @@ def derivatives_of_any_order_are_those_of_one_process() -> None:
     torch.testing.assert_close(first((xp.all_max(mine) ** 2).sum(), mine), expected[RANK])
 
 
+# --- tensors that are handed around ---------------------------------------------------------------
+def handed(kind: str, x: Tensor) -> Tensor:
+    """Ours."""
+    if kind == "all_gather":
+        return xp.all_gather(x, "data", 1)
+    if kind == "reduce_scatter":
+        return xp.reduce_scatter(x, "data", -1)
+    if kind == "all_to_all":
+        return xp.all_to_all(x, "data", 1, 0)
+    return xp.ppermute(x, {"ring": [(0, 1), (1, 0)], "one way": [(0, 1)]}[kind], "data")
+
+
+def handed_by_torch(kind: str, x: Tensor) -> Tensor:
+    """The same by torch's own, with their own derivatives."""
+    world = dist.group.WORLD
+    if kind == "all_gather":
+        return functional.all_gather_tensor_autograd(x, 1, world)
+    if kind == "reduce_scatter":
+        return functional.reduce_scatter_tensor_autograd(x, "sum", x.ndim - 1, world)
+    if kind == "all_to_all":
+        parts = torch.stack(x.chunk(2, 1))
+        received = functional.all_to_all_single_autograd(parts, None, None, world)
+        return received.reshape(-1, x.shape[1] // 2)
+    gathered = functional.all_gather_tensor_autograd(x.unsqueeze(0), 0, world)
+    if kind == "ring":
+        return gathered[1 - RANK]
+    return gathered[0] if RANK else gathered[0] * 0
+
+
+KINDS = ("all_gather", "reduce_scatter", "all_to_all", "ring", "one way")
+
+
+def two_orders(f: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    """Return a value, its gradient for cotangents of this process's own, and a second one."""
+    x = x.clone().requires_grad_()
+    y = f(x * x)
+    weights = torch.arange(float(y.numel())).reshape(y.shape) + RANK
+    (first,) = torch.autograd.grad((y * y * weights).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad((first * first).sum(), x)
+    return [y.detach(), first.detach(), second]
+
+
+@check(kind=KINDS, way=("plain", "activation", "compiled"))
+def what_processes_hand_around_has_the_values_and_gradients_of_torchs_own(
+    kind: str, way: str
+) -> None:
+    x = values()[0] + RANK
+    expected = two_orders(lambda x: handed_by_torch(kind, x), x)
+    ours = xg.activation(lambda x: handed(kind, x))
+    act = {"plain": lambda x: handed(kind, x), "activation": ours, "compiled": ours}[way]
+    if way == "compiled":
+        compiled = torch.compile(act, backend="aot_eager", fullgraph=True)
+        given = x.clone().requires_grad_()
+        y = compiled(given)
+        torch.testing.assert_close(y.detach(), handed(kind, x))
+        found = torch.autograd.grad(y, given, torch.ones_like(y) * (RANK + 1))[0]
+        given = x.clone().requires_grad_()
+        y = handed_by_torch(kind, given)
+        by_torch = torch.autograd.grad(y, given, torch.ones_like(y) * (RANK + 1))[0]
+        torch.testing.assert_close(found, by_torch)
+        return
+    for found, value in zip(two_orders(act, x), expected, strict=True):
+        torch.testing.assert_close(found, value)
+
+
+def gathered(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+    whole = functional.all_gather_tensor_autograd(tin, 0, dist.group.WORLD)
+    return functional.reduce_scatter_tensor_autograd(whole * 0.5, "sum", 0, (MESHES["one"], 0))
+
+
+def exchanged(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+    sent = nn.all_to_all_single(torch.empty_like(tin), tin)
+    return functional.all_to_all_single_autograd(sent, None, None, dist.group.WORLD) * 1.0
+
+
+def listed(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+    return nn.all_gather(tin)[0]
+
+
+@check(rule=("gathered", "exchanged", "listed"))
+def rules_that_hand_tensors_around_in_torchs_words_are_captured_or_refused(rule: str) -> None:
+    x, grad_out = values()
+    x = x + RANK
+    xg.register(rule, native=False, override=True)(globals()[rule])
+    act = xg.activation("Linear", rule)
+    if rule == "listed":
+        said = refusal(gradient, act, x, grad_out)
+        assert "all_gather" in said and "a tensor for each process" in said, said
+        return
+    torch.testing.assert_close(gradient(act, x, grad_out), x)
+    assert "all_" in str(xg.show(rule))
+
+
+@check()
+def parts_that_do_not_come_out_even_and_shards_that_are_not_there_are_refused() -> None:
+    x = torch.ones(3, 2)
+    said = refusal(xp.reduce_scatter, x)
+    assert "reduce_scatter cuts axis 0 of a tensor of shape (3, 2)" in said, said
+    said = refusal(xp.ppermute, x, [(0, 2)])
+    assert "names shard 2, and there are 2 shards" in said, said
+    said = refusal(xp.all_to_all, x, ("replicas", "columns"))
+    assert "name one" in said, said
+
+
 @check()
 def a_rule_that_sums_over_shards_by_itself_is_captured() -> None:
     def own_norm(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from multigrad.capture.values.methods import METHODS
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.look import exchanges
-from multigrad.look.described import Param, describe_all
+from multigrad.look.described import Param, describe_all, split_docstring
+from multigrad.rules.in_force.tasks import find_task_rule, task_rule_names
 
 from . import (
     attribution_docs,
@@ -176,7 +177,20 @@ def render_rules() -> str:
             ),
             rows,
         ),
+        "## Several losses",
+        "Rules that see the gradients of several losses at once: "
+        '`xg.apply_to_gradients([grads_1, grads_2], "pcgrad", tasks=True)`; see '
+        "[parameters](how_to/parameters.md#several-losses).",
+        table(("rule", "what comes of them", "params", "source"), map(task_row, task_rule_names())),
     )
+
+
+def task_row(name: str) -> tuple[str, ...]:
+    """Return what is said of a rule on several tasks."""
+    rule = find_task_rule(name)
+    formula, source = split_docstring(rule.function.__doc__)
+    params = ", ".join(f"`{each.name}={each.default!r}`" for each in rule.params)
+    return f"`{name}`", formula, params, source
 
 
 def param_in_range(param: Param) -> str:

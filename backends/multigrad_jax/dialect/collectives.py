@@ -1,10 +1,12 @@
-"""`jax.lax`'s exchange between devices on symbolic values: sums and extremes over mapped axes.
+"""`jax.lax`'s exchange between devices on symbolic values: sums and extremes over mapped axes,
+and arrays that are handed around.
 
-What tells shards apart, or hands arrays around, has no op: a graph is one for all shards.
+What tells shards apart, or counts them, has no op: a graph is one for all shards.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +72,62 @@ def mean(x: Tensor, names: Names) -> Tensor:
     return xp.all_sum(x, names) / xp.all_sum(xp.ones_like(xp.sum(x)), names, of=x)
 
 
+def all_gather(
+    x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False
+) -> Any:
+    gather = functools.partial(gathered, axis=axis, tiled=tiled)
+    return over_each(gather, x, axis_name, axis_index_groups)
+
+
+def psum_scatter(
+    x: Any,
+    axis_name: Any,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: Any = None,
+    tiled: bool = False,
+) -> Any:
+    scatter = functools.partial(scattered, axis=scatter_dimension, tiled=tiled)
+    return over_each(scatter, x, axis_name, axis_index_groups)
+
+
+def all_to_all(
+    x: Any,
+    axis_name: Any,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: Any = None,
+    tiled: bool = False,
+) -> Any:
+    exchange = functools.partial(exchanged, axis=split_axis, concat=concat_axis, tiled=tiled)
+    return over_each(exchange, x, axis_name, axis_index_groups)
+
+
+def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
+    return over_each(functools.partial(permuted, pairs=list(perm)), x, axis_name, None)
+
+
+def gathered(x: Tensor, names: Names, axis: int, tiled: bool) -> Tensor:
+    """Unless it is tiled a new axis counts the shards, as of all here."""
+    return xp.all_gather(x if tiled else xp.expand_dims(x, axis), names, axis)
+
+
+def scattered(x: Tensor, names: Names, axis: int, tiled: bool) -> Tensor:
+    part = xp.reduce_scatter(x, names, axis)
+    return part if tiled else xp.squeeze(part, axis)
+
+
+def exchanged(x: Tensor, names: Names, axis: int, concat: int, tiled: bool) -> Tensor:
+    if tiled:
+        return xp.all_to_all(x, names, axis, concat)
+    return xp.all_to_all(xp.moveaxis(x, axis, concat), names, concat, concat)
+
+
+def permuted(x: Tensor, names: Names, pairs: Any) -> Tensor:
+    return xp.ppermute(x, pairs, names)
+
+
 def itself(x: Any, *args: Any, **options: Any) -> Any:
     """What says where a value is, or over which axes its type may vary."""
     return x
@@ -79,25 +137,22 @@ HIDDEN: dict[Any, Any] = {
     **JAX.taking_the_same(
         {
             __name__: """
-                lax.psum; lax.pmax; lax.pmin; lax.pmean; itself: lax.pcast
-                lax.with_sharding_constraint
+                lax.psum; lax.pmax; lax.pmin; lax.pmean; lax.all_gather; lax.psum_scatter;
+                lax.all_to_all; lax.ppermute; itself: lax.pcast lax.with_sharding_constraint
             """,
         }
     ),
 }
 TELLS = (
     "which a graph that is one for all shards does not have. Take sums and extremes over shards "
-    "(psum, pmean, pmax, pmin), or register the rule with native=True"
+    "(psum, pmean, pmax, pmin), hand arrays around (all_gather, psum_scatter, all_to_all, "
+    "ppermute), or register the rule with native=True"
 )
 REFUSED: dict[Any, str] = dict.fromkeys(
     (
         lax.axis_index,
         lax.axis_size,
-        lax.all_gather,
-        lax.all_to_all,
-        lax.ppermute,
         lax.pshuffle,
-        lax.psum_scatter,
         lax.pswapaxes,
     ),
     TELLS,

@@ -14,12 +14,14 @@ import jax.numpy as jnp
 from multigrad.backend import rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
+from multigrad.graph.ops.arrays.collectives import check_pairs
 
 from ..kernels import random_parts
 from . import manual_axes
 
 Tensor: TypeAlias = Any
 Names: TypeAlias = tuple[str, ...] | None
+FEW_BITS = (jnp.float16, jnp.bfloat16)
 
 
 def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
@@ -93,6 +95,44 @@ def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
     shared = shared_over(x, axes)
     axes = tuple(name for name in axes if name not in shared)
     return own_result(largest(x, axes), axes) if axes else x
+
+
+def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
+    axes = axes_of(of, names)
+    return jax.lax.all_gather(x, axes, axis=axis % x.ndim, tiled=True) if axes else x
+
+
+def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
+    axes = axes_of(of, names)
+    if not axes:
+        return x
+    refuse_shared("a sum is taken over", x, axes)
+    whole = x.astype(jnp.float32) if x.dtype in FEW_BITS else x
+    part = jax.lax.psum_scatter(whole, axes, scatter_dimension=axis % x.ndim, tiled=True)
+    return part.astype(x.dtype)
+
+
+def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -> Tensor:
+    axes = axes_of(of, names)
+    if not axes:
+        return x
+    return jax.lax.all_to_all(x, axes, axis % x.ndim, concat % x.ndim, tiled=True)
+
+
+def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
+    axes = axes_of(of, names)
+    number = math.prod(map(jax.lax.axis_size, axes))
+    check_pairs(pairs, number)
+    if not axes:
+        return x if pairs else jnp.zeros_like(x)
+    if len(pairs) == number or set(axes) <= {*manual_axes.mapped()}:
+        return jax.lax.ppermute(x, axes, pairs)
+    # A vmap (jax 0.10) takes whole permutations alone.
+    sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
+    idle = ([i for i in range(number) if i not in used] for used in (sources, targets))
+    came = jax.lax.ppermute(x, axes, [*pairs, *zip(*idle, strict=True)])
+    own = jax.lax.axis_index(axes)
+    return jnp.where(jnp.isin(own, jnp.asarray(targets, own.dtype)), came, jnp.zeros_like(x))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import paddle.distributed
 
-from multigrad.backend import UnsupportedOp, rows_of
+from multigrad.backend import UnsupportedOp, ops, rows_of
 
 from ..kernels.widening import Tensor
 
@@ -33,6 +34,27 @@ def all_sum(x: Tensor, of: Tensor, *, names: Any) -> Tensor:
 def all_max(x: Tensor, of: Tensor, *, names: Any) -> Tensor:
     alone(names)
     return x
+
+
+def all_gather(x: Tensor, of: Tensor, *, names: Any, axis: int) -> Tensor:
+    alone(names)
+    return x
+
+
+def reduce_scatter(x: Tensor, of: Tensor, *, names: Any, axis: int) -> Tensor:
+    alone(names)
+    return x
+
+
+def all_to_all(x: Tensor, of: Tensor, *, names: Any, axis: int, concat: int) -> Tensor:
+    alone(names)
+    return x
+
+
+def ppermute(x: Tensor, of: Tensor, *, names: Any, pairs: Any) -> Tensor:
+    alone(names)
+    ops.PPERMUTE.numpy(np.zeros(()), None, names=names, pairs=pairs)  # refuses others
+    return x if pairs else paddle.zeros_like(x)
 
 
 def all_dim(x: Tensor, *, axis: int, names: Any) -> int:

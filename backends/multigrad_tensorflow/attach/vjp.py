@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -83,3 +84,12 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
         return tf.identity(x), refuse
 
     return once
+
+
+def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool]:
+    """Return whether the tape of a call still records, or its graph is still being made."""
+    copy = tf.identity(tensor)
+    if isinstance(copy, tf.__internal__.EagerTensor):
+        return lambda: record.should_record_backprop([copy])
+    graph = weakref.ref(copy.graph)
+    return lambda: graph() is tf.compat.v1.get_default_graph()

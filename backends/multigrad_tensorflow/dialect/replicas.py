@@ -15,7 +15,10 @@ from multigrad.trace.xp import all as xp
 
 Tensor = Any
 SUM = tf.distribute.ReduceOp.SUM
-ADVICE = "Replicas tell each other all_reduce('SUM', x), all_reduce('MEAN', x), xg.xp.all_max(x)"
+ADVICE = (
+    "Replicas tell each other all_reduce('SUM', x), all_reduce('MEAN', x), all_gather(x, axis), "
+    "xg.xp.all_max(x)"
+)
 
 
 class ReplicaContext:
@@ -26,20 +29,34 @@ class ReplicaContext:
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Return the sums or the means over all replicas, in the structure of `value`."""
+        self._refuse_options("all_reduce", options)
         kind = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op.value
         takes_sum = tf.distribute.ReduceOp(kind) is SUM
-        if options is not None:
-            raise self._trace.error("gives all_reduce options: leave them to the strategy")
 
         def reduced(x: Tensor) -> Tensor:
-            if not isinstance(x, Value):
-                raise self._trace.error(
-                    f"calls all_reduce of {x!r:.60}, on which no input has a bearing"
-                )
+            self._refuse_constant("all_reduce", x)
             total = xp.all_sum(x)
             return total if takes_sum else total / xp.all_sum(xp.ones_like(xp.sum(x)), of=x)
 
         return optree.tree_map(reduced, value)  # pyright: ignore[reportArgumentType]
+
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """Return the values of all replicas joined along an axis, in the structure of `value`."""
+        self._refuse_options("all_gather", options)
+
+        def gathered(x: Tensor) -> Tensor:
+            self._refuse_constant("all_gather", x)
+            return xp.all_gather(x, axis=axis)
+
+        return optree.tree_map(gathered, value)  # pyright: ignore[reportArgumentType]
+
+    def _refuse_options(self, name: str, options: Any) -> None:
+        if options is not None:
+            raise self._trace.error(f"gives {name} options: leave them to the strategy")
+
+    def _refuse_constant(self, name: str, x: Any) -> None:
+        if not isinstance(x, Value):
+            raise self._trace.error(f"calls {name} of {x!r:.60}, on which no input has a bearing")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -16,6 +16,7 @@ import tensorflow as tf
 from multigrad.backend import rows_of
 from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 from multigrad.graph import random as core
+from multigrad.graph.ops.arrays.collectives import check_pairs
 
 from ..kernels.arrays import dim
 from .dtensors import is_dtensor
@@ -76,6 +77,73 @@ def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
     return x if context is None else exchange(largest, x, of)
 
 
+def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
+    context = replicas(names, of)
+
+    def joined(x: Tensor) -> Tensor:
+        return tf.concat(parts_of(context, gather(context, x)), axis)
+
+    return x if context is None else exchange(joined, x, of)
+
+
+def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
+    context = replicas(names, of)
+
+    def own_part(x: Tensor) -> Tensor:
+        # The ones that a tape begins with are on no device, which workers refuse.
+        total = context.all_reduce("SUM", tf.identity(x))
+        return own_of(context, cut(context, total, axis))
+
+    return x if context is None else exchange(own_part, x, of)
+
+
+def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -> Tensor:
+    context = replicas(names, of)
+
+    def received(x: Tensor) -> Tensor:
+        sent = gather(context, cut(context, x, axis))  # by source, then by target
+        return tf.concat(
+            parts_of(context, own_of(context, tf.experimental.numpy.swapaxes(sent, 0, 1))), concat
+        )
+
+    return x if context is None else exchange(received, x, of)
+
+
+def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
+    context = replicas(names, of)
+    if context is None:
+        check_pairs(pairs, 1)
+        return x if pairs else tf.zeros_like(x)
+    check_pairs(pairs, context.num_replicas_in_sync)
+    sources = {target: source for source, target in pairs}
+
+    def received(x: Tensor) -> Tensor:
+        sent = parts_of(context, gather(context, x))
+        number = context.num_replicas_in_sync
+        zeros = tf.zeros_like(sent[0])
+        return own_of(context, [sent[sources[i]] if i in sources else zeros for i in range(number)])
+
+    return exchange(received, x, of)
+
+
+def parts_of(context: Any, stack: Tensor) -> list[Tensor]:
+    """Return the rows of a stack that has one for each replica."""
+    return tf.unstack(stack, context.num_replicas_in_sync)
+
+
+def own_of(context: Any, rows: Any) -> Tensor:
+    """Return this replica's row of several."""
+    is_own = owned(context, len(rows[0].shape))
+    return tf.reduce_sum(tf.where(is_own, rows, tf.zeros([], rows[0].dtype)), 0)
+
+
+def cut(context: Any, x: Tensor, axis: int) -> Tensor:
+    """Return as many parts of an axis as there are replicas, stacked; TensorFlow raises where they
+    would not be of one length.
+    """
+    return tf.stack(tf.split(x, context.num_replicas_in_sync, axis))
+
+
 def exchange(reduce: Callable[[Tensor], Tensor], x: Any, of: Tensor) -> Tensor:
     """Return what replicas make of x together; 16-bit floats go as float32: they are rounded once,
     and not all collectives take bfloat16.
@@ -91,9 +159,14 @@ def gather(context: Any, x: Tensor) -> Tensor:
 
     Not `all_gather` (TensorFlow 2.21), which traces a function at each eager call: 100 ms.
     """
-    numbers = tf.reshape(tf.range(context.num_replicas_in_sync), [-1] + [1] * len(x.shape))
-    is_own = numbers == context.replica_id_in_sync_group
+    is_own = owned(context, len(x.shape))
     return context.all_reduce("SUM", tf.where(is_own, x, tf.zeros([], x.dtype)))
+
+
+def owned(context: Any, rank: int) -> Tensor:
+    """Return which row of a stack is this replica's own, with as many axes of length 1 behind."""
+    numbers = tf.reshape(tf.range(context.num_replicas_in_sync), [-1] + [1] * rank)
+    return numbers == context.replica_id_in_sync_group
 
 
 def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:

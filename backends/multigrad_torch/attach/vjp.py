@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -125,3 +126,21 @@ def _track(x: Tensor, nested: bool) -> Tensor:
         return x.detach().requires_grad_(True)
     own = x.view_as(x)  # with the tangent that it may have
     return own if own.requires_grad else own.requires_grad_(True)
+
+
+def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
+    """Return whether the graph of a call is still there, and backward has not come to it."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return is_still_there  # a transform makes tensors of its own
+    nodes = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
+    if not tensor.requires_grad or not nodes:
+        return None
+    done: list[bool] = []
+    node = weakref.ref(nodes[0])
+    for each in nodes:
+        each.register_prehook(lambda gradients: done.append(True))
+    return lambda: node() is not None and not done
+
+
+def is_still_there() -> bool:
+    return True

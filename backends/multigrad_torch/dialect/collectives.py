@@ -1,4 +1,6 @@
-"""What torch's collectives mean in a rule: sums and maxima over the processes of a group."""
+"""What torch's collectives mean in a rule: sums and maxima over the processes of a group, and
+tensors that these hand around.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,17 @@ from multigrad.trace.xp import all as xp
 Tensor = Any
 
 
+def named_by(group: Any) -> Any:
+    """Return what `xg.xp` calls a group; a pair is a mesh and one of its dimensions."""
+    if isinstance(group, tuple):
+        mesh, dimension = group
+        return mesh.get_group(dimension)
+    return None if group in (None, torch.distributed.group.WORLD) else group
+
+
 def over_group(tensor: Tensor, op: Any, group: Any) -> Tensor:
     """Return the all-reduction of a symbol."""
-    kinds, of_all = torch.distributed.ReduceOp, (None, torch.distributed.group.WORLD)
-    named = None if group in of_all else group
+    kinds, named = torch.distributed.ReduceOp, named_by(group)
     if op == kinds.SUM:
         return xp.all_sum(tensor, named)
     if op == kinds.MAX:
@@ -46,15 +55,78 @@ def functional_all_reduce(*args: Any, **kwargs: Any) -> Any:
     )
 
 
+def gather(self: Tensor, gather_dim: int, group: Any, tag: str = "") -> Tensor:
+    return xp.all_gather(self, named_by(group), gather_dim)
+
+
+def scatter(self: Tensor, reduceOp: str, scatter_dim: int, group: Any, tag: str = "") -> Tensor:
+    if reduceOp.lower() != "sum":
+        raise TypeError(f"reduce_scatter by {reduceOp!r}; sums have a gradient")
+    return xp.reduce_scatter(self, named_by(group), scatter_dim)
+
+
+def exchange(
+    self: Tensor, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = ""
+) -> Tensor:
+    """Of parts of one length."""
+    if output_split_sizes or input_split_sizes:
+        raise TypeError("all_to_all_single with sizes, which count processes; leave them None")
+    return xp.all_to_all(self, named_by(group))
+
+
+def exchange_into(
+    output: Tensor,
+    input: Tensor,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+) -> Tensor:
+    """torch.distributed.nn.functional's: what is given for the result is its memory alone."""
+    return exchange(input, output_split_sizes, input_split_sizes, group)
+
+
+def counts_processes(*args: Any, **kwargs: Any) -> Any:
+    """A list of tensors, one for each process."""
+    raise TypeError(
+        "a collective that takes or gives a list, a tensor for each process; "
+        "_functional_collectives.all_gather_single_autograd and its like are captured (before "
+        "torch 2.13 all_gather_tensor_autograd), and xg.xp.all_gather, reduce_scatter, all_to_all"
+    )
+
+
+def waited(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+HANDED = {
+    "all_gather_tensor_autograd": gather,
+    "all_gather_single_autograd": gather,
+    "reduce_scatter_tensor_autograd": scatter,
+    "reduce_scatter_single_autograd": scatter,
+    "all_to_all_single_autograd": exchange,
+    "wait_tensor": waited,
+}
 ALIASES: dict[Any, Callable[..., Any]] = {}
 HIDDEN: dict[Any, Callable[..., Any]] = {}
 PRIVATE: dict[Any, Callable[..., Any]] = {}
 OUTSIDE: tuple[Callable[..., Any], ...] = ()
 if torch.distributed.is_available():
+    from torch.distributed import _functional_collectives
     from torch.distributed.nn import functional
 
     ALIASES = {torch.distributed.all_reduce: all_reduce}
     PRIVATE = {torch.ops._c10d_functional.all_reduce: functional_all_reduce}
-    HIDDEN = {functional.all_reduce: all_reduce_anew}
+    HIDDEN = {
+        functional.all_reduce: all_reduce_anew,
+        functional.all_to_all_single: exchange_into,
+        functional.all_gather: counts_processes,
+        functional.reduce_scatter: counts_processes,
+        functional.all_to_all: counts_processes,
+        **{
+            function: meaning
+            for name, meaning in HANDED.items()
+            if (function := getattr(_functional_collectives, name, None)) is not None
+        },
+    }
     # How many processes there are, and which one this is: not of a graph, which others may run.
     OUTSIDE = (torch.distributed.get_world_size, torch.distributed.get_rank)

@@ -14,6 +14,7 @@ import torch
 from multigrad.backend import rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
+from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.trace.scope.ranks import CHECKED, EVERYTHING, note_part
 
 from ..kernels.ordering import wide
@@ -171,6 +172,107 @@ class Largest(torch.autograd.Function):
         chosen = (x == largest).to(x.dtype)
         number, whole = exchange(torch.stack([wide(chosen), wide(grad)]), "sum", ctx.names)
         return (chosen * (whole / number)).to(x.dtype), None
+
+
+def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
+    if is_whole(x, of, names):
+        return x
+    for group in reversed(group_names(names)):  # the last counts fastest
+        gathered = COMMS.all_gather_into_tensor(x.contiguous(), size_of(group), group)
+        x = joined(COMMS.wait_tensor(gathered), size_of(group), axis)
+    return x
+
+
+def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
+    if is_whole(x, of, names):
+        return x
+    whole = wide(x)
+    for group in group_names(names):
+        parts = cut(whole, size_of(group), axis, "reduce_scatter")
+        added = COMMS.reduce_scatter_tensor(parts, "sum", size_of(group), group)
+        whole = COMMS.wait_tensor(added)
+    return whole.to(x.dtype)
+
+
+def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -> Tensor:
+    if is_whole(x, of, names):
+        return x
+    group = single_group("all_to_all", names)
+    number = size_of(group)
+    parts = cut(x, number, axis, "all_to_all")
+    lengths = [parts.shape[0] // number] * number
+    received = COMMS.all_to_all_single(parts, lengths, lengths, group)
+    return joined(COMMS.wait_tensor(received), number, concat)
+
+
+def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
+    """A process sends all of x to one, and gets as much from one: of none, zeros."""
+    if is_whole(x, of, names):
+        check_pairs(pairs, 1)
+        return x if pairs else torch.zeros_like(x)
+    group = single_group("ppermute", names)
+    own, number = rank_among(names)
+    check_pairs(pairs, number)
+    sent, received = [0] * number, [0] * number
+    for source, target in pairs:
+        if source == own:
+            sent[target] = x.numel()
+        if target == own:
+            received[source] = x.numel()
+    flat = x.reshape(-1) if any(sent) else x.reshape(-1)[:0]
+    came = COMMS.all_to_all_single(flat.contiguous(), received, sent, group)
+    came = COMMS.wait_tensor(came)
+    return came.reshape(x.shape) if any(received) else came.sum() + torch.zeros_like(x)
+
+
+COMMS = torch.ops._c10d_functional
+
+
+def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
+    """Return whether a tensor is one array over all processes, a DTensor."""
+    for each in (of, x):
+        if is_distributed(each):
+            check_names(each, names)
+            return True
+    return False
+
+
+def single_group(op: str, names: Names) -> str:
+    """Return torch's name of the one group that is meant.
+
+    Raises:
+        RuleValueError: several are.
+    """
+    group, *others = group_names(names)
+    if others:
+        raise RuleValueError(
+            f"{op} over {names} is one over several process groups, which torch does not have: "
+            "name one, or make a group of all their processes and give that, axis_name=group"
+        )
+    return group
+
+
+def size_of(group: str) -> int:
+    return torch.distributed.distributed_c10d._get_group_size_by_name(group)
+
+
+def joined(parts: Tensor, number: int, axis: int) -> Tensor:
+    """Return parts, which lie one after the other along the first axis, joined along another."""
+    return parts if axis == 0 else torch.cat(parts.chunk(number), axis)
+
+
+def cut(x: Tensor, number: int, axis: int, op: str) -> Tensor:
+    """Return as many parts of an axis one after the other along the first.
+
+    Raises:
+        RuleValueError: they would not be of one length.
+    """
+    if x.shape[axis] % number:
+        raise RuleValueError(
+            f"{op} cuts axis {axis} of a tensor of shape {tuple(x.shape)} into a part for each of "
+            f"{number} processes, which {x.shape[axis]} elements cannot be: pad it to a multiple"
+        )
+    return x.contiguous() if axis == 0 else torch.cat(x.chunk(number, axis))
 
 
 def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:

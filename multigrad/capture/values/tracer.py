@@ -137,9 +137,9 @@ class V(Comparing):
         fact = "ndim" if keeps else shape_fact(node, "ndim")
         if fact is not None and fact in facts:
             return facts[fact]
-        known = known_shape(self)
+        known = self.trace.shapes.rank(node)
         if known is not None:
-            return len(known)
+            return known
         missing = (fact,) if fact is not None else needed_shapes(node)
         if self.trace.is_fresh and self.trace.tell(missing):
             return self.ndim

@@ -14,6 +14,7 @@ from ...graph.ir.graph import Node
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
 from ...trace.trace import Trace
+from .accumulation import Modes
 from .arguments import Layout, read_layout
 from .notes import Note
 from .updates import Update
@@ -86,6 +87,7 @@ class Variant:
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
+        combines: whether cotangents become one otherwise than by a sum, as no autodiff has it.
         lowered: what it was lowered to, by backend.
         reach: tells in which dtypes of 16 bits it holds, too; None: nobody knows of any.
     """
@@ -100,6 +102,7 @@ class Variant:
     assumed: tuple[Assumption, ...] = ()
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()
+    combines: bool = False
     lowered: dict[str, Any] = field(default_factory=dict)
     reach: Reach | None = None
 
@@ -118,12 +121,14 @@ class Recipe:
         name: the name of the function, for messages.
         native: see `custom_gradient`.
         copies: see `xg.Capture`.
+        modes: how the cotangents of arguments become one, where they are not added up.
     """
 
     name: str
     native: bool | None
     # Whether code that writes into its arguments does so on copies of them.
     copies: bool = False
+    modes: Modes = ()
     # Whether its own framework refuses gradients that do not fit.
     is_checked: ClassVar[bool] = False
     # Whether there is one output, of the shape and dtype of the first tensor.

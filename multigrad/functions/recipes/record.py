@@ -42,6 +42,7 @@ from ...trace.owners import lend
 from ...trace.scope.reads import reading
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
+from ..calls.accumulation import modes_of
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.assumptions import is_told
 from ..calls.facts import facts_of_inputs, find_facts
@@ -255,6 +256,7 @@ class _Recording:
             assumed=assumed,
             notes=notes,
             updates=updates,
+            combines=trace.combines,
             reach=None if "dtype" in facts else self.trace.types.reach,
         )
 
@@ -490,7 +492,9 @@ class _Recording:
             for value, cotangent in zip(values, given, strict=True)
             if is_float(value.node.type)
         ]
-        found = accumulate_all(self.trace, seeds, targets)
+        by_name = modes_of(self.recipe.modes, self.layout)
+        modes = {self.inputs[name]: mode for name, mode in by_name.items() if name in floats}
+        found = accumulate_all(self.trace, seeds, targets, modes)
         nodes = [
             xp.zeros_like(self.trace.value(target)).node if gradient is None else gradient.node
             for target, gradient in zip(targets, found, strict=True)
@@ -511,6 +515,10 @@ class CodeRecipe(Recipe):
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
         """Compare graphs with what they were captured from; see `Recipe`."""
+        if variant.combines:
+            code = next((getattr(f, "__code__", None) for f in self.functions()), None)
+            subject = Subject(self.subject, code, OWN)
+            return leave_open(subject, "it calls a function that has accumulate=; autodiff adds up")
 
         def recapture() -> Any:
             return capture_function(self, variant.layout, variant.facts)

@@ -111,6 +111,16 @@ def are_names(value: object) -> bool:
     )
 
 
+def are_pairs(value: object) -> bool:
+    """Return whether a value is (source, target) of shards, each at most once on each side."""
+    if not isinstance(value, tuple):
+        return False
+    if not all(are_integers(pair) and len(pair) == 2 and min(pair) >= 0 for pair in value):
+        return False
+    sources, targets = ({pair[i] for pair in value} for i in (0, 1))
+    return len(sources) == len(targets) == len(value)
+
+
 def is_split(value: object) -> bool:
     """Return whether a value says for each axis over what it is split: (), every shard."""
     if not isinstance(value, tuple):
@@ -164,6 +174,7 @@ NEW_AXIS = Attr(is_axis, (), 0, "int")
 AXES = Attr(is_axis, (), None, "Axis", "axes_of")
 LAST_AXES = dataclasses.replace(AXES, default=-1)
 MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
+PAIRS = Attr(are_pairs, (((0, 0),), ()))
 PLACE = Attr(is_integer, (), REQUIRED, "int", "one_axis")
 PLACES = Attr(is_places)
 ANYTHING = Attr(is_anything)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError
 from .. import ops
 from ..ir.graph import Node
+from ..ir.questions import note
 from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 
 Shape = tuple[int, ...]
@@ -19,7 +21,11 @@ Shape = tuple[int, ...]
 IDENTITY, BUFFERS = "identity", "buffers"
 ON_NUMBERS, ON_TENSORS = "on numbers", "on tensors"
 GIVEN = ("device", IDENTITY, BUFFERS, ON_NUMBERS, ON_TENSORS)
+SHARDS = "shards"  # how many there are: no capture knows it, as a graph is one for any number
 LIBRARY = "library"  # of a call's tensors, where the code mentions none
+
+
+RESIZED_BY_SHARDS = (ops.ALL_GATHER, ops.REDUCE_SCATTER, ops.ALL_TO_ALL)
 
 
 def is_tensor_input(node: Node) -> bool:
@@ -37,8 +43,22 @@ def shape_fact(node: Node, what: str) -> str | None:
 
 
 def needed_shapes(node: Node) -> tuple[str, ...]:
-    """Return the facts from which a value's shape follows."""
-    return Shapes({}).needed(node)
+    """Return the facts from which a value's shape follows.
+
+    Raises:
+        TraceError: it depends on how many shards there are.
+    """
+    found = Shapes({}).needed(node)
+    if SHARDS in found:
+        raise note(
+            TraceError(
+                "the shape of what all_gather, reduce_scatter or all_to_all give is asked for, "
+                "which depends on how many shards there are, and a graph is one for any number of "
+                "them. Leave shapes to the run: xp.dim(x, axis), reductions and broadcasting need "
+                "none; or let the function run as it is, native=True"
+            )
+        )
+    return found
 
 
 def needed_rank(node: Node) -> tuple[str, ...]:
@@ -80,6 +100,8 @@ class Shapes:
             shape = self.facts.get("shape")
             return self.facts.get("ndim") if shape is None else len(shape)
         shape = self.known(node)
+        if shape is None and {SHARDS} == {*self.needed(node)} - self.facts.keys():
+            shape = self.computed(node)  # as of one shard, which has as many axes
         if shape is None:
             return self.facts.get(shape_fact(node, "ndim") or "")
         return len(shape)
@@ -92,6 +114,8 @@ class Shapes:
                 found[each] = (shape_fact(each, "shape") or "",)
             else:
                 of_operands = dict.fromkeys([found[operand] for operand in each.operands])
+                if each.op in RESIZED_BY_SHARDS:
+                    of_operands[(SHARDS,)] = None
                 # Most values need what one of their operands needs: they hold the same tuple.
                 own = found[each] = max(of_operands, key=len, default=())
                 if len(of_operands) > 1 and not {*own}.issuperset(itertools.chain(*of_operands)):

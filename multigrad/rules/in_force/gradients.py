@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Never, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Never, TypeVar, overload
 
 from ...backend.finding.discovery import backend_of
 from ...backend.tensors.values import concrete_number, key_for
@@ -20,10 +20,12 @@ from ..context import CURRENT, EMPTY, RuleInForce, apply_now
 from ..model.bare import apply_rule
 from ..model.misplaced import refuse_misplaced
 from ..model.rule import BoundRule, Rule, rule_over
+from .tasks import combine, task_rule_names
 
 T = TypeVar("T")
 
 
+@overload
 def apply_to_gradients(
     grads: T,
     rule: str | Rule | Callable[..., Any] | None = None,
@@ -32,8 +34,29 @@ def apply_to_gradients(
     key: Key | None = None,
     over: Over | None = None,
     axis_name: Axes | None = None,
+    tasks: Literal[False] = False,
     **others: Never,
-) -> T:
+) -> T: ...
+@overload
+def apply_to_gradients(
+    grads: Sequence[T],
+    rule: str | Callable[..., Any],
+    params: Mapping[str, object] | None = None,
+    *,
+    key: Key | None = None,
+    tasks: Literal[True],
+) -> T: ...
+def apply_to_gradients(
+    grads: Any,
+    rule: str | Rule | Callable[..., Any] | None = None,
+    params: Mapping[str, object] | None = None,
+    *,
+    key: Key | None = None,
+    over: Over | None = None,
+    axis_name: Axes | None = None,
+    tasks: bool = False,
+    **others: Never,
+) -> Any:
     """Apply a rule to each gradient of a pytree, with `tin=None`.
 
     Examples:
@@ -43,9 +66,14 @@ def apply_to_gradients(
         >>> with xg.use("clip_norm", {"max_norm": 1.0}, scope="params"):
         ...     xg.apply_to_gradients([np.array([0.0, 2.0]), None])
         [array([0., 1.]), None]
+        >>> first, second = {"w": np.array([1.0, 0.0])}, {"w": np.array([-1.0, 1.0])}
+        >>> xg.apply_to_gradients([first, second], "pcgrad", tasks=True)  # of two losses
+        {'w': array([0.5, 1.5])}
 
     Args:
         grads: a tensor, or a list, tuple, dict or any registered pytree of them; None stays None.
+            With `tasks`, a list of such trees, one for each loss, nested alike; None where a loss
+            does not reach a tensor.
         rule: a name, a Rule or a function; None takes the rule that `use` put in force for the
             scope "params" or "all". Without one, the gradients are returned as they are.
         params: values for the rule's params.
@@ -54,18 +82,36 @@ def apply_to_gradients(
             array that is split over devices; see `Rule.over`. Gradients that every device holds
             whole are no parts: leave it away for them.
         axis_name: the mesh axes or the group that the leaves' first axis is split over.
+        tasks: whether the rule sees the gradients of several losses at once: "pcgrad", "gradnorm",
+            or a function `(products, **params) -> weights` of the matrix of scalar products of the
+            tasks' gradients, over all tensors and in float32 at least, that gives a weight for each
+            task. What comes back is their weighted sum. NaN in a gradient stays in its elements,
+            and is what a weight becomes that is computed of it.
 
     Returns:
-        The same structure; every leaf keeps shape and dtype.
+        The same structure; every leaf keeps shape and dtype. With `tasks`, that of one tree.
 
     Raises:
-        RuleError: the rule or a param is unknown.
+        RuleError: the rule or a param is unknown; with `tasks`, the trees are not alike, or `over`
+            is given, too.
         BackendNotFound: a leaf is no tensor of an installed framework.
     """
     import optree
 
     if others:
         raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
+    if tasks and (over is not None or axis_name is not None):
+        raise RuleError(
+            "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
+            "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
+        )
+    if tasks:
+        return _of_tasks(grads, rule, params, key)
+    if isinstance(rule, str) and rule in task_rule_names() and rule not in registry.rules():
+        raise RuleError(
+            f"rule {rule!r} sees the gradients of several losses at once: "
+            f"xg.apply_to_gradients([grads_1, grads_2], {rule!r}, tasks=True)"
+        )
     in_force = _application(rule_over(rule, over, axis_name), params, key)
     tree: Any = grads  # optree's annotations know one type of leaf
     applied: Any = optree.tree_map(
@@ -76,6 +122,14 @@ def apply_to_gradients(
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
     return applied
+
+
+def _of_tasks(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -> Any:
+    """Return what the gradients of several tasks become together."""
+    combined = combine(trees, rule, params, key)
+    if CHECKED and CURRENT.get() is EMPTY:
+        compare("apply_to_gradients")
+    return combined
 
 
 def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:

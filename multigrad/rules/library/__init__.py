@@ -9,6 +9,7 @@ from . import (
     spiking,
     straight_through,
     surrogate,
+    tasks,
     transforms,
 )
 from .peers import braintools, names, optax, peers, snntorch, spikingjelly
@@ -23,5 +24,5 @@ KEPT = (
 __all__ = [
     "attribution", "binary", "braintools", "jamming", "limits", "names", "optax", "peers",
     "quantization", "snntorch", "spiking", "spikingjelly", "straight_through", "surrogate",
-    "transforms",
+    "tasks", "transforms",
 ]  # fmt: skip

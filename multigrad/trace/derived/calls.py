@@ -30,6 +30,7 @@ class CustomCall:
         backward: `*cotangents, *names -> *gradients` of the inputs `wrt`.
         names: what the operands of its nodes are, after the value.
         outputs: the values of the function's outputs.
+        modes: how cotangents of inputs become one, by their names, where they are not added up.
     """
 
     backward: Graph
@@ -37,6 +38,7 @@ class CustomCall:
     names: tuple[str, ...]
     wrt: tuple[str, ...]
     outputs: tuple[Node, ...]
+    modes: Mapping[str, str] = field(default_factory=dict)
     serial: int = field(default_factory=lambda: next(_serials))
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
 from .calls import Calls
+from .combining import Combined, Modes, refuse_within
 from .scans import Scans
 
 _serials = itertools.count()
@@ -73,27 +74,38 @@ def accumulate(trace: Trace, output: Node, target: Node, grad_out: Value) -> Val
 
 
 def accumulate_all(
-    trace: Trace, seeds: Sequence[tuple[Node, Value]], targets: Sequence[Node]
+    trace: Trace,
+    seeds: Sequence[tuple[Node, Value]],
+    targets: Sequence[Node],
+    modes: Modes | None = None,
 ) -> list[Value | None]:
     """Return the cotangent of each target, or None where no output depends on it.
 
     Args:
         seeds: outputs with their cotangents.
         targets: the nodes whose cotangents are asked for.
+        modes: how cotangents of nodes become one, where they are not added up.
     """
+    order = walk(output for output, _ in seeds)
+    combined = Combined(trace, order, modes or {})
     cotangents: dict[Node, Any] = {}
     for output, cotangent in seeds:
+        if output in combined.modes:
+            combined.add(output, 0, output, cotangent)
+            continue
         known = cotangents.get(output)
         cotangents[output] = cotangent if known is None else known + cotangent
-    order = walk(output for output, _ in seeds)
     active = _depend_on(order, targets)
     calls, scans = Calls(trace, order), Scans(trace, order, accumulate_all)
     for node in reversed(order):
+        if node in combined.modes and (one := combined.one(node)) is not None:
+            cotangents[node] = one
         if node not in active or node.op is ops.INPUT:
             continue
         if node.op is ops.CALL:
             shares = calls.pull(node, cotangents)
         elif node.op is ops.SCAN:
+            refuse_within(trace, node)
             shares = scans.pull(node, cotangents, active)
         elif node not in cotangents:
             continue
@@ -106,7 +118,7 @@ def accumulate_all(
             shares = node.op.vjp(
                 xp, cotangents[node], trace.value(node), *operands, **dict(node.attrs)
             )
-        for operand, share in zip(node.operands, shares, strict=True):
+        for position, (operand, share) in enumerate(zip(node.operands, shares, strict=True)):
             if share is None or operand not in active or not is_float(operand.type):
                 continue
             if operand.type.dtype in FLOAT8:
@@ -115,6 +127,9 @@ def accumulate_all(
                     "be rounded. Stop the gradient there, or give one of your own"
                 )
             share = _match(trace, share, operand)
+            if operand in combined.modes:
+                combined.add(node, position, operand, share)
+                continue
             known = cotangents.get(operand)
             cotangents[operand] = share if known is None else known + share
     return [cotangents.get(target) for target in targets]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...backend.finding.discovery import backend_of
 from ...backend.tensors.values import key_for, key_pair
-from ...errors import RuleError
+from ...errors import RuleError, RuleValueError
 from ...graph import ops
 from ...graph.ir.types import BOOL, T
 from ...graph.passes.scalars import constant
@@ -25,10 +25,10 @@ from .ops import cumprod, cumsum, mean, sum, var
 Tensor = Any
 
 __all__ = [
-    "all_max", "all_sum", "bernoulli_like", "broadcast_to", "cumulative_prod", "cumulative_sum",
-    "dim", "einsum", "exponential_like", "gumbel_like", "norm", "outer", "quantile",
-    "rademacher_like", "rand_like", "randn_like", "size", "standardize", "tensordot",
-    "top_k_mask", "vecdot",
+    "all_gather", "all_max", "all_sum", "all_to_all", "bernoulli_like", "broadcast_to",
+    "cumulative_prod", "cumulative_sum", "dim", "einsum", "exponential_like", "gumbel_like", "norm",
+    "outer", "ppermute", "quantile", "rademacher_like", "rand_like", "randn_like",
+    "reduce_scatter", "size", "standardize", "tensordot", "top_k_mask", "vecdot",
 ]  # fmt: skip
 
 
@@ -317,8 +317,7 @@ def all_sum(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
             has one shard.
         of: the array that is split, where it is not x: what was computed from it may be a number.
     """
-    names = None if axis_name is None else read_names(axis_name)
-    return apply(ops.ALL_SUM, x, x if of is None else of, names=names)
+    return apply(ops.ALL_SUM, x, x if of is None else of, names=_names(axis_name))
 
 
 def all_max(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
@@ -331,5 +330,92 @@ def all_max(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
         >>> unit_max(None, np.array([3.0, -4.0]), None)
         array([ 0.75, -1.  ])
     """
-    names = None if axis_name is None else read_names(axis_name)
-    return apply(ops.ALL_MAX, x, x if of is None else of, names=names)
+    return apply(ops.ALL_MAX, x, x if of is None else of, names=_names(axis_name))
+
+
+def all_gather(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> Tensor:
+    """The parts of all shards, joined along an axis in the order of shards; each gets the whole.
+
+    As `jax.lax.all_gather(..., tiled=True)`. As of all that shards exchange, each shard's result
+    has a cotangent of its own, and the gradient is that of the sum of all shards' losses, JAX's
+    convention: here `reduce_scatter` of the cotangents, and the other way round. Where one loss is
+    computed on every shard, divide it by their number. NaN goes where its element goes.
+
+    Examples:
+        >>> x = np.array([[1.0, 2.0]])
+        >>> xp.all_gather(x, axis=1)  # of one device: its own part
+        array([[1., 2.]])
+
+    Args:
+        axis_name: as of `all_sum`.
+        axis: along which the parts are joined; they have one shape.
+        of: as of `all_sum`.
+
+    Raises:
+        TraceError: the result's shape is asked for while a rule or a Function is captured: its
+            graph is one for any number of shards.
+    """
+    names, axis = _names(axis_name), one_axis(x, axis)
+    return apply(ops.ALL_GATHER, x, x if of is None else of, names=names, axis=axis)
+
+
+def reduce_scatter(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> Tensor:
+    """The sum of x over shards, of which each shard gets its own part along an axis.
+
+    As `jax.lax.psum_scatter(..., tiled=True)`; as many parts as shards, of one length. Its gradient
+    is `all_gather` of the cotangents, see there; 16-bit floats are added in float32.
+
+    Examples:
+        >>> xp.reduce_scatter(np.array([1.0, 2.0]))
+        array([1., 2.])
+    """
+    names, axis = _names(axis_name), one_axis(x, axis)
+    return apply(ops.REDUCE_SCATTER, x, x if of is None else of, names=names, axis=axis)
+
+
+def all_to_all(
+    x: Tensor, axis_name: Any = None, axis: int = 0, concat: int = 0, *, of: Tensor = None
+) -> Tensor:
+    """x cut along an axis into a part for each shard; those received, joined along `concat`.
+
+    As `jax.lax.all_to_all(x, axis_name, axis, concat, tiled=True)`. Its gradient is the same of the
+    cotangents with the axes swapped, see `all_gather`.
+
+    Examples:
+        >>> xp.all_to_all(np.array([[1.0, 2.0]]), axis=1, concat=0)
+        array([[1., 2.]])
+    """
+    names, axis, concat = _names(axis_name), one_axis(x, axis), one_axis(x, concat)
+    of = x if of is None else of
+    return apply(ops.ALL_TO_ALL, x, of, names=names, axis=axis, concat=concat)
+
+
+def ppermute(x: Tensor, pairs: Any, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
+    """For pairs (source, target), the source's x at the target; zeros where none sends.
+
+    As `jax.lax.ppermute`. Its gradient is the way back, by the inverse permutation, see
+    `all_gather`: an x that is sent to nobody has gradient 0.
+
+    Examples:
+        >>> xp.ppermute(np.array([1.0, 2.0]), [(0, 0)])
+        array([1., 2.])
+
+    Args:
+        pairs: of numbers of shards, from 0 in the order of the axis or group; each at most once as
+            source and once as target.
+
+    Raises:
+        RuleValueError: they are not, or name a shard that is not there.
+    """
+    given = tuple(tuple(map(index, pair)) for pair in pairs)
+    if not ops.PPERMUTE.attrs["pairs"].legal(given):
+        raise RuleValueError(
+            f"ppermute takes pairs (source, target) of shards, each at most once on each side, as "
+            f"[(0, 1), (1, 0)], not {pairs!r:.80}"
+        )
+    names = _names(axis_name)
+    return apply(ops.PPERMUTE, x, x if of is None else of, names=names, pairs=given)
+
+
+def _names(axis_name: Any) -> Any:
+    return None if axis_name is None else read_names(axis_name)

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import RuleValueError
 from ...ir.op import Op
-from ..attributes import AXIS, GROUP_NAMES, NORM_ORDER, SPLIT
+from ..attributes import AXIS, GROUP_NAMES, NORM_ORDER, PAIRS, SPLIT
 from ..numerics import Array
 from ..properties import length, linear
-from ..results import integer, kept, key
+from ..result_shapes import first
+from ..results import integer, kept, key, reshaped
 from ..table import Cotangents, op, zero
 
 Names = tuple[str, ...] | None
@@ -59,6 +61,67 @@ def all_norm_vjp(
     return whole * (xp.sign(share) if ord == 1 else xp.pow(share, ord - 1)), None
 
 
+def all_gather(x: Array, of: Array, *, names: Names, axis: int) -> Array:
+    return x
+
+
+def all_gather_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
+) -> Cotangents:
+    """Every shard's result holds this x."""
+    return xp.reduce_scatter(ct, names, axis, of=of), None
+
+
+def reduce_scatter(x: Array, of: Array, *, names: Names, axis: int) -> Array:
+    return x
+
+
+def reduce_scatter_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
+) -> Cotangents:
+    """Each part of x goes to another shard's result."""
+    return xp.all_gather(ct, names, axis, of=of), None
+
+
+def all_to_all(x: Array, of: Array, *, names: Names, axis: int, concat: int) -> Array:
+    return x
+
+
+def all_to_all_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int, concat: int
+) -> Cotangents:
+    return xp.all_to_all(ct, names, concat, axis, of=of), None
+
+
+def ppermute(x: Array, of: Array, *, names: Names, pairs: tuple[tuple[int, int], ...]) -> Array:
+    check_pairs(pairs, 1)
+    return x if pairs else np.zeros_like(x)
+
+
+def ppermute_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, pairs: Any
+) -> Cotangents:
+    """The way back; what nobody received from has no gradient."""
+    back = tuple((target, source) for source, target in pairs)
+    return xp.ppermute(ct, back, names, of=of), None
+
+
+def check_pairs(pairs: tuple[tuple[int, int], ...], number: int) -> None:
+    """Refuse a permutation that names a shard that is not there.
+
+    Raises:
+        RuleValueError: it does.
+    """
+    last = max([0, *[shard for pair in pairs for shard in pair]])
+    if last >= number:
+        there = "1 shard" if number == 1 else f"{number} shards"
+        raise RuleValueError(
+            f"ppermute of {pairs} names shard {last}, and there {'is' if number == 1 else 'are'} "
+            f"{there} here, counted from 0: run it where there are as many, or give it pairs of "
+            "shards that there are"
+        )
+
+
 def all_dim(x: Array, *, axis: int, names: Names) -> int:
     return np.shape(x)[axis]
 
@@ -100,6 +163,45 @@ ALL_MAX = over_shards(
     all_max_vjp,
     "The largest over the shards of `of`, element by element.",
     **TALKS,
+)
+RESIZES = {**TALKS, "result": reshaped, "shape_of": first, "degree": linear}
+ALL_GATHER = over_shards(
+    "all_gather",
+    "x of",
+    all_gather,
+    all_gather_vjp,
+    "The x of all shards of `of`, joined along an axis.",
+    **RESIZES,
+    axis=AXIS,
+)
+REDUCE_SCATTER = over_shards(
+    "reduce_scatter",
+    "x of",
+    reduce_scatter,
+    reduce_scatter_vjp,
+    "The sum of x over the shards of `of`, of which each gets its own part along an axis.",
+    **RESIZES,
+    axis=AXIS,
+)
+ALL_TO_ALL = over_shards(
+    "all_to_all",
+    "x of",
+    all_to_all,
+    all_to_all_vjp,
+    "x cut along an axis, a part for each shard of `of`; those received joined along `concat`.",
+    **RESIZES,
+    axis=AXIS,
+    concat=AXIS,
+)
+PPERMUTE = over_shards(
+    "ppermute",
+    "x of",
+    ppermute,
+    ppermute_vjp,
+    "For pairs (source, target) of shards of `of`, the source's x; zeros where none sends.",
+    **TALKS,
+    degree=linear,
+    pairs=PAIRS,
 )
 ALL_NORM = over_shards(
     "all_norm",

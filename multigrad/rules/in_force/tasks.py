@@ -1,0 +1,207 @@
+"""Rules on the gradients of several losses at once: each gives a weight to each task.
+
+What such a rule sees is the matrix of scalar products of the tasks' gradients, over all their
+tensors, however many these are. It is a Function of that, the same on every framework.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import backend_among, backend_of
+from ...capture.code.signature import name_of
+from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
+from ...functions.function import Function
+from ...functions.plain import function as as_function
+from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.support.trees import optree
+from ...trace.xp import all as xp
+from ..model.names import load_library
+
+Tensor = Any
+TASK_RULES: dict[str, TaskRule] = {}  # the library's, by name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskRule:
+    """A rule on the gradients of several tasks.
+
+    Attributes:
+        function: `(products, **params) -> weights`: of the matrix of scalar products of the tasks'
+            gradients, a weight for each task.
+    """
+
+    name: str
+    function: Function[..., Any]
+
+    @property
+    def params(self) -> tuple[inspect.Parameter, ...]:
+        """What it takes beside the products."""
+        known = self.function.parameters
+        return () if known is None else tuple(known.parameters.values())[1:]
+
+
+def task_rule(name: str) -> Callable[[Callable[..., Tensor]], TaskRule]:
+    """Declare a rule of the library."""
+
+    def declare(function: Callable[..., Tensor]) -> TaskRule:
+        TASK_RULES[name] = TaskRule(name, as_function(function, native=False))
+        return TASK_RULES[name]
+
+    return declare
+
+
+def task_rule_names() -> tuple[str, ...]:
+    """Return the names of the library's rules on several tasks."""
+    load_library()
+    return tuple(sorted(TASK_RULES))
+
+
+def find_task_rule(rule: Any) -> TaskRule:
+    """Return a rule on several tasks, of its name or of a function.
+
+    Raises:
+        RuleError: there is none of that name.
+        RuleTypeError: it is neither.
+    """
+    names = ", ".join(task_rule_names())
+    if isinstance(rule, TaskRule):
+        return rule
+    if isinstance(rule, str):
+        if rule in TASK_RULES:
+            return TASK_RULES[rule]
+        raise RuleError(
+            f"no rule on several tasks is named {rule!r}{suggest(rule, TASK_RULES)}; there are "
+            f"{names}, and any function of the matrix of the gradients' "
+            "scalar products that returns weights. A rule on one gradient goes without tasks=True"
+        )
+    if callable(rule) and not hasattr(rule, "under"):
+        return TaskRule(name_of(rule), rule if isinstance(rule, Function) else as_function(rule))
+    raise RuleTypeError(
+        f"tasks=True needs a rule on several tasks, got {rule!r:.60}: one of "
+        f"{', '.join(sorted(TASK_RULES))}, or a function of the matrix of scalar products"
+    )
+
+
+def combine(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -> Any:
+    """Return the sum of the tasks' gradients, each with the weight that a rule gives it.
+
+    Raises:
+        RuleError, RuleTypeError, RuleValueError: the trees are not alike, the rule or a param is
+            unknown, or the weights are not one for each task.
+        BackendNotFound: a leaf is no tensor of an installed framework.
+    """
+    found = find_task_rule(rule)
+    known = [each.name for each in found.params]
+    for name in params or ():
+        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in found.params):
+            raise RuleTypeError(
+                f"rule {found.name!r} on several tasks has no param {name!r}{suggest(name, known)}"
+                f"; its params are {', '.join(known) or 'none'}"
+            )
+    columns, tree = align(found.name, trees)
+    tensors = [column for column in columns if column is not None]
+    if not tensors:
+        return optree.tree_unflatten(tree, columns)
+    given = [leaf for column in tensors for leaf in column if leaf is not None]
+    wide = widest(found.name, given)
+    products = products_of(tensors, len(trees), wide)
+    function = found.function if key is None else found.function.keyed(key)
+    weights = function(products, **(params or {}))
+    if tuple(weights.shape) != (len(trees),):
+        raise RuleValueError(
+            f"rule {found.name!r} gave weights of shape {tuple(weights.shape)} for {len(trees)} "
+            "tasks; expected one number for each"
+        )
+    return optree.tree_unflatten(
+        tree, [None if column is None else weighted(column, weights, wide) for column in columns]
+    )
+
+
+def align(name: str, trees: Any) -> tuple[list[list[Tensor] | None], Any]:
+    """Return for each leaf the gradients of the tasks, None among them where a task has none (None
+    for all where no task has one), and the nesting.
+
+    Raises:
+        RuleTypeError, RuleValueError: there are no trees, or they are not alike.
+    """
+    if not isinstance(trees, list | tuple) or not trees:
+        raise RuleTypeError(
+            f"rule {name!r} takes gradients of several tasks, tasks=True: a list of trees, one for "
+            f"each loss, as [grads_1, grads_2]; got {type(trees).__name__} {trees!r:.40}"
+        )
+    flat = [optree.tree_flatten(each, none_is_leaf=True) for each in trees]
+    tree = flat[0][1]
+    for i, (_, own) in enumerate(flat):
+        if own != tree:
+            raise RuleValueError(
+                f"rule {name!r}: the gradients of task {i} are nested otherwise than those of task "
+                f"0: {own} and {tree}. Give None for a tensor that a loss does not reach"
+            )
+    columns: list[list[Tensor] | None] = []
+    for path, column in zip(
+        tree.paths(), zip(*(leaves for leaves, _ in flat), strict=True), strict=True
+    ):
+        shapes = {tuple(leaf.shape) for leaf in column if hasattr(leaf, "shape")}
+        if len(shapes) > 1:
+            raise RuleValueError(
+                f"rule {name!r}: the gradients at {list(path)} have shapes "
+                f"{', '.join(map(str, sorted(shapes)))}; those of all tasks are of one tensor"
+            )
+        own = [np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for leaf in column]
+        columns.append(None if all(leaf is None for leaf in own) else own)
+    return columns, tree
+
+
+def widest(name: str, leaves: Sequence[Tensor]) -> str:
+    """Return the dtype in which products are taken: float64 where a gradient has it.
+
+    Raises:
+        BackendNotFound: a leaf is no tensor.
+        RuleTypeError: one has no float dtype.
+    """
+    try:
+        for leaf in leaves:
+            backend_of(leaf)
+    except BackendNotFound as error:
+        raise BackendNotFound(f"apply_to_gradients met a leaf that is no tensor: {error}") from None
+    backend_among(leaves)  # refuses several
+    dtypes = {dtype_name(leaf.dtype) for leaf in leaves}
+    if others := sorted(dtypes.difference(FLOATS)):
+        raise RuleTypeError(f"rule {name!r} takes gradients of floats, got {', '.join(others)}")
+    return "float64" if "float64" in dtypes else "float32"
+
+
+def products_of(columns: Sequence[Sequence[Tensor]], number: int, wide: str) -> Tensor:
+    """Return the matrix of scalar products of the tasks' gradients, over all tensors."""
+    found: dict[tuple[int, int], Tensor] = {}
+    for column in columns:
+        own = {i: flat(leaf, wide) for i, leaf in enumerate(column) if leaf is not None}
+        for i, j in itertools.combinations_with_replacement(reversed(own), 2):
+            product = xp.sum(own[i] * own[j], axis=0, keepdims=True)
+            found[i, j] = product if (i, j) not in found else found[i, j] + product
+    zero = xp.zeros_like(next(iter(found.values())))
+    rows = [found.get((max(i, j), min(i, j)), zero) for i in range(number) for j in range(number)]
+    return xp.reshape(xp.concat(rows), (number, number))
+
+
+def flat(leaf: Tensor, wide: str) -> Tensor:
+    """Return a gradient as a vector: NumPy's numbers are no arrays."""
+    return xp.astype(xp.reshape(leaf, (-1,)), wide)
+
+
+def weighted(column: Sequence[Tensor], weights: Tensor, wide: str) -> Tensor:
+    """Return the weighted sum of one tensor's gradients, in the dtype of the first."""
+    total = None
+    for i, leaf in enumerate(column):
+        if leaf is not None:
+            share = flat(leaf, wide) * weights[i]
+            total = share if total is None else total + share
+    first = next(leaf for leaf in column if leaf is not None)
+    return xp.astype(xp.reshape_like(total, first), first.dtype)
