@@ -9,6 +9,7 @@ from multigrad.backend import (
     Backend,
     Compiler,
     Draws,
+    Exports,
     Imports,
     Interop,
     Kernels,
@@ -26,8 +27,8 @@ MOVED["multigrad_torch"] = {
     "param_hooks": "hooks.param_hooks",
 }
 
-from . import differences, eject, models
-from .attach import as_it_is, attach, bridge, host, isolate, modes, render, vjp
+from . import differences, eject, export, models
+from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, modes, render, vjp
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
 from .distributed import ranks
@@ -130,5 +131,10 @@ backend = Backend(
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
+    exports=Exports(
+        programs={".pt2": export.write_program},
+        functions={".onnx": export.write_onnx},
+        register=exported_ops.register,
+    ),
 )
 _ = table  # imported for its table
