@@ -127,7 +127,7 @@ EJECTION = Ejection(
     operator=exported_ops.operator_render,
     namespace={
         "allow_in_graph": torch._dynamo.allow_in_graph,
-        "custom_op": torch.library.custom_op,
+        "register_operator": exported_ops.register_operator,
         "read_key": read_key,
     },
     forms={

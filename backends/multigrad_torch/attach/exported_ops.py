@@ -21,7 +21,6 @@ from multigrad.lowering.lower import lower_graphs
 from .render import render_operator
 
 OPERATORS: dict[str, Operator] = {}  # those registered here, by name
-_ALIVE: list[Any] = []  # torch forgets an operator whose object is gone
 # What an export was refused, in the order met; None: no export that asks for operators runs.
 _REFUSED: ContextVar[list[Exception] | None] = ContextVar("refused", default=None)
 
@@ -49,6 +48,19 @@ def note_refused(error: Exception) -> None:
         refused.append(error)
 
 
+def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:
+    """Return torch's operator of a name, registered where it is not yet: of equal names the graphs
+    are, and what is registered anew leaves dangling what programs hold of it (torch 2.13).
+    """
+    if not hasattr(torch.ops.multigrad, name):
+        made = torch.library.custom_op(
+            f"multigrad::{name}", forward, mutates_args=(), schema=schema
+        )
+        made.register_fake(forward)
+        made.register_autograd(backward, setup_context=keep)
+    return getattr(torch.ops.multigrad, name).default
+
+
 def operator_render(name: str) -> Callable[[Emitted], str]:
     """Return what renders an operator of this name."""
 
@@ -60,13 +72,13 @@ def operator_render(name: str) -> Callable[[Emitted], str]:
 
 def register(operator: Operator) -> Callable[..., Any]:
     """Return torch's operator for these graphs, registered where it is not yet."""
-    if not hasattr(torch.ops.multigrad, operator.name):
-        _register(operator)
     OPERATORS.setdefault(operator.name, operator)
-    return getattr(torch.ops.multigrad, operator.name).default
+    known = getattr(torch.ops.multigrad, operator.name, None)
+    return lower_operator(operator) if known is None else known.default
 
 
-def _register(operator: Operator) -> None:
+def lower_operator(operator: Operator) -> Callable[..., Any]:
+    """Return torch's operator for these graphs, emitted anew."""
     backend = load_backend("torch")
 
     def finish(namespace: dict[str, Any], emitted: Emitted) -> Any:
@@ -80,8 +92,8 @@ def _register(operator: Operator) -> None:
         render=operator_render(operator.name),
         finish=finish,
         call=call,
-        namespace={**backend.autodiff.namespace, "custom_op": torch.library.custom_op},
+        namespace={**backend.autodiff.namespace, "register_operator": register_operator},
         forward_mode=False,
     )
     named = replace(operator.graphs, name=operator.name)
-    _ALIVE.append(lower_graphs(named, replace(backend, autodiff=autodiff), fast=False).native)
+    return lower_graphs(named, replace(backend, autodiff=autodiff), fast=False).native

@@ -142,14 +142,13 @@ def {own}_keep(ctx, inputs, output):
 def {own}_backward(ctx, {", ".join(emitted.cotangents)}):
 {_indented(backward, 4)}
 
-{own} = custom_op(
-    {f"multigrad::{name}"!r},
+{own} = register_operator(
+    {name!r},
+    {f"({', '.join(types)}) -> {result}"!r},
     {own}_forward,
-    mutates_args=(),
-    schema={f"({', '.join(types)}) -> {result}"!r},
+    {own}_keep,
+    {own}_backward,
 )
-{own}.register_fake({own}_forward)
-{own}.register_autograd({own}_backward, setup_context={own}_keep)
 """
 
 

@@ -18,7 +18,7 @@ import torch
 
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.modes import ModeOf
-from multigrad.errors import MultigradError, TraceError
+from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
@@ -140,7 +140,7 @@ def call_of_activation(
             return emit_operator(function, variant, [], TAKEN)
         return emit_call(variant, [], {}, TAKEN)
     if asks_for_operators():
-        return operator_of_activation(activation, in_force, x, described)
+        return operator_of_activation(activation, in_force, x, given, described)
     if torch.compiler.is_exporting():
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         return as_call(forward_on(backend, forward), passes_gradient=False)
@@ -187,23 +187,26 @@ def call_of_activation(
 
 
 def operator_of_activation(
-    activation: Activation, in_force: RuleInForce, x: Tensor, described: Any
+    activation: Activation, in_force: RuleInForce, x: Tensor, given: int, described: Any
 ) -> Call:
     """Return the operator of an activation under the rule in force, with its numbers as they are.
 
     Raises:
-        MultigradError: it has a tensor for a number, or runs as it is.
+        UnsupportedOp: it has a tensor for a number, or runs as it is.
     """
-    specialization = in_force.specialization
-    function, values = put_under(specialization, activation.forward), in_force.values
-    values = tuple(map(settle, values))
-    function.recipe.check(load_backend("torch"), (x, *values))
-    if any(map(is_tensor, values)) or function.native is True:
-        what = "runs as it is" if function.native is True else "has a tensor for a param"
-        raise MultigradError(
-            f"{function.recipe.title} {what}, and an operator of an exported program is a graph "
-            "of tensors and numbers: give it numbers, or a rule that is captured"
+    function = put_under(in_force.specialization, activation.forward)
+    values = tuple(map(settle, in_force.values))
+    if given or any(map(is_tensor, values)):
+        raise UnsupportedOp(
+            f"{function.recipe.title} takes a tensor for a param, of which an exported operator "
+            "has numbers: give it a number"
         )
+    if function.native is True:
+        raise UnsupportedOp(
+            f"{function.recipe.title} runs as it is, and an exported operator is a graph: leave "
+            "native=True out, so that it is captured"
+        )
+    function.recipe.check(load_backend("torch"), (x, *values))
     variant = find_variant(function, (x, *values), described)
     return emit_operator(function, variant, list(map(write, values)), TAKEN)
 
@@ -280,7 +283,7 @@ def call_of_function(function: Function, described: Any) -> Call:
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
     if guest_for is not None and asks_for_operators():
-        raise MultigradError(
+        raise UnsupportedOp(
             f"{function.recipe.subject} runs on NumPy's arrays, so no exported program holds it: "
             "export what comes before and after it"
         )
@@ -453,13 +456,21 @@ def emit_call(
     native = lower_graphs(variant.graphs, load_backend("torch"), fast=False).native
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
     source = f"def call({', '.join(taken)}):\n    return Native.apply({given})\n"
+    given = [{"Native": each, **names} for each in (native.eager, native)]
+    return Call(*_named_calls(source, native.__name__, given))
+
+
+def _named_calls(
+    source: str, name: str, namespaces: Sequence[Mapping[str, Any]]
+) -> list[Callable[..., Any]]:
+    """Return what code defines as `call`, for each of some namespaces."""
     calls = []
-    for each in (native.eager, native):
-        call = compile_source(source, native.__name__, {"Native": each, **names})["call"]
+    for names in namespaces:
+        call = compile_source(source, name, dict(names))["call"]
         call.__module__ = __name__  # the graph's own code names what it calls by module
-        call.__qualname__ = call.__name__ = f"{native.__name__}_{next(serial)}"
+        call.__qualname__ = call.__name__ = f"{name}_{next(serial)}"
         calls.append(call)
-    return Call(*calls)
+    return calls
 
 
 def emit_operator(
@@ -470,7 +481,4 @@ def emit_operator(
     registered = register(operator)
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
     source = f"def call({', '.join(taken)}):\n    return operator({given})\n"
-    call = compile_source(source, operator.name, {"operator": registered})["call"]
-    call.__module__ = __name__
-    call.__qualname__ = call.__name__ = f"{operator.name}_{next(serial)}"
-    return Call(call, call, OPERATOR)
+    return Call(*_named_calls(source, operator.name, [{"operator": registered}] * 2), OPERATOR)

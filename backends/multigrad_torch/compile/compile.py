@@ -215,8 +215,9 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
         token: of what is in force.
         epoch: the registry's; "" where the Function is taken to read nothing besides its arguments.
     """
-    # An export that is not strict would record what a capture runs.
-    with without_modes() if torch.compiler.is_exporting() else nullcontext():
+    # An export that Dynamo does not trace would record what a capture runs.
+    is_recorded = torch.compiler.is_exporting() and torch._guards.CompileContext.try_get() is None
+    with without_modes() if is_recorded else nullcontext():
         return find_or_ask(subject, described, token, epoch)
 
 
