@@ -34,7 +34,7 @@ from .dialect import asked, table
 from .distributed import ranks
 from .hooks import automatic_hooks
 from .importers import autograd_function, operators
-from .kernels import ops, random
+from .kernels import elementwise, ops, random
 from .kernels.fast import alone
 
 __all__ = ["backend"]
@@ -61,6 +61,7 @@ backend = Backend(
         scan=ops.scan,
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
+        open_number=elementwise.open_number,
         fast=alone.FAST,
     ),
     autodiff=Autodiff(

@@ -13,7 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from torch._dynamo.exc import UserError
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from multigrad.backend import Backend
 from multigrad.backend.finding.discovery import load_backend
@@ -28,6 +31,7 @@ from .attach import exported_ops
 Tensor: TypeAlias = torch.Tensor
 Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis
 NEEDED = ("onnx", "onnxscript")
+COARSE = 1e-2  # where numbers are compared that other runtimes round otherwise
 
 
 class Called(torch.nn.Module):
@@ -137,16 +141,19 @@ def write_onnx(
         return tuple([g.clone() for g in found])
 
     inputs, results = emitted.inputs, (*emitted.outputs, *emitted.computed)
-    program = _trace(forward, tensors, shapes)
+    program = _trace(graphs.name, forward, tensors, shapes)
     axes = dict(zip((*inputs, *results), _axes_of(program, len(tensors), shapes), strict=True))
     _write(graphs.name, program, path, {name: axes[name] for name in inputs}, results)
     values = dict(zip((*inputs, *results), (*tensors, *forward(*tensors)), strict=True))
+    _compare(graphs.name, path, {name: values[name] for name in inputs}, forward(*tensors))
     for cotangent, output in zip(emitted.cotangents, emitted.outputs, strict=True):
         values[cotangent], axes[cotangent] = values[output], axes[output]
     given = {name: axes[name] for name in (*carried, *emitted.residuals)}
-    program = _trace(backward, [values[name] for name in given], tuple(given.values()))
+    read = {name: values[name] for name in given}
+    program = _trace(graphs.name, backward, [*read.values()], tuple(given.values()))
     beside = path.with_suffix(f".backward{path.suffix}")
     _write(graphs.name, program, beside, given, [f"grad_{name}" for name in emitted.wrt])
+    _compare(graphs.name, beside, read, backward(*read.values()))
     return path, beside
 
 
@@ -156,11 +163,23 @@ def _plain(backend: Backend) -> Backend:
     return replace(plain, autodiff=replace(plain.autodiff, joins_loops=False))
 
 
-def _trace(function: Callable[..., Any], tensors: Sequence[Tensor], shapes: Shapes) -> Any:
-    """Return a function of tensors as a program."""
-    given = None if shapes is None else (tuple(as_dims(shapes, {})),)
+def _trace(
+    name: str, function: Callable[..., Any], tensors: Sequence[Tensor], shapes: Shapes
+) -> Any:
+    """Return a function of tensors as a program.
+
+    Raises:
+        UnsupportedOp: the length of an axis cannot be left open.
+    """
+    given = (tuple(as_dims(shapes, {})),)
     tensors = tuple([x.detach() for x in tensors])
-    return torch.export.export(Called(function), tensors, dynamic_shapes=given, strict=False)
+    try:
+        return torch.export.export(Called(function), tensors, dynamic_shapes=given, strict=False)
+    except (UserError, ConstraintViolationError) as error:
+        raise UnsupportedOp(
+            f"torch {torch.__version__} cannot export function {name!r} with the axes of "
+            f"dynamic_shapes= left open: {error}"
+        ) from error
 
 
 def _axes_of(program: Any, count: int, shapes: Shapes) -> list[dict[int, Any]]:
@@ -171,7 +190,7 @@ def _axes_of(program: Any, count: int, shapes: Shapes) -> list[dict[int, Any]]:
     inputs = [node for node in nodes if node.op == "placeholder"][-count:]
     values = [node.meta["val"] for node in (*inputs, *nodes[-1].args[0])]
     names: dict[str, Any] = {}
-    for value, axes in zip(values, shapes or (), strict=False):
+    for value, axes in zip(values, shapes, strict=False):
         for axis, name in (axes or {}).items():
             names.setdefault(str(value.shape[axis]), name)
     return [
@@ -217,3 +236,34 @@ def _write(
             raise UnsupportedOp(
                 f"torch {torch.__version__} cannot write function {name!r} as ONNX: {error}"
             ) from error
+
+
+def _compare(
+    name: str, path: Path, inputs: Mapping[str, Tensor], expected: Sequence[Tensor]
+) -> None:
+    """Compare what a model gives with what torch gave: what an exporter mistakes is no rounding.
+
+    Raises:
+        UnsupportedOp: it gives another shape or other numbers; the file is taken back.
+    """
+    import onnx.reference
+
+    model = onnx.load(path)
+    given = {key: x.detach().cpu().numpy() for key, x in inputs.items()}
+    try:
+        with np.errstate(all="ignore"):
+            found = onnx.reference.ReferenceEvaluator(model).run(None, given)
+    except Exception:  # noqa: BLE001 (it has not every op of ONNX's, and fails in its own ways)
+        return
+    for y, own in zip(found, expected, strict=True):
+        own = own.detach().cpu().numpy()
+        close = y.shape == own.shape and np.allclose(
+            y, own, rtol=COARSE, atol=COARSE * np.abs(own).max(initial=0.0), equal_nan=True
+        )
+        if not close:
+            path.unlink()
+            raise UnsupportedOp(
+                f"torch {torch.__version__} writes function {name!r} as ONNX that computes "
+                f"something else ({y.dtype} of shape {y.shape} for {own.dtype} of shape "
+                f"{own.shape}): report it there, or use the .pt2 format"
+            )

@@ -159,6 +159,10 @@ class Kernels:
     scalar_right: Mapping[Op, Function] = field(default_factory=dict)
     """The same for `op(tensor, scalar)`."""
 
+    open_number: Callable[[Any], Any] | None = None
+    """(number) -> a 0-d tensor in the place of a symbol of a number, as lengths have that are not
+    known yet and for which rows are not made, and any other as it is."""
+
     fast: FastKernels = field(default_factory=FastKernels)
     """Kernels for code that nobody takes a derivative of."""
 

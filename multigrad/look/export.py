@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,10 @@ def export(
     there, or import the `standalone` file where multigrad is not installed.
 
     An `.onnx` file is a Function, or an activation with its rule, as two models. The one at `path`
-    maps the inputs to the outputs, and to what forward keeps; the one beside it
-    (`clipped.backward.onnx`) maps the cotangents (`grad_out`), and what forward keeps, to a gradient
-    `grad_<input>` of each input. What is called the same is the same.
+    maps the inputs to the outputs, and to what forward keeps. The one beside it
+    (`clipped.backward.onnx`) maps the cotangents (`grad_out`) and what forward keeps to a gradient
+    `grad_<input>` of each input. What is called the same is the same. Both are run once by onnx's
+    reference evaluator, and compared.
 
     Examples:
         >>> import torch
@@ -74,7 +75,7 @@ def export(
         inputs: what it is called with, of any shape and dtype it has for all calls but for
             `dynamic_shapes`. Numbers are written as they are. Arrays of any framework.
         dynamic_shapes: for each input the axes whose length is not fixed, by a name, as in
-            `({0: "batch"}, None)`; for a program also what `torch.export.export` takes.
+            `({0: "batch"}, None)`; for a program also what else `torch.export.export` takes.
         standalone: a file of Python to write that registers a program's operators with torch alone.
         strict: of `torch.export.export`: whether Dynamo reads the model's code.
 
@@ -97,6 +98,14 @@ def export(
         )
     backend = load_backend(WRITERS[path.suffix])
     given = optree.tree_map(lambda leaf: _as_own(backend, leaf), inputs, none_is_leaf=True)
+    if isinstance(dynamic_shapes, tuple | list):
+        if len(dynamic_shapes) > len(inputs):
+            raise RuleTypeError(
+                f"dynamic_shapes= has {len(dynamic_shapes)} entries for {len(inputs)} inputs; "
+                "expected one for each, as in ({0: 'batch'}, None)"
+            )
+        missing = len(inputs) - len(dynamic_shapes)
+        dynamic_shapes = (*dynamic_shapes, *(None,) * missing)
     if path.suffix in backend.exports.functions:
         if standalone is not None:
             raise RuleTypeError(
@@ -192,13 +201,40 @@ def _export_function(
         ) from error
     if variant.graphs.is_random:
         raise UnsupportedOp(
-            f"{subject} draws random numbers, which {path.suffix} cannot hold: export it with "
-            "another rule"
+            f"{subject} draws random numbers, of which no runtime of {path.suffix} has the same: "
+            "export one that draws none"
         )
     tensors = [leaves[i] for i in layout.indices("tensor")]
     numbers = [read_number(leaves[i]) for i in layout.indices("number")]
     write = backend.exports.functions[path.suffix]
-    return write(variant.graphs, path, tensors, numbers, shapes)
+    return write(variant.graphs, path, tensors, numbers, _axes_of(inputs, shapes))
+
+
+def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | None, ...]:
+    """Return for each tensor the axes whose length is not fixed, by name.
+
+    Raises:
+        RuleTypeError: something else is given.
+    """
+    found: list[dict[int, str] | None] = []
+    if not isinstance(shapes, tuple | None):
+        raise RuleTypeError(
+            f"dynamic_shapes= is {shapes!r:.60}; expected one entry for each input, as in "
+            "({0: 'batch'}, None)"
+        )
+    for axes, given in zip(shapes or (None,) * len(inputs), inputs, strict=True):
+        named = dict(axes) if isinstance(axes, Mapping) else axes
+        is_named = isinstance(named, dict) and all(
+            type(axis) is int and isinstance(name, str) for axis, name in named.items()
+        )
+        tensors = [leaf for leaf in flatten((given,), {})[0] if owner_of(unwrap(leaf)) is not None]
+        if named is not None and not (is_named and len(tensors) == 1):
+            raise RuleTypeError(
+                f"dynamic_shapes= has {axes!r:.60} for {given!r:.40}; expected None, or for a "
+                "tensor its axes by name: {0: 'batch'}"
+            )
+        found += [named] * len(tensors)
+    return tuple(found)
 
 
 def _function_of(

@@ -46,8 +46,8 @@ def as_operator(function: Function, variant: Variant) -> Operator:
     """
     if variant.graphs.is_random:
         raise UnsupportedOp(
-            f"{function.recipe.subject} draws random numbers, which an exported gradient does not: "
-            "export it with another rule, or train it where multigrad is"
+            f"{function.recipe.subject} draws random numbers, which an exported operator does not: "
+            "export one that draws none, or train it where multigrad is"
         )
     return read_operator(encode_variant(function, variant))
 

@@ -259,7 +259,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"f\.pt2' is no exported program"):
         xg.load_operators(path)
     torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.tensor(X),)), path)
-    with pytest.raises(FormatError, match="holds no operators of multigrad: write it by xg.export"):
+    with pytest.raises(FormatError, match=r"no operators of multigrad: write it by xg\.export"):
         xg.load_operators(path)
 
 
