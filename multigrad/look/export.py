@@ -7,6 +7,7 @@ gradients stands in the file as documents, which are data.
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from collections.abc import Callable, Mapping
@@ -88,6 +89,7 @@ def export(
         UnsupportedOp: something in it draws random numbers, runs as it is, or is no op of ONNX.
         TraceError: it cannot be captured.
         BackendNotFound: torch, or onnx and onnxscript, are not installed.
+        OSError: the file cannot be written.
     """
     path = Path(path)
     if path.suffix not in WRITERS:
@@ -96,6 +98,9 @@ def export(
             f"no exporter here writes {path.name!r}: gradients are exported to files in {known}; "
             "a rule or a Function for multigrad itself is saved by xg.save"
         )
+    for file in (path, *([] if standalone is None else [Path(standalone)])):
+        if not file.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.parent))
     backend = load_backend(WRITERS[path.suffix])
     given = optree.tree_map(lambda leaf: _as_own(backend, leaf), inputs, none_is_leaf=True)
     if isinstance(dynamic_shapes, tuple | list):
@@ -206,8 +211,14 @@ def _export_function(
         )
     tensors = [leaves[i] for i in layout.indices("tensor")]
     numbers = [read_number(leaves[i]) for i in layout.indices("number")]
+    axes = _axes_of(inputs, shapes)
+    if any(axes) and any(fact.startswith("shape") for fact in variant.facts):
+        raise UnsupportedOp(
+            f"{subject} asks for the lengths of its arguments in Python, so its graph holds for "
+            f"those of these inputs: leave out dynamic_shapes=, or let it ask for none"
+        )
     write = backend.exports.functions[path.suffix]
-    return write(variant.graphs, path, tensors, numbers, _axes_of(inputs, shapes))
+    return write(variant.graphs, path, tensors, numbers, axes)
 
 
 def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | None, ...]:
@@ -249,6 +260,8 @@ def _function_of(
     if isinstance(inner, Function):
         return inner, inputs
     if isinstance(inner, Activation):
+        if len(inputs) != 1:
+            raise RuleTypeError(f"{inner!r} takes one tensor, got {len(inputs)} inputs")
         in_force = inner.in_force()
         if in_force is None:
             return put_under(None, inner.forward), inputs

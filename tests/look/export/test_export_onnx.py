@@ -182,6 +182,23 @@ def test_what_onnx_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
         xg.export(quantized, path, x, 1.0, standalone=tmp_path / "f.py")
 
 
+def test_a_graph_for_fixed_lengths_is_not_exported_for_others(tmp_path: Path) -> None:
+    @xg.custom_gradient
+    def long_or_short(x: Array) -> Any:
+        scale = 2.0 if x.shape[0] > 2 else 1.0
+        return xp.tanh(x), lambda upstream: scale * upstream
+
+    with pytest.raises(UnsupportedOp, match="'long_or_short' asks for the lengths of its arg"):
+        x = np.ones(3, np.float32)
+        xg.export(long_or_short, tmp_path / "f.onnx", x, dynamic_shapes=({0: "n"},))
+
+
+@pytest.mark.parametrize("axes", [({0: "n"}, None, None), ({0: 3},), ["n"], {"x": {0: "n"}}])
+def test_axes_that_no_input_has_are_refused(axes: Any, tmp_path: Path) -> None:
+    with pytest.raises(RuleTypeError, match="dynamic_shapes= "):
+        xg.export(quantized, tmp_path / "f.onnx", np.ones(3), 1.0, dynamic_shapes=axes)
+
+
 def test_what_is_missing_is_told_with_its_install_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
