@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,7 @@ def export(
                 f"dynamic_shapes= has {len(dynamic_shapes)} entries for {len(inputs)} inputs; "
                 "expected one for each, as in ({0: 'batch'}, None)"
             )
+        _check_lengths(inputs, dynamic_shapes)
         missing = len(inputs) - len(dynamic_shapes)
         dynamic_shapes = (*dynamic_shapes, *(None,) * missing)
     if path.suffix in backend.exports.functions:
@@ -128,6 +129,22 @@ def export(
         graphs = {operator.name: operator.graphs for operator in operators}
         Path(standalone).write_text(eject_operators(graphs, backend), encoding="utf-8")
     return program
+
+
+def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
+    """Check that axes which are left open are longer than 1.
+
+    Raises:
+        RuleTypeError: one is not, so that its length would be taken for a constant.
+    """
+    for n, (given, axes) in enumerate(zip(inputs, shapes, strict=False)):
+        lengths = getattr(given, "shape", ())
+        for axis in axes if isinstance(axes, Mapping) else ():
+            if type(axis) is int and axis < len(lengths) and lengths[axis] < 2:
+                raise RuleTypeError(
+                    f"axis {axis} of input {n} is to be left open (dynamic_shapes=) and has length "
+                    f"{lengths[axis]}, which torch takes for a constant: give one longer than 1"
+                )
 
 
 def load_operators(path: StrPath) -> dict[str, Function[..., Any]]:

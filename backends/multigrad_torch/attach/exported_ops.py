@@ -15,6 +15,7 @@ import torch
 
 from multigrad.backend import Emitted
 from multigrad.backend.finding.discovery import load_backend
+from multigrad.errors import GradientError
 from multigrad.functions.recipes.operators import Operator
 from multigrad.lowering.lower import lower_graphs
 
@@ -52,10 +53,15 @@ def register_operator(name: str, schema: str, forward: Any, keep: Any, backward:
     """Return torch's operator of a name, registered where it is not yet: of equal names the graphs
     are, and what is registered anew leaves dangling what programs hold of it (torch 2.13).
     """
+
+    def run(*args: Any) -> Any:
+        # torch (2.13) gives the tangent zero for what has none of its own.
+        if torch.autograd.forward_ad._current_level >= 0:
+            raise GradientError(f"operator {name!r} has no forward mode: use reverse mode")
+        return forward(*args)
+
     if not hasattr(torch.ops.multigrad, name):
-        made = torch.library.custom_op(
-            f"multigrad::{name}", forward, mutates_args=(), schema=schema
-        )
+        made = torch.library.custom_op(f"multigrad::{name}", run, mutates_args=(), schema=schema)
         made.register_fake(forward)
         made.register_autograd(backward, setup_context=keep)
     return getattr(torch.ops.multigrad, name).default

@@ -199,6 +199,12 @@ def test_axes_that_no_input_has_are_refused(axes: Any, tmp_path: Path) -> None:
         xg.export(quantized, tmp_path / "f.onnx", np.ones(3), 1.0, dynamic_shapes=axes)
 
 
+def test_an_axis_of_length_one_is_not_left_open(tmp_path: Path) -> None:
+    x = np.ones((1, 3), np.float32)
+    with pytest.raises(RuleTypeError, match=r"axis 0 of input 0 .* has length 1"):
+        xg.export(quantized, tmp_path / "f.onnx", x, 1.0, dynamic_shapes=({0: "batch"},))
+
+
 def test_what_is_missing_is_told_with_its_install_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

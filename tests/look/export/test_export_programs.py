@@ -179,6 +179,15 @@ def test_a_second_derivative_is_that_of_the_function(tmp_path: Path) -> None:
         second(program.module())
 
 
+def test_forward_mode_is_refused_where_torch_would_give_zeros(tmp_path: Path) -> None:
+    x = torch.tensor(X)
+    module = xg.export(clipped, tmp_path / "clipped.pt2", x, 2.0).module()
+    with pytest.raises(GradientError, match=r"operator 'clipped_\w+' has no forward mode"):
+        torch.func.jvp(lambda x: module(x, 2.0), (x,), (x,))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(GradientError, match="no forward"):
+        module(torch.autograd.forward_ad.make_dual(x, x), 2.0)
+
+
 def test_a_model_with_rules_attached_keeps_them(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     xg.attach(model, {torch.nn.ReLU: "triangular"})
