@@ -456,8 +456,9 @@ def emit_call(
     native = lower_graphs(variant.graphs, load_backend("torch"), fast=False).native
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
     source = f"def call({', '.join(taken)}):\n    return Native.apply({given})\n"
-    given = [{"Native": each, **names} for each in (native.eager, native)]
-    return Call(*_named_calls(source, native.__name__, given))
+    namespaces = [{"Native": each, **names} for each in (native.eager, native)]
+    plain, in_graph = _named_calls(source, native.__name__, namespaces)
+    return Call(plain, in_graph)
 
 
 def _named_calls(
@@ -481,4 +482,5 @@ def emit_operator(
     registered = register(operator)
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
     source = f"def call({', '.join(taken)}):\n    return operator({given})\n"
-    return Call(*_named_calls(source, operator.name, [{"operator": registered}] * 2), OPERATOR)
+    plain, in_graph = _named_calls(source, operator.name, [{"operator": registered}] * 2)
+    return Call(plain, in_graph, OPERATOR)
