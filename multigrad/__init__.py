@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .functions.plain import function
     from .look.audit.audit import audit
     from .look.check import check
+    from .look.export import export, load_operators
     from .look.parity import parity
     from .look.plotting.figure import plot
     from .look.show import show
@@ -109,6 +110,7 @@ __all__ = [
     "convert",
     "custom_gradient",
     "estimators",
+    "export",
     "from_autograd_function",
     "from_custom_jvp",
     "from_custom_vjp",
@@ -121,6 +123,7 @@ __all__ = [
     "jvp",
     "linear_transpose",
     "load",
+    "load_operators",
     "lower",
     "opaque",
     "override",
@@ -144,6 +147,8 @@ __all__ = [
 _ROOMS = {
     "parity": "look.parity",
     "check": "look.check",
+    "export": "look.export",
+    "load_operators": "look.export",
     "audit": "look.audit.audit",
     "jvp": "rules.in_force.jvp",
     "vjp": "rules.in_force.vjp",

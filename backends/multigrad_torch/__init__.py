@@ -9,6 +9,7 @@ from multigrad.backend import (
     Backend,
     Compiler,
     Draws,
+    Exports,
     Imports,
     Interop,
     Kernels,
@@ -26,14 +27,14 @@ MOVED["multigrad_torch"] = {
     "param_hooks": "hooks.param_hooks",
 }
 
-from . import differences, eject, models
-from .attach import as_it_is, attach, bridge, host, isolate, modes, render, vjp
+from . import differences, eject, export, models
+from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, modes, render, vjp
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
 from .distributed import ranks
 from .hooks import automatic_hooks
 from .importers import autograd_function, operators
-from .kernels import ops, random
+from .kernels import elementwise, ops, random
 from .kernels.fast import alone
 
 __all__ = ["backend"]
@@ -60,6 +61,7 @@ backend = Backend(
         scan=ops.scan,
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
+        open_number=elementwise.open_number,
         fast=alone.FAST,
     ),
     autodiff=Autodiff(
@@ -131,5 +133,10 @@ backend = Backend(
     ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
+    exports=Exports(
+        programs={".pt2": export.write_program},
+        functions={".onnx": export.write_onnx},
+        register=exported_ops.register,
+    ),
 )
 _ = table  # imported for its table

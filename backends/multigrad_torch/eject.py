@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from multigrad.backend import Ejection, Made
 from multigrad.graph import random as core
 
-from .attach import attach, render
+from .attach import attach, exported_ops, render
 from .kernels import arrays, elementwise, random
 
 Tensor: TypeAlias = torch.Tensor
@@ -119,11 +119,17 @@ EJECTION = Ejection(
         "torch.special": torch.special,
         "torch.autograd": torch.autograd,
         "torch.compiler": torch.compiler,
+        "torch.library": torch.library,
         "torch._C": torch._C,
         "torch._dynamo": torch._dynamo,
         "np": np,
     },
-    namespace={"allow_in_graph": torch._dynamo.allow_in_graph, "read_key": read_key},
+    operator=exported_ops.operator_render,
+    namespace={
+        "allow_in_graph": torch._dynamo.allow_in_graph,
+        "register_operator": exported_ops.register_operator,
+        "read_key": read_key,
+    },
     forms={
         elementwise.heaviside: heaviside,
         arrays.array: array,

@@ -159,6 +159,10 @@ class Kernels:
     scalar_right: Mapping[Op, Function] = field(default_factory=dict)
     """The same for `op(tensor, scalar)`."""
 
+    open_number: Callable[[Any], Any] | None = None
+    """(number) -> a 0-d tensor in the place of a symbol of a number, as lengths have that are not
+    known yet and for which rows are not made, and any other as it is."""
+
     fast: FastKernels = field(default_factory=FastKernels)
     """Kernels for code that nobody takes a derivative of."""
 
@@ -437,6 +441,25 @@ class Ejection:
     forms: Mapping[Any, Any] = field(default_factory=dict)
     """What a file holds in the place of the backend's own functions that need multigrad."""
 
+    operator: Callable[[str], Callable[[Emitted], Source]] | None = None
+    """(name) -> what renders an operator that programs call by this name; None: they call none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exports:
+    """Files of the framework's own formats, and of those that it writes for others."""
+
+    programs: Mapping[str, Function] = field(default_factory=dict)
+    """By the suffix of the file (".pt2"), (model, path, inputs, dynamic_shapes, strict) -> the
+    program that was written, and the operators that it calls, documents of which stand in it."""
+
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    """The same for a Function alone, (graphs, path, tensors, numbers, dynamic_shapes) -> the paths
+    of forward and backward."""
+
+    register: Function | None = None
+    """(operator) -> the framework's operator for its graphs, registered where it is not yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -511,6 +534,9 @@ class Backend:
 
     ejection: Ejection | None = None
     """How its code stands in a file of its own; without it nothing can be ejected."""
+
+    exports: Exports = field(default_factory=Exports)
+    """What `xg.export` writes by the framework."""
 
     def __repr__(self) -> str:
         return f"<backend {self.name}>"

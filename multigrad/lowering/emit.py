@@ -227,7 +227,8 @@ class _Writer:
                 or symbol_function(node.op)
                 or self.native(node.op)
             )
-            name = self.emission.bind(f"scalar_{node.op.name}", scalar_function(node.op, native))
+            function = scalar_function(node.op, native, self.backend.kernels.open_number)
+            name = self.emission.bind(f"scalar_{node.op.name}", function)
             arguments = [self.text(node, o)[0] for o in node.operands]
             arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
             return f"{name}({', '.join(arguments)})", ATOM

@@ -45,6 +45,8 @@ class PlainFunctions:
 
     Attributes:
         emitted: what they were made of.
+        keep: `*inputs, *params, [key] -> (outputs, the residuals that are computed)`.
+        backward: `*cotangents, *residuals, *params, [key] -> gradients`.
         is_random: whether they take a key.
         keeps_outputs: whether the map that `record` returns holds outputs.
     """
@@ -59,7 +61,7 @@ class PlainFunctions:
         functions = [namespace[name] for name in names]
         if outside is not None:
             functions = [outside(function) for function in functions]
-        self._forward, self._keep, self._backward, self._gradients = functions
+        self._forward, self.keep, self.backward, self._gradients = functions
         self.emitted = emitted
         self.is_random = "key" in emitted.params
         self.keeps_outputs = any(name in emitted.outputs for name in emitted.residuals)
@@ -80,14 +82,14 @@ class PlainFunctions:
         """Return the outputs, and the map from their cotangents to a gradient, or None, for each
         tensor.
         """
-        outputs, computed = self._keep(*args)
+        outputs, computed = self.keep(*args)
         held = (*args[: self._count], *outputs, *computed)
         residuals = [held[i] for i in self._residuals]
         values = args[self._count :]
         del held, computed, args
 
         def pull(*cotangents: Tensor) -> tuple[Tensor, ...]:
-            return self._arrange(self._backward(*cotangents, *residuals, *values))
+            return self._arrange(self.backward(*cotangents, *residuals, *values))
 
         return outputs, pull
 

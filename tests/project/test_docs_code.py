@@ -64,7 +64,9 @@ BESIDE = {
     frozenset({"mlx"}): set(),
     frozenset({"paddle"}): set(),
 }
-ALL = {"torch", "jax", "tensorflow", "keras", "einops", "flax", "optax", "freegrad"}
+ALL = {
+    "torch", "jax", "tensorflow", "keras", "einops", "flax", "optax", "freegrad", "onnxruntime",
+}  # fmt: skip
 # Code of other packages as their users have it, which a page begins from.
 OF_OTHERS = {"import snntorch"}
 # What it shows stands in files, which `tox run -e audit` runs.

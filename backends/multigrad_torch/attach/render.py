@@ -111,6 +111,47 @@ def {name}({inputs}{emitted.signature}):
 {_indented(apply, 4)}"""
 
 
+def render_operator(emitted: Emitted, name: str) -> str:
+    """Return the source of an operator of torch's, which programs hold by its name.
+
+    Backward is made of ATen ops, so that it is differentiated again as they are.
+    """
+    own, code = emitted.identifier, emitted.code
+    given = f"{', '.join(emitted.inputs)}{emitted.arguments}"
+    types = [f"Tensor {each}" for each in emitted.inputs]
+    types += [f"float {each}" for each in emitted.params]
+    result = "Tensor" if emitted.single else f"({', '.join(['Tensor'] * len(emitted.outputs))})"
+    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
+    if not emitted.single:
+        unpack.append(f"{_names(emitted.outputs)} = output")
+    notes = [*_keep(emitted, code), *_store(emitted.read_params), *_note(emitted)]
+    load = _load(emitted, emitted.read_params)
+    backward = [*load, *_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))]
+    # An operator's outputs lie in memory of their own.
+    lent = {*emitted.passed, *emitted.shared, *emitted.views}
+    results = enumerate(code.forward.results)
+    owned = tuple(f"({word}).clone()" if i in lent else word for i, word in results)
+    return f"""\
+def {own}_forward({given}):
+{code.forward.indented(4)}    return {_result(emitted, owned)}
+
+
+def {own}_keep(ctx, inputs, output):
+{_indented([*unpack, *notes] if notes else ["pass"], 4)}
+
+def {own}_backward(ctx, {", ".join(emitted.cotangents)}):
+{_indented(backward, 4)}
+
+{own} = register_operator(
+    {name!r},
+    {f"({', '.join(types)}) -> {result}"!r},
+    {own}_forward,
+    {own}_keep,
+    {own}_backward,
+)
+"""
+
+
 def _class_name(emitted: Emitted) -> str:
     """Return the name of the class, which is no name of a module's or of the function's."""
     words = re.split(r"[^A-Za-z0-9]+", emitted.identifier)

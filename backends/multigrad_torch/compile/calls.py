@@ -18,11 +18,12 @@ import torch
 
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.modes import ModeOf
-from multigrad.errors import MultigradError, TraceError
+from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
+from multigrad.functions.recipes.operators import as_operator
 from multigrad.functions.recipes.record import NotCaptured
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.emit import compile_source
@@ -35,6 +36,7 @@ from multigrad.trace.scope.moving import Moving, settle
 from multigrad.trace.scope.reads import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
+from ..attach.exported_ops import asks_for_operators, register
 from ..attach.guest_op import Transformed, number_guest, run_op
 from ..dialect import asked
 from ..kernels import random
@@ -87,6 +89,7 @@ Tensor: TypeAlias = Any
 # In the name of a call: it counts as an application under a hidden key; it takes tensors that are
 # params of the activation's own rule, or of the rule in force.
 DRAWS, OWN, FRAMED = "draws", "own", "framed"
+OPERATOR = "operator"  # in its name: it is one of torch's, with its gradient
 # What has to be told before there is a call: the lengths of tensors, what is in force, its numbers.
 LENGTHS, READS, NUMBERS = "lengths?", "reads?", "numbers?"
 TAKEN = ("tin", "n", "*hidden")  # the parameters of an activation's call
@@ -103,7 +106,7 @@ class Call:
     Attributes:
         plain: the outputs, as the class returns them.
         in_graph: the same, under torch.func.
-        kind: the words among DRAWS, OWN and FRAMED that hold.
+        kind: the words among DRAWS, OWN and FRAMED that hold, or OPERATOR.
         assemble: puts the outputs into their own nesting.
         tensors: of OWN.
     """
@@ -131,8 +134,13 @@ def call_of_activation(
     if in_force is None:
         if forward.differentiable:
             return as_call(plain(forward, backend, x))
-        variant = find_variant(put_under(None, forward), (x,), described)
+        function = put_under(None, forward)
+        variant = find_variant(function, (x,), described)
+        if asks_for_operators():
+            return emit_operator(function, variant, [], TAKEN)
         return emit_call(variant, [], {}, TAKEN)
+    if asks_for_operators():
+        return operator_of_activation(activation, in_force, x, given, described)
     if torch.compiler.is_exporting():
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         return as_call(forward_on(backend, forward), passes_gradient=False)
@@ -176,6 +184,31 @@ def call_of_activation(
         names = draw(in_force.draws, words)
     call = emit_call(variant, words, names, TAKEN)
     return replace(call, kind=kind, tensors=tensors)
+
+
+def operator_of_activation(
+    activation: Activation, in_force: RuleInForce, x: Tensor, given: int, described: Any
+) -> Call:
+    """Return the operator of an activation under the rule in force, with its numbers as they are.
+
+    Raises:
+        UnsupportedOp: it has a tensor for a number, or runs as it is.
+    """
+    function = put_under(in_force.specialization, activation.forward)
+    values = tuple(map(settle, in_force.values))
+    if given or any(map(is_tensor, values)):
+        raise UnsupportedOp(
+            f"{function.recipe.title} takes a tensor for a param, of which an exported operator "
+            "has numbers: give it a number"
+        )
+    if function.native is True:
+        raise UnsupportedOp(
+            f"{function.recipe.title} runs as it is, and an exported operator is a graph: leave "
+            "native=True out, so that it is captured"
+        )
+    function.recipe.check(load_backend("torch"), (x, *values))
+    variant = find_variant(function, (x, *values), described)
+    return emit_operator(function, variant, list(map(write, values)), TAKEN)
 
 
 def as_input(value: Any) -> Any:
@@ -249,6 +282,11 @@ def call_of_function(function: Function, described: Any) -> Call:
     if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
+    if guest_for is not None and asks_for_operators():
+        raise UnsupportedOp(
+            f"{function.recipe.subject} runs on NumPy's arrays, so no exported program holds it: "
+            "export what comes before and after it"
+        )
     if guest_for is not None:
         if not has_lengths(described):
             raise Question(LENGTHS)
@@ -262,10 +300,17 @@ def call_of_function(function: Function, described: Any) -> Call:
     if not any(map(is_tensor, numbers)):
         function.recipe.check(load_backend("torch"), leaves)
     words = [write(number) for number in numbers]
-    names = draw(function.draws, words) if variant.graphs.is_random else {}
     taken = [f"x{i}" for i in range(len(layout.tensors))]
-    assemble = emit_assembly(variant.outputs, variant.fixed, len(variant.graphs.cotangents) == 1)
-    return replace(emit_call(variant, words, names, taken), assemble=assemble)
+    if asks_for_operators():
+        call = emit_operator(function, variant, words, taken)
+        return replace(call, assemble=emit_outputs(variant))
+    names = draw(function.draws, words) if variant.graphs.is_random else {}
+    return replace(emit_call(variant, words, names, taken), assemble=emit_outputs(variant))
+
+
+def emit_outputs(variant: Variant) -> Callable[..., Any]:
+    """Return what puts the outputs of a captured form into their own nesting."""
+    return emit_assembly(variant.outputs, variant.fixed, len(variant.graphs.cotangents) == 1)
 
 
 def call_of_guest(guest: Any) -> Call:
@@ -411,10 +456,31 @@ def emit_call(
     native = lower_graphs(variant.graphs, load_backend("torch"), fast=False).native
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
     source = f"def call({', '.join(taken)}):\n    return Native.apply({given})\n"
+    namespaces = [{"Native": each, **names} for each in (native.eager, native)]
+    plain, in_graph = _named_calls(source, native.__name__, namespaces)
+    return Call(plain, in_graph)
+
+
+def _named_calls(
+    source: str, name: str, namespaces: Sequence[Mapping[str, Any]]
+) -> list[Callable[..., Any]]:
+    """Return what code defines as `call`, for each of some namespaces."""
     calls = []
-    for each in (native.eager, native):
-        call = compile_source(source, native.__name__, {"Native": each, **names})["call"]
+    for names in namespaces:
+        call = compile_source(source, name, dict(names))["call"]
         call.__module__ = __name__  # the graph's own code names what it calls by module
-        call.__qualname__ = call.__name__ = f"{native.__name__}_{next(serial)}"
+        call.__qualname__ = call.__name__ = f"{name}_{next(serial)}"
         calls.append(call)
-    return Call(*calls)
+    return calls
+
+
+def emit_operator(
+    function: Function, variant: Variant, words: Sequence[str], taken: Sequence[str]
+) -> Call:
+    """Return calls of torch's operator for a captured form; `words`: its numbers."""
+    operator = as_operator(function, variant)
+    registered = register(operator)
+    given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
+    source = f"def call({', '.join(taken)}):\n    return operator({given})\n"
+    plain, in_graph = _named_calls(source, operator.name, [{"operator": registered}] * 2)
+    return Call(plain, in_graph, OPERATOR)

@@ -8,6 +8,7 @@ is told becomes part of the graph.
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -22,11 +23,14 @@ from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
 from multigrad.trace.trace import Value
 
+from ..attach.exported_ops import asks_for_operators, note_refused
+from ..attach.isolate import without_modes
 from .calls import (
     DRAWS,
     FRAMED,
     LENGTHS,
     NUMBERS,
+    OPERATOR,
     OWN,
     READS,
     Call,
@@ -103,7 +107,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_function(function, args, kwargs)
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() and not name.startswith(OPERATOR):
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         tensors = [tensor.detach() for tensor in tensors]
     if any(map(is_partial, tensors)):
@@ -211,6 +215,14 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
         token: of what is in force.
         epoch: the registry's; "" where the Function is taken to read nothing besides its arguments.
     """
+    # An export that Dynamo does not trace would record what a capture runs.
+    is_recorded = torch.compiler.is_exporting() and torch._guards.CompileContext.try_get() is None
+    with without_modes() if is_recorded else nullcontext():
+        return find_or_ask(subject, described, token, epoch)
+
+
+def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
+    """Return the name of a call, a question, or why there is none."""
     is_hidden = token.startswith((JIT, HIDDEN))
     try:
         if epoch and not is_hidden:
@@ -224,8 +236,10 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
     except NotCaptured as error:
         if isinstance(subject, str) and (name := keep_class(by_identifier[subject], described)):
             return name
+        note_refused(error.error)
         return f"{REFUSED}{error.error}"
     except Exception as error:  # noqa: BLE001
+        note_refused(error)
         # Dynamo would wrap it; after the break it is raised as it is.
         return f"{REFUSED}{type(error).__name__}: {error}"
 
@@ -239,7 +253,8 @@ def find_activation(
         Question: more has to be told.
     """
     in_force = activation.in_force()
-    key = (subject, described, token, epoch, torch.compiler.is_exporting())
+    exporting = (torch.compiler.is_exporting(), asks_for_operators())
+    key = (subject, described, token, epoch, exporting)
     if not is_hidden and in_force is not None and in_force.counter is not None:
         # Each application draws its own numbers, so it gets a call of its own.
         key = (*key, number_application(in_force.counter))
@@ -261,7 +276,7 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     if token.startswith(HIDDEN):
         raise Question(NUMBERS)
     told = (described, repr(described), torch.get_default_dtype())  # 1, 1.0, True are equal
-    key = (function.identifier, told, token, epoch)
+    key = (function.identifier, told, token, epoch, asks_for_operators())
     if function.is_keyed:
         key = (*key, number_application(function._counter))
     if key in NAMES:

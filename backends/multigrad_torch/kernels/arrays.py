@@ -70,6 +70,8 @@ def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
+    if axis is None and keepdims:  # onnxscript (0.7.2) keeps no axes where none is named
+        axis = tuple(range(x.ndim))
     if ord == 2 or x.numel() == 0:
         return torch.linalg.vector_norm(x, 2, axis, keepdims)
     return torch.linalg.vector_norm(x, ord, axis, keepdims)

@@ -19,6 +19,13 @@ Tensor: TypeAlias = torch.Tensor
 HALVES = (torch.float16, torch.bfloat16)
 
 
+def open_number(value: Any) -> Any:
+    """Return a tensor of a number computed of lengths that an exporter leaves open."""
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return torch.scalar_tensor(value, dtype=torch.float64)
+    return value
+
+
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compute 16-bit floats in float32 and round once."""
 

@@ -10,7 +10,7 @@ import ast
 import sys
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -81,6 +81,30 @@ def eject(
     return text
 
 
+def eject_operators(operators: Mapping[str, FunctionGraph], backend: Backend) -> str:
+    """Return a module that registers operators, by name, which programs of a framework call.
+
+    Raises:
+        UnsupportedOp: the framework has none, or one needs something that no file can hold.
+    """
+    ejection = backend.ejection
+    if ejection is None or ejection.operator is None:
+        raise UnsupportedOp(f"programs of {backend.name} call no operators: export a .pt2")
+    shaker = Shaker(ejection.modules, ejection.forms, _roots(ejection), set())
+    for name, graphs in operators.items():
+        own = replace(ejection, render=ejection.operator(name))
+        named = replace(graphs, name=name)
+        lowered = lower_graphs(named, _ejecting(backend, own, named), fast=False)
+        shaker.taken |= _words(lowered.source) - set(lowered.native)
+        shaker.parts.append(shaker.add(lowered.source, lowered.native))
+    title = f"The operators of an exported program: {', '.join(operators)}"
+    how = f"{_made_with(backend)}. Import it, then load the program."
+    head = _write_head([f"{title}.", "", how])
+    text = f"{head}{write_parts(shaker)}"
+    _check(text, _roots(ejection), title)
+    return text
+
+
 def _draws_parts(graphs: FunctionGraph, backend: Backend) -> bool:
     """Return whether a draw takes a key of its place, where the framework knows places."""
     nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
@@ -147,8 +171,6 @@ def _roots(ejection: Ejection) -> frozenset[str]:
 
 def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) -> str:
     """Return the lines that say what a file is, where it comes from, and how it is called."""
-    framework = sys.modules[backend.name]
-    made = f"Made by multigrad {_version()} with {backend.name} {framework.__version__}"
     arguments = [*emitted.inputs]
     known = emitted.defaults
     arguments += [
@@ -156,9 +178,20 @@ def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) ->
     ]
     given = ", ".join(arguments)
     calls = [f"    {each.format(emitted.identifier, given)}" for each in ejection.calls]
-    lines = [f"{title}.", "", f"{made}; it needs no multigrad.", "", "Example:", *calls]
+    lines = [f"{title}.", "", f"{_made_with(backend)}.", "", "Example:", *calls]
     if "key" in emitted.params:
         lines += ["", KEYS]
+    return _write_head(lines)
+
+
+def _made_with(backend: Backend) -> str:
+    framework = sys.modules[backend.name]
+    made = f"Made by multigrad {_version()} with {backend.name} {framework.__version__}"
+    return f"{made}; it needs no multigrad"
+
+
+def _write_head(lines: Sequence[str]) -> str:
+    """Return lines as a file's license and docstring."""
     body = "\n".join(textwrap.fill(x, WIDEST) for x in lines)
     escaped = body.replace("\\", "\\\\").replace('"""', "'''")
     return f'# SPDX-License-Identifier: {LICENSE}\n"""{escaped}\n"""\n\n'

@@ -58,6 +58,31 @@ def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data
     return seal("function", fields, decode_function)
 
 
+def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
+    """Return the document of a Function in one of its captured forms alone, without a docstring.
+
+    Raises:
+        TraceError: the form holds for the gradients that one call asked for, and not for all.
+        FormatError: it has an argument that no document holds.
+    """
+    general = _for_all(function, variant)
+    if general is None:
+        raise TraceError(
+            f"function {function.name!r} was called for some gradients only, and for all it needs "
+            "to know more: call it with tensors that require them"
+        )
+    arrays: list[ArrayValue] = []
+    form = _encode_form(_related(function, general), arrays)
+    fields = {
+        "name": function.name,
+        "doc": "",
+        "parameters": positional_names(function.parameters),
+        "arrays": [encode_array(array) for array in arrays],
+        "forms": [form],
+    }
+    return seal("function", fields, decode_function)
+
+
 def _encode_default(function: str, name: str, value: Any) -> Data:
     if isinstance(value, Moving):
         raise FormatError(

@@ -53,14 +53,19 @@ def symbol_function(op: Op) -> Callable[..., Any] | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def scalar_function(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes `op` on Python numbers here, on others by `native`."""
+def scalar_function(
+    op: Op, native: Callable[..., Any], opened: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
+    """Return a function that computes `op` on Python numbers here, on others by `native`, which
+    takes them as `opened` gives them.
+    """
     exact = op.on_numbers
 
     def call(*args: Any, **attrs: Any) -> Any:
         for a in args:
             if not isinstance(a, float | int):
-                return native(*args, **attrs)
+                given = args if opened is None else map(opened, args)
+                return native(*given, **attrs)
         return exact(*args) if exact is not None and not attrs else on_numbers(op, args, attrs)
 
     def call_two(a: Any, b: Any) -> Any:

@@ -1,0 +1,269 @@
+"""What `xg.export` writes by torch: a program that calls operators with gradients of their own, and
+a Function's forward and backward as two models in ONNX.
+
+torch's own exporters do the work; here stands what they are given.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch._dynamo.exc import UserError
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from multigrad.backend import Backend
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.errors import BackendNotFound, UnsupportedOp
+from multigrad.functions.recipes.operators import OPERATORS_FILE, Operator, write_operators
+from multigrad.lowering.function_graph import FunctionGraph
+from multigrad.lowering.lower import lower_graphs
+from multigrad.lowering.plain_functions import without_autodiff
+
+from .attach import exported_ops
+
+Tensor: TypeAlias = torch.Tensor
+Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis
+NEEDED = ("onnx", "onnxscript")
+COARSE = 1e-2  # where numbers are compared that other runtimes round otherwise
+
+
+class Called(torch.nn.Module):
+    """A function as the module that exporters ask for."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Any) -> Any:
+        return self.function(*tensors)
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+def write_program(
+    model: Any, path: Path, inputs: tuple[Any, ...], shapes: Shapes, strict: bool
+) -> tuple[Any, list[Operator]]:
+    """Write a model's exported program, with the documents of its operators in it.
+
+    Returns:
+        the program, and the operators that it calls.
+
+    Raises:
+        MultigradError: a Function or a rule in it can be no operator.
+    """
+    module = model if isinstance(model, torch.nn.Module) else Called(model)
+    shapes = as_dims(shapes, {})
+    if module is not model and shapes is not None:
+        shapes = (tuple(shapes),)  # of what stands behind the star
+    with exported_ops.asking_for_operators() as refused:
+        try:
+            program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
+        except Exception as error:
+            if refused:
+                raise refused[0] from error
+            raise
+    if refused:
+        raise refused[0]
+    called = list(called_by(program))
+    torch.export.save(program, path, extra_files={OPERATORS_FILE: write_operators(called)})
+    return program, called
+
+
+def called_by(program: Any) -> Iterator[Operator]:
+    """Yield the operators of ours that a program calls, each once, loops' bodies included."""
+    met = set()
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            namespace, _, name = node.target.name().partition("::")
+            if namespace == "multigrad" and name in exported_ops.OPERATORS and name not in met:
+                met.add(name)
+                yield exported_ops.OPERATORS[name]
+
+
+def as_dims(shapes: Shapes, known: dict[str, Any]) -> Shapes:
+    """Return shapes with an axis of torch's for each name."""
+    if isinstance(shapes, str):
+        return known.setdefault(shapes, torch.export.Dim(shapes))
+    if isinstance(shapes, Mapping):
+        return {key: as_dims(each, known) for key, each in shapes.items()}
+    if isinstance(shapes, tuple | list):
+        return type(shapes)(as_dims(each, known) for each in shapes)
+    return shapes
+
+
+# --- ONNX -----------------------------------------------------------------------------------------
+
+
+def write_onnx(
+    graphs: FunctionGraph,
+    path: Path,
+    tensors: Sequence[Tensor],
+    numbers: Sequence[float],
+    shapes: Shapes,
+) -> tuple[Path, Path]:
+    """Write forward and backward as a model each, and return their paths.
+
+    Raises:
+        BackendNotFound: what torch's exporter needs is not installed.
+        UnsupportedOp: ONNX lacks what the Function does.
+    """
+    lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise BackendNotFound(
+            f"torch writes ONNX by {' and '.join(NEEDED)}, and there is no {lacking[0]} here: "
+            f"pip install {' '.join(NEEDED)}"
+        )
+    functions = lower_graphs(graphs, _plain(load_backend("torch")), fast=False).native
+    emitted = functions.emitted
+
+    def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs, computed = functions.keep(*inputs, *numbers)
+        # A model's output is none of its inputs.
+        return tuple([y.clone() for y in (*outputs, *computed)])
+
+    carried = [c for c, has in zip(emitted.cotangents, emitted.carries, strict=True) if has]
+
+    def backward(*given: Tensor) -> tuple[Tensor, ...]:
+        cotangents = dict(zip(carried, given, strict=False))
+        found = functions.backward(
+            *map(cotangents.get, emitted.cotangents), *given[len(carried) :], *numbers
+        )
+        return tuple([g.clone() for g in found])
+
+    inputs, results = emitted.inputs, (*emitted.outputs, *emitted.computed)
+    program = _trace(graphs.name, forward, tensors, shapes)
+    axes = dict(zip((*inputs, *results), _axes_of(program, len(tensors), shapes), strict=True))
+    _write(graphs.name, program, path, {name: axes[name] for name in inputs}, results)
+    values = dict(zip((*inputs, *results), (*tensors, *forward(*tensors)), strict=True))
+    _compare(graphs.name, path, {name: values[name] for name in inputs}, forward(*tensors))
+    for cotangent, output in zip(emitted.cotangents, emitted.outputs, strict=True):
+        values[cotangent], axes[cotangent] = values[output], axes[output]
+    given = {name: axes[name] for name in (*carried, *emitted.residuals)}
+    read = {name: values[name] for name in given}
+    program = _trace(graphs.name, backward, [*read.values()], tuple(given.values()))
+    beside = path.with_suffix(f".backward{path.suffix}")
+    _write(graphs.name, program, beside, given, [f"grad_{name}" for name in emitted.wrt])
+    _compare(graphs.name, beside, read, backward(*read.values()))
+    return path, beside
+
+
+def _plain(backend: Backend) -> Backend:
+    """Return a backend that lowers to functions of plain ops, which an exporter reads."""
+    plain = without_autodiff(replace(backend, interop=replace(backend.interop, outside=None)))
+    return replace(plain, autodiff=replace(plain.autodiff, joins_loops=False))
+
+
+def _trace(
+    name: str, function: Callable[..., Any], tensors: Sequence[Tensor], shapes: Shapes
+) -> Any:
+    """Return a function of tensors as a program.
+
+    Raises:
+        UnsupportedOp: the length of an axis cannot be left open.
+    """
+    given = (tuple(as_dims(shapes, {})),)
+    tensors = tuple([x.detach() for x in tensors])
+    try:
+        return torch.export.export(Called(function), tensors, dynamic_shapes=given, strict=False)
+    except (UserError, ConstraintViolationError) as error:
+        raise UnsupportedOp(
+            f"torch {torch.__version__} cannot export function {name!r} with the axes of "
+            f"dynamic_shapes= left open: {error}"
+        ) from error
+
+
+def _axes_of(program: Any, count: int, shapes: Shapes) -> list[dict[int, Any]]:
+    """Return for each input and output the axes whose length is not fixed: by name where it is that
+    of an input's axis.
+    """
+    nodes = list(program.graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"][-count:]
+    values = [node.meta["val"] for node in (*inputs, *nodes[-1].args[0])]
+    names: dict[str, Any] = {}
+    for value, axes in zip(values, shapes, strict=False):
+        for axis, name in (axes or {}).items():
+            names.setdefault(str(value.shape[axis]), name)
+    return [
+        {
+            axis: names.get(str(length), torch.export.Dim.DYNAMIC)
+            for axis, length in enumerate(value.shape)
+            if isinstance(length, torch.SymInt)
+        }
+        for value in values
+    ]
+
+
+def _write(
+    name: str,
+    program: Any,
+    path: Path,
+    inputs: Mapping[str, Mapping[int, Any]],
+    outputs: Sequence[str],
+) -> None:
+    """Write a program as a model of ONNX; `inputs`: the axes of each without a fixed length.
+
+    Raises:
+        UnsupportedOp: ONNX lacks an op of it.
+    """
+    named = [
+        {axis: each for axis, each in axes.items() if isinstance(each, str)}
+        for axes in inputs.values()
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(
+                program,
+                f=path,
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                dynamic_shapes=named,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            raise UnsupportedOp(
+                f"torch {torch.__version__} cannot write function {name!r} as ONNX: {error}"
+            ) from error
+
+
+def _compare(
+    name: str, path: Path, inputs: Mapping[str, Tensor], expected: Sequence[Tensor]
+) -> None:
+    """Compare what a model gives with what torch gave: what an exporter mistakes is no rounding.
+
+    Raises:
+        UnsupportedOp: it gives another shape or other numbers; the file is taken back.
+    """
+    import onnx.reference
+
+    model = onnx.load(path)
+    given = {key: x.detach().cpu().numpy() for key, x in inputs.items()}
+    try:
+        with np.errstate(all="ignore"):
+            found = onnx.reference.ReferenceEvaluator(model).run(None, given)
+    except Exception:  # noqa: BLE001 (it has not every op of ONNX's, and fails in its own ways)
+        return
+    for y, own in zip(found, expected, strict=True):
+        own = own.detach().cpu().numpy()
+        close = y.shape == own.shape and np.allclose(
+            y, own, rtol=COARSE, atol=COARSE * np.abs(own).max(initial=0.0), equal_nan=True
+        )
+        if not close:
+            path.unlink()
+            raise UnsupportedOp(
+                f"torch {torch.__version__} writes function {name!r} as ONNX that computes "
+                f"something else ({y.dtype} of shape {y.shape} for {own.dtype} of shape "
+                f"{own.shape}): report it there, or use the .pt2 format"
+            )

@@ -1,0 +1,299 @@
+"""`xg.export` and `xg.load_operators`: models and Functions in formats for exchange, with their
+gradient.
+
+A format is written by a framework's own exporter. What a process that loads needs to know of the
+gradients stands in the file as documents, which are data.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import load_backend
+from ..errors import FormatError, RuleTypeError, UnsupportedOp
+from ..functions.calls.arguments import flatten, owner_of, unwrap
+from ..functions.calls.recipe import Variant
+from ..functions.documents.format import MOST_BYTES, parse
+from ..functions.eject.eject import eject_operators
+from ..functions.function import Function
+from ..functions.recipes.operators import OPERATORS_FILE, read_operators
+from ..functions.recipes.record import NotCaptured
+from ..graph.support.trees import optree
+from ..rules.in_force.activation import Activation
+from ..rules.model.rule import read_number
+from ..rules.model.under import put_under
+from ..rules.saving.files import from_dict
+from ..trace.scope.moving import settle
+
+Tensor = Any
+StrPath = str | os.PathLike[str]
+# By whose exporter a format is written.
+WRITERS = {".pt2": "torch", ".onnx": "torch"}
+
+
+def export(
+    obj: Callable[..., Any],
+    path: StrPath,
+    *inputs: Any,
+    dynamic_shapes: Any = None,
+    standalone: StrPath | None = None,
+    strict: bool = False,
+) -> Any:
+    """Write a model or a Function to a file for exchange, with its gradient in it.
+
+    A `.pt2` file is what `torch.export` writes of a torch model or a function of tensors, in which
+    every Function, and every activation with a rule, is one operator, `multigrad::<name>_<hash of
+    its graphs>`, that has the custom gradient: eager, under `torch.compile`, after
+    `run_decompositions()`, and differentiated again where the Function can be. A process that
+    loads has to know the operators, or torch refuses the file: call `xg.load_operators(path)`
+    there, or import the `standalone` file where multigrad is not installed.
+
+    An `.onnx` file is a Function, or an activation with its rule, as two models. The one at `path`
+    maps the inputs to the outputs, and to what forward keeps. The one beside it
+    (`clipped.backward.onnx`) maps the cotangents (`grad_out`) and what forward keeps to a gradient
+    `grad_<input>` of each input. What is called the same is the same. Both are run once by onnx's
+    reference evaluator, and compared.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), xg.Activation("Tanh", "triangular"))
+        >>> program = xg.export(model, "model.pt2", torch.ones(4, 3))
+        >>> [name.rpartition("_")[0] for name in xg.load_operators("model.pt2")]
+        ['triangular_under_Tanh']
+        >>> loaded = torch.export.load("model.pt2").module()
+        >>> loaded(torch.ones(4, 3)).requires_grad
+        True
+
+    Args:
+        obj: a model, or a function of tensors; for ONNX a Function or an activation.
+        path: the file, whose suffix says the format.
+        inputs: what it is called with, of any shape and dtype it has for all calls but for
+            `dynamic_shapes`. Numbers are written as they are. Arrays of any framework.
+        dynamic_shapes: for each input the axes whose length is not fixed, by a name, as in
+            `({0: "batch"}, None)`; for a program also what else `torch.export.export` takes.
+        standalone: a file of Python to write that registers a program's operators with torch alone.
+        strict: of `torch.export.export`: whether Dynamo reads the model's code.
+
+    Returns:
+        `.pt2`: the `torch.export.ExportedProgram`; `.onnx`: the paths of forward and backward.
+
+    Raises:
+        FormatError: nothing writes files of this suffix.
+        RuleTypeError: the object has no gradient of its own that the format holds.
+        UnsupportedOp: something in it draws random numbers, runs as it is, or is no op of ONNX.
+        TraceError: it cannot be captured.
+        BackendNotFound: torch, or onnx and onnxscript, are not installed.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in WRITERS:
+        known = " and ".join(WRITERS)
+        raise FormatError(
+            f"no exporter here writes {path.name!r}: gradients are exported to files in {known}; "
+            "a rule or a Function for multigrad itself is saved by xg.save"
+        )
+    for file in (path, *([] if standalone is None else [Path(standalone)])):
+        if not file.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.parent))
+    backend = load_backend(WRITERS[path.suffix])
+    given = optree.tree_map(lambda leaf: _as_own(backend, leaf), inputs, none_is_leaf=True)
+    if isinstance(dynamic_shapes, tuple | list):
+        if len(dynamic_shapes) > len(inputs):
+            raise RuleTypeError(
+                f"dynamic_shapes= has {len(dynamic_shapes)} entries for {len(inputs)} inputs; "
+                "expected one for each, as in ({0: 'batch'}, None)"
+            )
+        _check_lengths(inputs, dynamic_shapes)
+        missing = len(inputs) - len(dynamic_shapes)
+        dynamic_shapes = (*dynamic_shapes, *(None,) * missing)
+    if path.suffix in backend.exports.functions:
+        if standalone is not None:
+            raise RuleTypeError(
+                f"{path.name!r} needs no standalone=: ONNX has no operators of ours"
+            )
+        return _export_function(backend, obj, path, given, dynamic_shapes)
+    if not callable(obj):
+        raise RuleTypeError(
+            f"expected a model or a function of tensors, got {type(obj).__name__} {obj!r:.40}; "
+            "a rule is exported within an activation: xg.activation('Heaviside', rule)"
+        )
+    write = backend.exports.programs[path.suffix]
+    program, operators = write(obj, path, given, dynamic_shapes, strict)
+    if standalone is not None:
+        graphs = {operator.name: operator.graphs for operator in operators}
+        Path(standalone).write_text(eject_operators(graphs, backend), encoding="utf-8")
+    return program
+
+
+def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
+    """Check that axes which are left open are longer than 1.
+
+    Raises:
+        RuleTypeError: one is not, so that its length would be taken for a constant.
+    """
+    for n, (given, axes) in enumerate(zip(inputs, shapes, strict=False)):
+        lengths = getattr(given, "shape", ())
+        for axis in axes if isinstance(axes, Mapping) else ():
+            if type(axis) is int and axis < len(lengths) and lengths[axis] < 2:
+                raise RuleTypeError(
+                    f"axis {axis} of input {n} is to be left open (dynamic_shapes=) and has length "
+                    f"{lengths[axis]}, which torch takes for a constant: give one longer than 1"
+                )
+
+
+def load_operators(path: StrPath) -> dict[str, Function[..., Any]]:
+    """Register the operators that a program calls which `xg.export` wrote, and return them.
+
+    They stand in the file as graphs, which are data: no code of the file runs, and nothing else of
+    it is read. An operator is named by the hash of its graphs, so that no program meets another
+    gradient than it was exported with.
+
+    Examples:
+        >>> import torch
+        >>> double = xg.function(xp.tanh, lambda grad_out, x: 2.0 * grad_out)
+        >>> program = xg.export(double, "double.pt2", torch.ones(2))
+        >>> (function,) = xg.load_operators("double.pt2").values()
+        >>> xg.vjp(function, np.zeros(2))[1](np.ones(2))  # a Function as any other
+        (array([2., 2.]),)
+
+    Returns:
+        the Functions, by the names of the operators.
+
+    Raises:
+        FormatError: the file was not written by `xg.export`, or is damaged.
+        OSError: the file cannot be read.
+    """
+    operators = read_operators(parse(_read_documents(path)))
+    backend = load_backend(WRITERS[".pt2"])
+    register = backend.exports.register
+    assert register is not None
+    for operator in operators:
+        register(operator)
+    return {each.name: from_dict(each.document) for each in operators}  # type: ignore[misc]
+
+
+def _read_documents(path: StrPath) -> bytes:
+    """Return the text of the operators' documents in a program's file.
+
+    Raises:
+        FormatError: there is none.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(f"/{OPERATORS_FILE}")]
+            if len(names) == 1:
+                with archive.open(names[0]) as file:
+                    return file.read(MOST_BYTES + 1)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise FormatError(f"{os.fspath(path)!r} is no exported program: {error}") from error
+    raise FormatError(
+        f"{os.fspath(path)!r} holds no operators of multigrad: write it by xg.export(model, path, "
+        "*inputs), which torch.export.save does not do for you"
+    )
+
+
+# --- a Function alone -----------------------------------------------------------------------------
+
+
+def _export_function(
+    backend: Backend, obj: Any, path: Path, inputs: tuple[Any, ...], shapes: Any
+) -> tuple[Path, Path]:
+    """Write forward and backward of a Function as it is captured for these inputs.
+
+    Raises:
+        RuleTypeError: it is no Function.
+        UnsupportedOp: it draws random numbers, or runs as it is.
+    """
+    function, args = _function_of(obj, path, inputs)
+    leaves, tree = flatten(args, {})
+    leaves, tree = function._complete([unwrap(leaf) for leaf in leaves], tree)
+    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    subject = function.recipe.subject
+    try:
+        variant: Variant = function._variant_for(layout, leaves)
+    except NotCaptured as error:
+        raise UnsupportedOp(
+            f"{subject} cannot be exported to {path.name!r}, as it runs as it is: {error.error}"
+        ) from error
+    if variant.graphs.is_random:
+        raise UnsupportedOp(
+            f"{subject} draws random numbers, of which no runtime of {path.suffix} has the same: "
+            "export one that draws none"
+        )
+    tensors = [leaves[i] for i in layout.indices("tensor")]
+    numbers = [read_number(leaves[i]) for i in layout.indices("number")]
+    axes = _axes_of(inputs, shapes)
+    if any(axes) and any(fact.startswith("shape") for fact in variant.facts):
+        raise UnsupportedOp(
+            f"{subject} asks for the lengths of its arguments in Python, so its graph holds for "
+            f"those of these inputs: leave out dynamic_shapes=, or let it ask for none"
+        )
+    write = backend.exports.functions[path.suffix]
+    return write(variant.graphs, path, tensors, numbers, axes)
+
+
+def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | None, ...]:
+    """Return for each tensor the axes whose length is not fixed, by name.
+
+    Raises:
+        RuleTypeError: something else is given.
+    """
+    found: list[dict[int, str] | None] = []
+    if not isinstance(shapes, tuple | None):
+        raise RuleTypeError(
+            f"dynamic_shapes= is {shapes!r:.60}; expected one entry for each input, as in "
+            "({0: 'batch'}, None)"
+        )
+    for axes, given in zip(shapes or (None,) * len(inputs), inputs, strict=True):
+        named = dict(axes) if isinstance(axes, Mapping) else axes
+        is_named = isinstance(named, dict) and all(
+            type(axis) is int and isinstance(name, str) for axis, name in named.items()
+        )
+        tensors = [leaf for leaf in flatten((given,), {})[0] if owner_of(unwrap(leaf)) is not None]
+        if named is not None and not (is_named and len(tensors) == 1):
+            raise RuleTypeError(
+                f"dynamic_shapes= has {axes!r:.60} for {given!r:.40}; expected None, or for a "
+                "tensor its axes by name: {0: 'batch'}"
+            )
+        found += [named] * len(tensors)
+    return tuple(found)
+
+
+def _function_of(
+    obj: Any, path: Path, inputs: tuple[Any, ...]
+) -> tuple[Function[..., Any], tuple[Any, ...]]:
+    """Return a Function, and what it is called with: of an activation the one of its rule.
+
+    Raises:
+        RuleTypeError: it is neither.
+    """
+    inner = getattr(obj, "_activation", obj)  # of a module or layer
+    if isinstance(inner, Function):
+        return inner, inputs
+    if isinstance(inner, Activation):
+        if len(inputs) != 1:
+            raise RuleTypeError(f"{inner!r} takes one tensor, got {len(inputs)} inputs")
+        in_force = inner.in_force()
+        if in_force is None:
+            return put_under(None, inner.forward), inputs
+        values = tuple(map(settle, in_force.values))
+        return put_under(in_force.specialization, inner.forward), (*inputs, *values)
+    raise RuleTypeError(
+        f"expected a Function or an activation for {path.name!r}, got {type(obj).__name__} "
+        f"{obj!r:.40}: ONNX holds a forward and a backward of each. Make one by xg.function, "
+        "xg.custom_gradient, xg.convert or xg.activation, and export those of a model one by one"
+    )
+
+
+def _as_own(backend: Backend, leaf: Any) -> Any:
+    """Return a tensor of any framework as this one's, and all else as it is."""
+    owner = owner_of(leaf)
+    if owner is None or owner is backend:
+        return leaf
+    return backend.tensors.from_numpy(owner.tensors.to_numpy(leaf))
