@@ -241,6 +241,7 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.CHOLESKY: with_inverse,
     ops.INV: with_inverse,
     ops.DET: mirrored,
+    ops.EXPM: with_inverse,
     ops.LOGABSDET: mirrored,
     ops.SIGNDET: mirrored,
     ops.LU: with_inverse,

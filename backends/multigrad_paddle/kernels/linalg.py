@@ -54,6 +54,11 @@ def transposed(x: Tensor) -> Tensor:
 
 
 @widened
+def expm(x: Tensor) -> Tensor:
+    return L.matrix_exp(x)
+
+
+@widened
 def det(x: Tensor) -> Tensor:
     return L.det(x)
 

@@ -40,6 +40,11 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
 
 
 @widened
+def expm(x: Tensor) -> Tensor:
+    return torch.linalg.matrix_exp(x)
+
+
+@widened
 def logabsdet(x: Tensor) -> Tensor:
     return torch.linalg.slogdet(x).logabsdet
 

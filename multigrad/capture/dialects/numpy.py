@@ -166,7 +166,7 @@ register_dialect(
         one_class=True,
         refusals=refusals(NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
-        habits=Habits(small_integers_wrap=True),
+        habits=Habits(small_integers_wrap=True, inexact={"expm": 1e-11}),
         types=TYPES,
     ),
 )

@@ -123,6 +123,13 @@ def scipy_eigh(
     return values if eigvals_only else (values, vectors)
 
 
+def expm(A: Tensor, *, upper_triangular: bool = False, max_squarings: int = 16) -> Tensor:
+    """Of matrices that take more squarings jax gives NaN."""
+    if upper_triangular:
+        raise TypeError("expm with upper_triangular; leave it out, xp.triu(A) is what it reads")
+    return xp.expm(A)
+
+
 # --- jax.lax.linalg -------------------------------------------------------------------------------
 def lax_cholesky(x: Tensor, *, symmetrize_input: bool = True) -> Tensor:
     return xp.cholesky(linalg.symmetric(x) if symmetrize_input else x)
@@ -191,7 +198,7 @@ ALIASES: dict[Any, Any] = {
         {
             scipy: "cho_factor; cholesky; lu; qr; svd",
             factors: "lu_factor",
-            __name__: "cho_solve; lu_solve; scipy_eigh: eigh; solve; solve_triangular",
+            __name__: "cho_solve; expm; lu_solve; scipy_eigh: eigh; solve; solve_triangular",
             xp: "det; inv",
         }
     ),

@@ -71,7 +71,7 @@ def qr(input: Tensor, full_matrices: bool) -> Any:
 
 NAMED = TENSORFLOW.called(
     {
-        xp: "cholesky: linalg.cholesky; det: linalg.det",
+        xp: "cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm",
         linalg: """
             cholesky_solve: linalg.cholesky_solve(chol=factor); logdet_of_positive: linalg.logdet;
             solve_triangular: linalg.triangular_solve(adjoint=transposed)

@@ -177,7 +177,7 @@ def linalg_slogdet(A: Tensor) -> Any:
 # Under one name in torch and among its tensors' methods: what means the same, and what does not.
 NAMED: dict[Any, str] = {
     linalg: "cholesky; cholesky_inverse; cholesky_solve; logdet",
-    xp: "det; inv: inverse",
+    xp: "det; expm: matrix_exp; inv: inverse",
     __name__: "linalg_lu_solve: lu_solve(input=B, LU_data=LU, LU_pivots=pivots)",
 }
 SHARED: dict[str, Callable[..., Any]] = {
@@ -213,7 +213,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 cond: linalg.cond; matrix_norm: linalg.matrix_norm; norm: linalg.norm; vector_norm:
                 linalg.vector_norm
             """,
-            xp: "det: linalg.det; inv: linalg.inv",
+            xp: "det: linalg.det; expm: linalg.matrix_exp; inv: linalg.inv",
         }
     ),
 }
