@@ -240,6 +240,7 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.MATMUL_RIGHT: lambda x, attrs: (x @ xp.swapaxes(x, 0, 1), x, x),
     ops.CHOLESKY: with_inverse,
     ops.INV: with_inverse,
+    ops.EIGVALSH: with_inverse,
     ops.DET: mirrored,
     ops.EXPM: with_inverse,
     ops.LOGABSDET: mirrored,

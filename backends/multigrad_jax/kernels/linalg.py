@@ -99,6 +99,16 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return lax.linalg.eigh(x, lower=lower, symmetrize_input=False)[1]
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return jnp.linalg.svd(x, compute_uv=False)
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return jnp.linalg.qr(x)[0]
 

@@ -180,6 +180,16 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return eigh(x, lower=lower)[..., 0, :]
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return thin_svd(x)[1]
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return mx.linalg.qr(x, **CPU)[0]
 

@@ -108,6 +108,16 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return L.eigvalsh(x, "L" if lower else "U")
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return L.svd(x, full_matrices=False)[1]
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return L.qr(x)[0]
 

@@ -149,6 +149,16 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return tf.linalg.eigvalsh(x if lower else tf.linalg.matrix_transpose(x))
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return tf.linalg.svd(x, compute_uv=False)
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return tf.linalg.qr(x)[0]
 

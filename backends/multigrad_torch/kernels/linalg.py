@@ -85,6 +85,16 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return torch.linalg.eigvalsh(x, UPLO="L" if lower else "U")
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return torch.linalg.svdvals(x)
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return torch.linalg.qr(x)[0]
 

@@ -154,6 +154,8 @@ FUNCTIONS: dict[Any, Handler] = {
 }
 
 METHODS: dict[str, Handler] = {"max": FUNCTIONS[np.max], "min": FUNCTIONS[np.min], "view": view}
+# SciPy's: its exponential, and eigenvalues by another of LAPACK's drivers.
+INEXACT = {"expm": 1e-11, "eigvalsh": 1e-14}
 register_dialect(
     "numpy",
     Dialect(
@@ -166,7 +168,7 @@ register_dialect(
         one_class=True,
         refusals=refusals(NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
-        habits=Habits(small_integers_wrap=True, inexact={"expm": 1e-11}),
+        habits=Habits(small_integers_wrap=True, inexact=INEXACT),
         types=TYPES,
     ),
 )

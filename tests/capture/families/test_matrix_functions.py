@@ -71,3 +71,40 @@ def test_a_matrix_with_nan_or_infinity_is_nan_and_leaves_those_beside_it(backend
     assert np.isnan(gradient[:2]).all()
     np.testing.assert_allclose(value[2], np.e * np.eye(2), 4 * EPS)
     np.testing.assert_allclose(gradient[2], np.full((2, 2), np.e), 4 * EPS)
+
+
+# --- where there is no derivative -----------------------------------------------------------------
+WEIGHTS = np.array([[1.0, 2.0], [2.0, 3.0]])
+
+
+def by_eigenvalues(function: Any) -> Any:
+    """A function of symmetric matrices, by one of their eigenvalues."""
+
+    def result(x: Any) -> Any:
+        w, v = xp.eigh(x)
+        return xp.matmul(v * xp.expand_dims(function(w), -2), xp.matrix_transpose(v))
+
+    return result
+
+
+def by_singular_values(x: Any) -> Any:
+    """The matrix itself."""
+    u, s, v = xp.svd(x)
+    return xp.matmul(u * xp.expand_dims(s, -2), v)
+
+
+@pytest.mark.parametrize("at", [0.0, 1.0, 2.0])
+def test_vectors_of_equal_values_have_no_gradient_that_is_a_wrong_number(
+    backend: Any, at: float
+) -> None:
+    """A cotangent of vectors is zero there where the function of the values is, as a logarithm at
+    1: the gradient is not.
+    """
+    functions = [by_eigenvalues(lambda w: w), by_singular_values]
+    functions += [by_eigenvalues(xp.log)] if at else []
+    for function in functions:
+        with backend.precision(np.dtype(np.float64)):
+            x = backend.array(at * np.eye(2))
+            _, pullback = xg.vjp(xg.function(function, native=False), x)
+            gradient = backend.numpy(pullback(backend.array(WEIGHTS))[0])
+        assert not np.isfinite(gradient[0, 1])
