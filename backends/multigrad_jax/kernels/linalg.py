@@ -113,6 +113,16 @@ def qr(x: Tensor) -> Tensor:
     return jnp.linalg.qr(x)[0]
 
 
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole = lax.complex(x[..., 0], x[..., 1])
+    transform = jnp.fft.ifft if inverse else jnp.fft.fft
+    for axis in axes:
+        whole = transform(whole, axis=axis + 1, norm="forward" if inverse else None)
+    return jnp.stack((whole.real, whole.imag), -1)
+
+
 OPS = {
     **rows_of(vars()),
     ops.INV: widened(jnp.linalg.inv),

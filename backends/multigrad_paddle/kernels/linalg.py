@@ -122,4 +122,13 @@ def qr(x: Tensor) -> Tensor:
     return L.qr(x)[0]
 
 
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole, places = paddle.as_complex(x), [axis + 1 for axis in axes]
+    if inverse:
+        return paddle.as_real(paddle.fft.ifftn(whole, axes=places, norm="forward"))
+    return paddle.as_real(paddle.fft.fftn(whole, axes=places))
+
+
 OPS = rows_of(vars())

@@ -163,6 +163,24 @@ def qr(x: Tensor) -> Tensor:
     return tf.linalg.qr(x)[0]
 
 
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole = tf.complex(x[..., 0], x[..., 1])
+    places = range(x.shape.rank - 1)
+    for axis in axes:  # it transforms the last one
+        turned = [*places]
+        turned[axis + 1], turned[-1] = turned[-1], turned[axis + 1]
+        whole = tf.transpose(whole, turned)
+        if inverse:
+            count = tf.cast(tf.shape(whole)[-1], x.dtype)
+            whole = tf.signal.ifft(whole) * tf.complex(count, tf.zeros_like(count))
+        else:
+            whole = tf.signal.fft(whole)
+        whole = tf.transpose(whole, turned)
+    return tf.stack((tf.math.real(whole), tf.math.imag(whole)), -1)
+
+
 OPS = {
     **rows_of(vars()),
     ops.INV: widened(tf.linalg.inv),

@@ -99,6 +99,15 @@ def qr(x: Tensor) -> Tensor:
     return torch.linalg.qr(x)[0]
 
 
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole, places = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
+    if inverse:
+        return torch.view_as_real(torch.fft.ifftn(whole, dim=places, norm="forward"))
+    return torch.view_as_real(torch.fft.fftn(whole, dim=places))
+
+
 OPS = {
     **rows_of(vars()),
     ops.CHOLESKY: widened(torch.linalg.cholesky),

@@ -26,28 +26,28 @@ __all__ = [
     "concat", "concatenate", "cond", "conv", "copysign", "cos", "cosh", "count_nonzero", "cummax",
     "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "deg2rad", "det", "digamma",
     "dim", "divide", "e", "eigh", "eigvalsh", "einsum", "elu", "empty_like", "equal", "erf", "erfc",
-    "erfinv", "exp", "exp2", "expand_dims", "expm", "expm1", "exponential_like", "eye", "finfo",
-    "flip", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "floor",
+    "erfinv", "exp", "exp2", "expand_dims", "expm", "expm1", "exponential_like", "eye", "fft",
+    "finfo", "flip", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "floor",
     "floor_divide", "fmax", "fmin", "fmod", "fori_loop", "frac", "full", "full_like", "gelu",
     "getitem", "glu", "greater", "greater_equal", "gumbel_like", "hard_shrink", "hard_sigmoid",
-    "hard_silu", "hard_tanh", "heaviside", "hypot", "i0e", "i1e", "inf", "int16", "int32", "int64",
-    "int8", "inv", "isdtype", "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less",
-    "less_equal", "lgamma", "linalg", "linspace", "log", "log10", "log1p", "log2", "log_ndtr",
-    "log_sigmoid", "log_softmax", "logabsdet", "logaddexp", "logcumsumexp", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lu", "matmul",
+    "hard_silu", "hard_tanh", "heaviside", "hypot", "i0e", "i1e", "ifft", "inf", "int16", "int32",
+    "int64", "int8", "inv", "irfft", "isdtype", "isfinite", "isinf", "isnan", "leaky_relu", "lerp",
+    "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10", "log1p", "log2",
+    "log_ndtr", "log_sigmoid", "log_softmax", "logabsdet", "logaddexp", "logcumsumexp",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lu", "matmul",
     "matrix_transpose", "max", "maximum", "mean", "median", "min", "minimum", "mish", "moveaxis",
     "multiply", "nan", "nan_to_num", "ndtr", "ndtri", "negative", "newaxis", "nextafter", "norm",
     "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pi", "pinv",
     "polygamma", "positive", "pow", "prod", "put_along_axis", "qr", "quantile", "rad2deg",
     "rademacher_like", "rand_like", "randn_like", "reciprocal", "relu", "relu6", "remainder",
-    "repeat", "reshape", "reshape_like", "roll", "round", "rsqrt", "scan", "selu", "sigmoid",
-    "sign", "signbit", "signdet", "silu", "sin", "sinc", "sinh", "size", "slogdet", "soft_shrink",
-    "soft_sign", "softmax", "softplus", "solve", "solve_triangular", "sort", "sparse_plus",
-    "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "stack", "standardize", "std",
-    "stop_gradient", "subtract", "sum", "sum_to", "svd", "svdvals", "swapaxes", "take",
-    "take_along_axis", "tan", "tanh", "tanh_shrink", "tensordot", "threshold", "tile", "top_k_mask",
-    "tril", "triu", "trunc", "uint8", "var", "vecdot", "where", "windows", "xlog1py", "xlogy",
-    "zeros", "zeros_like",
+    "repeat", "reshape", "reshape_like", "rfft", "roll", "round", "rsqrt", "scan", "selu",
+    "sigmoid", "sign", "signbit", "signdet", "silu", "sin", "sinc", "sinh", "size", "slogdet",
+    "soft_shrink", "soft_sign", "softmax", "softplus", "solve", "solve_triangular", "sort",
+    "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "stack",
+    "standardize", "std", "stop_gradient", "subtract", "sum", "sum_to", "svd", "svdvals",
+    "swapaxes", "take", "take_along_axis", "tan", "tanh", "tanh_shrink", "tensordot", "threshold",
+    "tile", "top_k_mask", "tril", "triu", "trunc", "uint8", "var", "vecdot", "where", "windows",
+    "xlog1py", "xlogy", "zeros", "zeros_like",
 ]
 
 __array_api_version__: str
@@ -90,6 +90,7 @@ def einsum(subscripts: str, *arrays: T) -> T: ...
 def empty_like(x: T, *, dtype: Any = None, device: Any = None) -> T: ...
 def exponential_like(x: T, key: Any = None) -> T: ...
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Any: ...
+def fft(real: Tensor, imag: Tensor, n: Axes = None, axes: Axes = -1, norm: str = 'backward') -> Parts: ...
 def finfo(type: Any) -> FloatInfo: ...
 float16: SymbolicDType
 float32: SymbolicDType
@@ -101,11 +102,13 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
 def full_like(x: T | float, value: T | float, dtype: Any = None) -> T: ...
 def getitem(x: T, index: Any) -> T: ...
 def gumbel_like(x: T, key: Any = None) -> T: ...
+def ifft(real: Tensor, imag: Tensor, n: Axes = None, axes: Axes = -1, norm: str = 'backward') -> Parts: ...
 inf: float
 int16: SymbolicDType
 int32: SymbolicDType
 int64: SymbolicDType
 int8: SymbolicDType
+def irfft(real: T | float, imag: T | float, n: Axes = None, axes: Axes = -1, norm: str = 'backward') -> T: ...
 def isdtype(dtype: Any, kind: Any) -> Any: ...
 linalg: Any
 def linspace(start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: Any = True) -> Any: ...
@@ -133,6 +136,7 @@ def rand_like(x: T, key: Any = None) -> T: ...
 def randn_like(x: T, key: Any = None) -> T: ...
 def repeat(x: T, repeats: int, axis: int | None = None) -> T: ...
 def reshape(x: T, shape: int | Sequence[int]) -> T: ...
+def rfft(x: Tensor, n: Axes = None, axes: Axes = -1, norm: str = 'backward') -> Parts: ...
 def roll(x: T, shift: int | Sequence[int], axis: Axis = None) -> T: ...
 def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: int | None = None, *, reverse: builtins.bool = False) -> tuple[Any, Any]: ...
 def size(x: Tensor) -> Tensor: ...
