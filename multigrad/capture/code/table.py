@@ -23,7 +23,7 @@ from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
 from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
 from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
-from ...trace.trace import NeedsConcrete, Trace, Value
+from ...trace.trace import NeedsConcrete, Pair, Trace, Value
 from ...trace.xp.shapes import stack
 from .conventions import conventions_read
 from .libraries import add_library
@@ -257,6 +257,9 @@ def record_call(
     """
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
+    pair = _find_pair((args, kwargs))
+    if pair is not None:
+        return pair.called(dialect, function, args, kwargs, shown or f"{dialect}'s {name}")
     handler = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
     trace = trace or _find_trace((*args, *kwargs.values()))
@@ -314,6 +317,17 @@ def record_call(
         raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
     finally:
         trace.dialect, trace.readings, trace.types_of = before
+
+
+def _find_pair(tree: Any) -> Pair | None:
+    """Return a complex tensor among nested arguments."""
+    if isinstance(tree, Pair):
+        return tree
+    if type(tree) in (list, tuple, dict):
+        for item in tree.values() if type(tree) is dict else tree:
+            if (found := _find_pair(item)) is not None:
+                return found
+    return None
 
 
 def _symbols_in(tree: Any) -> Iterator[Value]:

@@ -17,7 +17,7 @@ from ...trace.xp import all as xp
 from ..code.binding import Handler
 from ..code.names import AliasesAndMore, named
 from ..code.table import Dialect, Habits, register_dialect
-from ..meanings import arrays, places, reductions
+from ..meanings import arrays, complexes, places, reductions
 from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import elementwise
 from ..values.attributes import NUMPY, refusals
@@ -143,6 +143,7 @@ FUNCTIONS: dict[Any, Handler] = {
     **arrays.FUNCTIONS,
     **numpy_parts.FUNCTIONS,
     **numpy_linalg.FUNCTIONS,
+    **complexes.of_library(np.fft),
     **numpy_parts.NUMPY.taking_the_same(
         {
             __name__: """

@@ -10,7 +10,7 @@ from jax.scipy import linalg as jsp
 
 from multigrad.capture.code.binding import Library
 from multigrad.capture.dialects import numpy_linalg
-from multigrad.capture.meanings import parts
+from multigrad.capture.meanings import complexes, parts
 from multigrad.capture.meanings.matrices import factors, linalg, norms, scipy
 from multigrad.capture.values.elementwise import is_whole
 from multigrad.graph.ir.types import INT32
@@ -190,6 +190,8 @@ def lax_qr(x: Tensor, pivoting: bool = False, full_matrices: bool = True) -> tup
 
 NUMPYS = Library(jnp.linalg)
 ALIASES: dict[Any, Any] = {
+    **complexes.of_library(jnp.fft),
+    jax.lax.complex: complexes.Complex,
     **NUMPYS.called(numpy_linalg.NAMED),
     **NUMPYS.taking_the_same(
         {__name__: "cholesky; eigh; eigvalsh; pinv; qr; slogdet; svd; vector_norm"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from multigrad.capture.meanings import complexes
 from multigrad.capture.meanings.matrices import factors, linalg
 from multigrad.trace.xp import all as xp
 
@@ -88,4 +89,6 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             """,
         }
     ),
+    **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
+    tf.complex: complexes.Complex,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from multigrad.capture.code.names import handlers
-from multigrad.capture.meanings import diagonals, parts
+from multigrad.capture.meanings import complexes, diagonals, parts
 from multigrad.capture.meanings.matrices import factors, linalg, norms
 from multigrad.graph.ir.types import T
 from multigrad.trace.answers import note_assertion
@@ -200,6 +200,10 @@ OF_TENSORS: dict[Any, Callable[..., Any]] = {
 }
 METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
 ALIASES: dict[Any, Callable[..., Any]] = {
+    **complexes.of_library(torch.fft),
+    torch.complex: complexes.Complex,
+    torch.polar: complexes.polar,
+    torch.view_as_complex: complexes.view_as_complex,
     **TORCH.taking_the_same({__name__: "lu_unpack"}),
     **OF_TENSORS,
     **{getattr(torch, name): handler for name, handler in SHARED.items()},
