@@ -280,6 +280,7 @@ class Pair:
     """A complex tensor of two symbols: it says itself what a function of a library gives of it."""
 
     __slots__ = ()
+    trace: Trace
 
     def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
         raise NotImplementedError

@@ -257,12 +257,10 @@ def record_call(
     """
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
-    pair = _find_pair((args, kwargs))
-    if pair is not None:
-        return pair.called(dialect, function, args, kwargs, shown or f"{dialect}'s {name}")
     handler = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
-    trace = trace or _find_trace((*args, *kwargs.values()))
+    pair = _find_pair((args, kwargs))
+    trace = trace or (_find_trace((*args, *kwargs.values())) if pair is None else pair.trace)
     trace.routes[dialect] = route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
@@ -276,6 +274,8 @@ def record_call(
         and _writes_into_other(name, args, kwargs)
     ):
         raise NeedsConcrete(BUFFERS)
+    if pair is not None:
+        return pair.called(dialect, function, args, kwargs, shown)
     if handler is None:
         advice = trace.words.advise(*trace.words.write)
         raise trace.error(f"calls {shown}, which is not captured{advice}")

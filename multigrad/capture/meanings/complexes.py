@@ -34,7 +34,7 @@ class Complex(Pair):
         self.real, self.imag = real, imag
 
     @property
-    def trace(self) -> Any:
+    def trace(self) -> Any:  # type: ignore[override]
         return self.real.trace
 
     @property
@@ -113,6 +113,10 @@ class Complex(Pair):
 
     def __getitem__(self, item: Any) -> Complex:
         return Complex(self.real[item], self.imag[item])
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        real, imag = parts_of(value)
+        self.real[item], self.imag[item] = real, 0.0 if imag is None else imag
 
     def __neg__(self) -> Complex:
         return Complex(-self.real, -self.imag)
@@ -381,4 +385,4 @@ PRODUCTS = frozenset(
 )
 KNOWN = frozenset((*ROWS, *LINEAR, *PRODUCTS))
 # What code and libraries ask of any object, to see what it is.
-ASKED = ("graph", "is_tensor_like", "value")
+ASKED = ("graph", "is_tensor_like", "node", "value")

@@ -12,11 +12,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from .arrays import dim
 from .elementwise import zeros_like
-from .shapes import getitem, pad, stack
+from .shapes import concatenate, getitem, pad, stack
 from .transposes import packed_fft
 
 Tensor = Any
@@ -93,15 +91,19 @@ def irfft(
     if lengths[-1] < 1:
         raise ValueError(f"irfft of length {lengths[-1]}; give n")
     known = lengths[-1] // 2 + 1
-    parts = (_of_length(part, last, known) for part in (real, imag))
-    # Each frequency but the first, and the last of an even length, stands for its conjugate, too.
-    twice = np.full(known, 2.0)
-    twice[0] = 1.0
-    if lengths[-1] % 2 == 0:
-        twice[-1] = 1.0
-    twice = twice.reshape(-1, *(1,) * (-last - 1))
-    first, second = (part * twice for part in parts)
+    first, second = (_doubled(_of_length(x, last, known), last, lengths[-1]) for x in (real, imag))
     return _transformed(first, second, lengths, places, norm, inverse=True)[0]
+
+
+def _doubled(x: Tensor, axis: int, length: int) -> Tensor:
+    """Count each frequency twice that stands for its conjugate, too: all but the first, and the
+    last of an even length.
+    """
+    end = (length + 1) // 2
+    pieces = [getitem(x, _along(axis, slice(0, 1))), 2.0 * getitem(x, _along(axis, slice(1, end)))]
+    if length % 2 == 0:
+        pieces.append(getitem(x, _along(axis, slice(end, None))))
+    return concatenate(pieces, axis)
 
 
 def _transformed(

@@ -150,3 +150,26 @@ def test_what_complex_numbers_lack_is_refused_by_name(function: Any, message: st
 def test_a_complex_argument_is_refused_with_what_to_write() -> None:
     with pytest.raises((TypeError, xg.MultigradError), match="real and"):
         xg.function(lambda z: abs(z), native=False)(X + 1j)
+
+
+@pytest.mark.needs("torch")
+def test_a_layer_of_a_fourier_neural_operator_is_captured_as_it_is_written() -> None:
+    """It makes complex zeros, and writes the lowest frequencies into them; in float32."""
+    import torch
+
+    def layer(x: Tensor, weights: Tensor) -> Tensor:
+        seen = torch.fft.rfft2(x)
+        out = torch.zeros(2, 3, 4, 3, dtype=torch.cfloat)
+        kept = torch.view_as_complex(weights)
+        out[:, :, :2, :2] = torch.einsum("bixy,ioxy->boxy", seen[:, :, :2, :2], kept)
+        return torch.fft.irfft2(out, s=(4, 4))
+
+    shapes = (2, 3, 4, 4), (3, 3, 2, 2, 2)
+    arrays = [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
+    expected, pull = OWN["torch"](layer, *arrays)
+    result, pullback = xg.vjp(xg.function(layer, native=False), *arrays)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, expected, 0, 1e-5)
+    cotangent = np.cos(np.arange(expected.size)).reshape(expected.shape).astype(np.float32)
+    for slope, own in zip(pullback(cotangent), pull(cotangent), strict=True):
+        np.testing.assert_allclose(slope, own, 0, 1e-5)

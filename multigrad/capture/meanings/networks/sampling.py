@@ -41,13 +41,13 @@ def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any])
         reads = np.isnan(np.asarray(resize(np.where(unit, np.nan, 0.0)), np.float64))
     most = int(reads.sum(0).max(initial=0))
     if most > MOST_TAKEN:
-        moved = xp.matmul(xp.moveaxis(x, axis, -1), weights)
+        moved = xp.matmul(xp.moveaxis(x, axis, -1), xp.cast_like(weights, x))
         return xp.moveaxis(moved, -1, axis)
     total: Any = None
     for places, shares in taps_of(weights, reads, most):
         part = xp.take(x, places, axis)
         if not np.all(shares == 1):
-            part = part * shares.reshape(-1, *(1,) * (-axis - 1))
+            part = part * xp.cast_like(shares.reshape(-1, *(1,) * (-axis - 1)), x)
         total = part if total is None else total + part
     return x if total is None else total
 
@@ -76,7 +76,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tens
     ends = [_ends(n, align_corners) for n in outer]
     places = np.meshgrid(*ends, indexing="ij")
     base = np.stack([*(each.ravel() for each in places[::-1]), np.ones(math.prod(outer))], -1)
-    grid = xp.matmul(base, xp.matrix_transpose(theta))
+    grid = xp.matmul(xp.cast_like(base, theta), xp.matrix_transpose(theta))
     return xp.reshape(grid, (batch, *outer, len(outer)))
 
 
