@@ -62,6 +62,7 @@ MENDED: tuple[Mended, ...] = (
     Mended("tf.math.erfinv", "float32, float64", "6e6 and 3e15 near 0; inf one float from 1"),
     Mended("tf.nn.selu", "float32, float64", "7e6 and 4e15 for small negative x: exp(x) - 1"),
     Mended("tf.math.erf", "float64", "NaN where the square of x overflows"),
+    Mended("tf.linalg.expm", "float64", "4e6 of the norm at a norm of 9; NaN of one in all"),
     Mended("tf.math.floordiv", "all", "floor(a / b): inf // x is inf, 1 // 0.1 is 10"),
     Mended("tf.math.xlogy, xlog1py", "all", "0 at (0, NaN)"),
     Mended("tf.math.digamma", "float64", "loses every digit near its poles; NaN at 0"),

@@ -141,7 +141,8 @@ def is_float_array(operand: Any) -> bool:
 
 def keeps_shape(row: Op) -> bool:
     """Return whether the result has its operand's shape, or is a number."""
-    if row in (ops.CONV_LEFT, ops.CONV_RIGHT):  # of operands that have more axes than x
+    # Of operands that have more axes than x.
+    if row in (ops.CONV_LEFT, ops.CONV_RIGHT, ops.FFT):
         return False
     return row.result in KEEPING or row in (ops.DIM, ops.SIZE)
 
@@ -240,7 +241,9 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.MATMUL_RIGHT: lambda x, attrs: (x @ xp.swapaxes(x, 0, 1), x, x),
     ops.CHOLESKY: with_inverse,
     ops.INV: with_inverse,
+    ops.EIGVALSH: with_inverse,
     ops.DET: mirrored,
+    ops.EXPM: with_inverse,
     ops.LOGABSDET: mirrored,
     ops.SIGNDET: mirrored,
     ops.LU: with_inverse,
@@ -248,6 +251,7 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.LU_PERMUTATION: lambda x, attrs: (apply(ops.LU_PIVOTS, positive(x)), positive(x)),
     ops.SOLVE: systems,
     ops.TRIANGULAR_SOLVE: systems,
+    ops.FFT: lambda x, attrs: (xp.stack([x, 0.3 * x * x], -1),),
     ops.UNWINDOWS: undoing(ops.WINDOWS),
     ops.CONV: lambda x, attrs: convolved(x),
     ops.CONV_LEFT: lambda x, attrs: tuple(undone_convolution(x, attrs)[i] for i in (0, 2, 1)),
@@ -275,7 +279,7 @@ NEED_ELEMENTS = (
     ops.MEDIAN, ops.QUANTILE, ops.ARGMAX_MASK, ops.ARGMIN_MASK, ops.TOP_K_MASK,
     ops.QUANTILE_WEIGHTS, ops.ARGMAX, ops.ARGMIN, ops.ARGSORT, ops.TAKE_ALONG, ops.UNTAKE_ALONG,
     ops.LAST_PUT, ops.TAKE_AT, ops.UNTAKE_AT, ops.WINDOWS, ops.UNWINDOWS, ops.CONV, ops.CONV_LEFT,
-    ops.CONV_RIGHT,
+    ops.CONV_RIGHT, ops.FFT,
 )  # fmt: skip
 # Attributes that depend on each other.
 ATTRS: dict[Op, Sequence[dict[str, Any]]] = {

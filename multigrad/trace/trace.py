@@ -277,6 +277,16 @@ class Trace:
         return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
 
 
+class Pair:
+    """A complex tensor of two symbols: it says itself what a function of a library gives of it."""
+
+    __slots__ = ()
+    trace: Trace
+
+    def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
+        raise NotImplementedError
+
+
 def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tuple[Any, Any]:
     """Return the methods of an operator of Python's: of the value at its left, at its right.
 
@@ -288,6 +298,8 @@ def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tupl
         return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
 
     def at_left(value: Value, other: Any) -> Any:
+        if isinstance(other, Pair):
+            return NotImplemented
         return confirmed(value.trace, function, (value, other), record)
 
     def at_right(value: Value, other: Any) -> Any:

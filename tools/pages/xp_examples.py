@@ -70,7 +70,10 @@ ARGUMENTS = {
     "all": "np.array([[True, True], [True, False]]), axis=1",
     "rad2deg": "np.array([0.0, np.pi])",
     "deg2rad": "np.array([0.0, 180.0])",
-    **dict.fromkeys(("det", "inv", "pinv", "cholesky", "logabsdet", "signdet"), MATRIX),
+    **dict.fromkeys(
+        ("det", "inv", "pinv", "expm", "cholesky", "logabsdet", "signdet", "svdvals", "eigvalsh"),
+        MATRIX,
+    ),
     **dict.fromkeys(("sort", "argsort"), "np.array([3.0, 1.0, 2.0])"),
     **dict.fromkeys(("softmax", "log_softmax"), "np.array([0.0, 1.0, 1.0])"),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), "np.array([1.0, 3.0, 2.0])"),

@@ -328,7 +328,7 @@ register_dialect(
         "cpu",
         methods=METHODS,
         attributes={"at": At, "imag": xp.zeros_like, "real": itself},
-        habits=Habits(inexact={"log_ndtr": LOG_OF_NEARLY_1}),
+        habits=Habits(inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}),
         hidden=HIDDEN,
         mutable=False,
         protocol=False,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from multigrad.backend import rows_of
 
@@ -180,8 +181,45 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return eigh(x, lower=lower)[..., 0, :]
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return thin_svd(x)[1]
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return mx.linalg.qr(x, **CPU)[0]
+
+
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    if x.dtype == mx.float64:  # its complex numbers are of float32 (0.32)
+        for axis in axes:
+            x = by_matrix(x, axis, 1 if inverse else -1)
+        return x
+    whole, places = x[..., 0] + 1j * x[..., 1], [axis + 1 for axis in axes]
+    if inverse:
+        count = math.prod(whole.shape[axis] for axis in places)
+        whole = mx.fft.ifftn(whole, axes=places) * count
+    else:
+        whole = mx.fft.fftn(whole, axes=places)
+    return mx.stack((mx.real(whole), mx.imag(whole)), -1)
+
+
+def by_matrix(x: Tensor, axis: int, sign: int) -> Tensor:
+    """The transform along one axis as a product."""
+    n = x.shape[axis]
+    # Its cosine of float64 has the digits of float32.
+    angles = (np.outer(np.arange(n), np.arange(n)) % n) * (sign * 2 * math.pi / n)
+    cos, sin = (mx.array(table, x.dtype) for table in (np.cos(angles), np.sin(angles)))
+    real, imag = (mx.swapaxes(x[..., i], axis + 1, -1) for i in (0, 1))
+    parts = real @ cos - imag @ sin, real @ sin + imag @ cos
+    return mx.stack([mx.swapaxes(part, axis + 1, -1) for part in parts], -1)
 
 
 OPS: dict[Any, Callable[..., Any]] = rows_of(vars())

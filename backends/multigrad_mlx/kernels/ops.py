@@ -30,6 +30,7 @@ UNSUPPORTED: dict[Op, str | dict[str, str]] = dict.fromkeys(
         ops.POLYGAMMA,
         ops.I0E,
         ops.I1E,
+        ops.EXPM,
     ),
     NO_KERNEL,
 )

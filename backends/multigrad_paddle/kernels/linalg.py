@@ -54,6 +54,11 @@ def transposed(x: Tensor) -> Tensor:
 
 
 @widened
+def expm(x: Tensor) -> Tensor:
+    return L.matrix_exp(x)
+
+
+@widened
 def det(x: Tensor) -> Tensor:
     return L.det(x)
 
@@ -103,8 +108,27 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return L.eigvalsh(x, "L" if lower else "U")
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return L.svd(x, full_matrices=False)[1]
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return L.qr(x)[0]
+
+
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole, places = paddle.as_complex(x), [axis + 1 for axis in axes]
+    if inverse:
+        return paddle.as_real(paddle.fft.ifftn(whole, axes=places, norm="forward"))
+    return paddle.as_real(paddle.fft.fftn(whole, axes=places))
 
 
 OPS = rows_of(vars())

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
+from multigrad.graph.ops.arrays.linalg import PADE_REACHES
 
 from .elementwise import accumulated, widened
 
@@ -43,6 +45,23 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     eps = float(np.finfo(x.dtype.as_numpy_dtype).eps)
     rows = tf.cast(tf.reduce_max(tf.shape(x)[-2:]), x.dtype)
     return tf.linalg.pinv(x, tf.maximum(rtol, epsilons * eps * rows))
+
+
+@widened
+def expm(x: Tensor) -> Tensor:
+    # Its own squares once too little (2.21): 4e6 eps at a norm of 9; NaN of one matrix is in all.
+    norm = tf.reduce_max(tf.reduce_sum(tf.abs(x), -2, keepdims=True), -1, keepdims=True)
+    known = tf.math.is_finite(norm) & (norm >= 0)  # of no rows the largest is -inf
+    ratio = tf.maximum(tf.where(known, norm, 0.0) / PADE_REACHES, 1.0)
+    squarings = tf.math.ceil(tf.math.log(ratio) / math.log(2.0))
+
+    def square(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return i + 1, tf.where(squarings > i, tf.matmul(y, y), y)
+
+    y = tf.linalg.expm(tf.where(known, x, tf.zeros_like(x)) * tf.pow(2.0, -squarings))
+    i = tf.zeros((), x.dtype)
+    y = tf.while_loop(lambda i, _: tf.reduce_any(squarings > i), square, (i, y))[1]
+    return tf.where(known, y, math.nan)
 
 
 @widened
@@ -130,8 +149,36 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return tf.linalg.eigvalsh(x if lower else tf.linalg.matrix_transpose(x))
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return tf.linalg.svd(x, compute_uv=False)
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return tf.linalg.qr(x)[0]
+
+
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole = tf.complex(x[..., 0], x[..., 1])
+    places = range(x.shape.rank - 1)
+    for axis in axes:  # it transforms the last one
+        turned = [*places]
+        turned[axis + 1], turned[-1] = turned[-1], turned[axis + 1]
+        whole = tf.transpose(whole, turned)
+        if inverse:
+            count = tf.cast(tf.shape(whole)[-1], x.dtype)
+            whole = tf.signal.ifft(whole) * tf.complex(count, tf.zeros_like(count))
+        else:
+            whole = tf.signal.fft(whole)
+        whole = tf.transpose(whole, turned)
+    return tf.stack((tf.math.real(whole), tf.math.imag(whole)), -1)
 
 
 OPS = {

@@ -45,6 +45,7 @@ from .families import (
     losses,
     parts,
     pooling,
+    sampling,
     selected,
 )
 from .families import (
@@ -171,6 +172,7 @@ ALIASES: dict[Any, Any] = {
     **gradients.ALIASES,
     **losses.ALIASES,
     **pooling.ALIASES,
+    **sampling.ALIASES,
     **views.ALIASES,
     **selected.ALIASES,
     **collectives.ALIASES,

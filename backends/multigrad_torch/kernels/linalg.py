@@ -40,6 +40,11 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
 
 
 @widened
+def expm(x: Tensor) -> Tensor:
+    return torch.linalg.matrix_exp(x)
+
+
+@widened
 def logabsdet(x: Tensor) -> Tensor:
     return torch.linalg.slogdet(x).logabsdet
 
@@ -80,8 +85,27 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return torch.linalg.eigvalsh(x, UPLO="L" if lower else "U")
+
+
+@widened
+def svdvals(x: Tensor) -> Tensor:
+    return torch.linalg.svdvals(x)
+
+
+@widened
 def qr(x: Tensor) -> Tensor:
     return torch.linalg.qr(x)[0]
+
+
+# --- spectra --------------------------------------------------------------------------------------
+@widened
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole, places = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
+    if inverse:
+        return torch.view_as_real(torch.fft.ifftn(whole, dim=places, norm="forward"))
+    return torch.view_as_real(torch.fft.fftn(whole, dim=places))
 
 
 OPS = {

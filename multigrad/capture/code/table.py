@@ -23,7 +23,7 @@ from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
 from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
 from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
-from ...trace.trace import NeedsConcrete, Trace, Value
+from ...trace.trace import NeedsConcrete, Pair, Trace, Value
 from ...trace.xp.shapes import stack
 from .conventions import conventions_read
 from .libraries import add_library
@@ -259,7 +259,8 @@ def record_call(
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
     handler = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
-    trace = trace or _find_trace((*args, *kwargs.values()))
+    pair = _find_pair((args, kwargs))
+    trace = trace or (_find_trace((*args, *kwargs.values())) if pair is None else pair.trace)
     trace.routes[dialect] = route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
@@ -273,6 +274,8 @@ def record_call(
         and _writes_into_other(name, args, kwargs)
     ):
         raise NeedsConcrete(BUFFERS)
+    if pair is not None:
+        return pair.called(dialect, function, args, kwargs, shown)
     if handler is None:
         advice = trace.words.advise(*trace.words.write)
         raise trace.error(f"calls {shown}, which is not captured{advice}")
@@ -314,6 +317,17 @@ def record_call(
         raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
     finally:
         trace.dialect, trace.readings, trace.types_of = before
+
+
+def _find_pair(tree: Any) -> Pair | None:
+    """Return a complex tensor among nested arguments."""
+    if isinstance(tree, Pair):
+        return tree
+    if type(tree) in (list, tuple, dict):
+        for item in tree.values() if type(tree) is dict else tree:
+            if (found := _find_pair(item)) is not None:
+                return found
+    return None
 
 
 def _symbols_in(tree: Any) -> Iterator[Value]:

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...trace.trace import Trace, Value
+from ...trace.trace import Pair, Trace, Value
 from ...trace.xp import all as xp
 from ..code.names import named
 from ..code.outside import refused_functions
@@ -26,7 +26,7 @@ from ..symbols.classes import get_attribute, has_attribute, identity_of, is_inst
 from ..symbols.items import among_numbers, rounded
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 
-TENSORS = (Value, Picked)
+TENSORS = (Value, Pair, Picked)
 SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
 # A function may hold some, too.
 HELD = (*SYMBOLS, types.FunctionType, types.MethodType, functools.partial)

@@ -17,7 +17,7 @@ from ...trace.xp import all as xp
 from ..code.binding import Handler
 from ..code.names import AliasesAndMore, named
 from ..code.table import Dialect, Habits, register_dialect
-from ..meanings import arrays, places, reductions
+from ..meanings import arrays, complexes, places, reductions
 from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import elementwise
 from ..values.attributes import NUMPY, refusals
@@ -143,6 +143,7 @@ FUNCTIONS: dict[Any, Handler] = {
     **arrays.FUNCTIONS,
     **numpy_parts.FUNCTIONS,
     **numpy_linalg.FUNCTIONS,
+    **complexes.of_library(np.fft),
     **numpy_parts.NUMPY.taking_the_same(
         {
             __name__: """
@@ -154,6 +155,8 @@ FUNCTIONS: dict[Any, Handler] = {
 }
 
 METHODS: dict[str, Handler] = {"max": FUNCTIONS[np.max], "min": FUNCTIONS[np.min], "view": view}
+# SciPy's: its exponential, and eigenvalues by another of LAPACK's drivers.
+INEXACT = {"expm": 1e-11, "eigvalsh": 1e-14}
 register_dialect(
     "numpy",
     Dialect(
@@ -166,7 +169,7 @@ register_dialect(
         one_class=True,
         refusals=refusals(NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
-        habits=Habits(small_integers_wrap=True),
+        habits=Habits(small_integers_wrap=True, inexact=INEXACT),
         types=TYPES,
     ),
 )

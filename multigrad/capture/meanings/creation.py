@@ -25,6 +25,7 @@ from ...trace.xp import all as xp
 from ..symbols.dtypes import own_dtype
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 from .casts import cast
+from .complexes import Complex
 
 Tensor = Any
 
@@ -163,6 +164,8 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
     """
     if trace is None or BUFFERS not in trace.facts or not hasattr(made, "ndim"):
         return made
+    if "complex" in str(made.dtype):
+        return Complex(as_buffer(trace, made.real), as_buffer(trace, made.imag))
     name, node = dtype_name(made.dtype), lift(trace, made)
     if node.type.kind == "scalar":
         node = array_node(trace.like(), freeze(np.asarray(node.attr("value"))), T)

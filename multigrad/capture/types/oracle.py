@@ -159,6 +159,7 @@ NOT_ASKED = re.compile(
     r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|masked_s"
     r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
     r"|__(get|set)item__|numpy$|item$"
+    r"|^(fft_)?i?r?fft[2n]?d?$|fftshift$|^view_as_complex$|^(_)?complex$|^polar$"
 )
 # Keywords by which a library computes in another dtype than its operands': cast first, as it does.
 COMPUTES_IN = ("dtype", "preferred_element_type")

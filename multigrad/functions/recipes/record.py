@@ -40,7 +40,7 @@ from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.owners import lend
 from ...trace.scope.reads import reading
-from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ...trace.trace import NeedsConcrete, Pair, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.accumulation import modes_of
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
@@ -329,6 +329,9 @@ class _Recording:
             raise NotCaptured(
                 self.trace.error(f"{problem}{self.trace.words.advise('use xp.where(mask, x, 0)')}")
             )
+        if isinstance(output, Pair):
+            problem = "returns complex numbers: return their real and their imaginary part"
+            raise NotCaptured(self.trace.error(problem))
         raise NotCaptured(
             self.trace.error(
                 f"returns a {type(output).__name__} that it did not compute from its arguments"

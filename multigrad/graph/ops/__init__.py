@@ -24,6 +24,7 @@ from .arrays import (
     reductions,
     scans,
     shapes,
+    spectra,
 )
 from .arrays.collectives import *
 from .arrays.convolutions import *
@@ -39,6 +40,7 @@ from .arrays.quantiles import *
 from .arrays.reductions import *
 from .arrays.scans import *
 from .arrays.shapes import *
+from .arrays.spectra import *
 from .elementwise import activations, arithmetic, logic, selection, special, transcendental
 from .elementwise.activations import *
 from .elementwise.arithmetic import *
@@ -50,7 +52,7 @@ from .structure import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    convolutions, linalg, factors, shapes, indexing, ordering, indices, quantiles, draws,
+    convolutions, linalg, factors, spectra, shapes, indexing, ordering, indices, quantiles, draws,
     collectives, loops, scans, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {

@@ -28,6 +28,7 @@ LEFT_OUT: dict[Op, str] = {
     if any(domain_of(row, i).falls for i in range(len(row.operands)))
 } | {
     **{row: "it needs shards" for row in vars(ops.collectives).values() if isinstance(row, Op)},
+    ops.FFT: "its parts lie in an axis of two",
     ops.NEXTAFTER: "its steps are those of a dtype, which float64 does not have",
     **dict.fromkeys((ops.SVD, ops.EIGH, ops.QR), "the signs of its vectors are the backend's"),
     **dict.fromkeys((ops.LU_PIVOTS, ops.LU_PERMUTATION), "rounding decides among near pivots"),

@@ -13,6 +13,7 @@ from . import indices as xp_indices
 from . import linalg as xp_linalg
 from . import ops as xp_ops
 from . import shapes as xp_shapes
+from . import spectra as xp_spectra
 from . import windows as xp_windows
 from .arrays import *
 from .elementwise import *
@@ -20,6 +21,7 @@ from .indices import *
 from .linalg import *
 from .ops import *
 from .shapes import *
+from .spectra import *
 from .transposes import *
 from .windows import *
 
@@ -35,4 +37,5 @@ __all__ += xp_indices.__all__
 __all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
 __all__ += xp_shapes.__all__
+__all__ += xp_spectra.__all__
 __all__ += xp_windows.__all__

@@ -257,12 +257,19 @@ array([[ 0.375, -0.25 ],
 >>> np.round(xp.pinv(np.array([[4.0, 2.0], [2.0, 3.0]])), 4)
 array([[ 0.375, -0.25 ],
        [-0.25 ,  0.5  ]])
+>>> np.round(xp.expm(np.array([[4.0, 2.0], [2.0, 3.0]])), 4)
+array([[163.2664, 124.1843],
+       [124.1843, 101.1743]])
 >>> np.round(xp.det(np.array([[4.0, 2.0], [2.0, 3.0]])), 4)
 np.float64(8.0)
 >>> np.round(xp.logabsdet(np.array([[4.0, 2.0], [2.0, 3.0]])), 4)
 np.float64(2.0794)
 >>> xp.signdet(np.array([[4.0, 2.0], [2.0, 3.0]]))
 array(1.)
+>>> np.round(xp.svdvals(np.array([[4.0, 2.0], [2.0, 3.0]])), 4)
+array([5.5616, 1.4384])
+>>> np.round(xp.eigvalsh(np.array([[4.0, 2.0], [2.0, 3.0]])), 4)
+array([1.4384, 5.5616])
 >>> xp.sum_to(np.array([[3.0, 1.0, 2.0], [0.5, 4.0, 4.0]]), np.zeros((2, 1)))
 array([[6. ],
        [8.5]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .arrays import dim
-from .ops import expand_dims, logabsdet, matmul, signdet, squeeze
+from .ops import eigvalsh, expand_dims, logabsdet, matmul, signdet, squeeze, svdvals
 from .shapes import getitem, matrix_transpose, triu
 from .transposes import (
     lu_pivots,
@@ -96,7 +96,7 @@ def svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     turned = getitem(x, (..., slice(0, 1), slice(None)))
     u = part(packed, first, 1, axis=-2)
     v = part(packed, matrix_transpose(turned), dim(x, -2) + 1, axis=-2)
-    return u, getitem(packed, (..., 0, slice(None))), matrix_transpose(v)
+    return u, svdvals(x), matrix_transpose(v)
 
 
 def eigh(x: Tensor, *, lower: bool = True) -> tuple[Tensor, Tensor]:
@@ -109,9 +109,7 @@ def eigh(x: Tensor, *, lower: bool = True) -> tuple[Tensor, Tensor]:
         array([1., 3.])
     """
     packed = packed_eigh(x, lower=bool(lower))
-    return getitem(packed, (..., 0, slice(None))), getitem(
-        packed, (..., slice(1, None), slice(None))
-    )
+    return eigvalsh(x, lower=bool(lower)), getitem(packed, (..., slice(1, None), slice(None)))
 
 
 def qr(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,19 +16,20 @@ __all__ = [
     "argsort", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_left_shift",
     "bitwise_right_shift", "cbrt", "ceil", "celu", "cholesky", "copysign", "cos", "cosh",
     "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "det", "digamma", "divide",
-    "elu", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand_dims", "expm1", "flip", "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "frac", "gelu", "glu", "greater", "greater_equal",
-    "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh", "heaviside", "hypot", "i0e", "i1e",
-    "inv", "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal", "lgamma",
-    "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid", "log_softmax", "logabsdet",
-    "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
-    "logsumexp", "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mish", "moveaxis",
-    "multiply", "ndtr", "ndtri", "negative", "nextafter", "not_equal", "pinv", "prod", "rad2deg",
-    "reciprocal", "relu", "relu6", "remainder", "reshape_like", "round", "rsqrt", "selu", "sigmoid",
-    "sign", "signbit", "signdet", "silu", "sin", "sinc", "sinh", "soft_shrink", "soft_sign",
-    "softmax", "softplus", "sort", "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus",
-    "squeeze", "std", "stop_gradient", "subtract", "sum", "sum_to", "swapaxes", "tan", "tanh",
-    "tanh_shrink", "threshold", "trunc", "var", "where", "xlog1py", "xlogy",
+    "eigvalsh", "elu", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand_dims", "expm",
+    "expm1", "flip", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gelu", "glu",
+    "greater", "greater_equal", "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh",
+    "heaviside", "hypot", "i0e", "i1e", "inv", "isfinite", "isinf", "isnan", "leaky_relu", "lerp",
+    "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid",
+    "log_softmax", "logabsdet", "logaddexp", "logcumsumexp", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logit", "logsumexp", "matmul", "max", "maximum", "mean", "median",
+    "min", "minimum", "mish", "moveaxis", "multiply", "ndtr", "ndtri", "negative", "nextafter",
+    "not_equal", "pinv", "prod", "rad2deg", "reciprocal", "relu", "relu6", "remainder",
+    "reshape_like", "round", "rsqrt", "selu", "sigmoid", "sign", "signbit", "signdet", "silu",
+    "sin", "sinc", "sinh", "soft_shrink", "soft_sign", "softmax", "softplus", "sort", "sparse_plus",
+    "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "std", "stop_gradient", "subtract",
+    "sum", "sum_to", "svdvals", "swapaxes", "tan", "tanh", "tanh_shrink", "threshold", "trunc",
+    "var", "where", "xlog1py", "xlogy",
 ]
 
 def add(a: T | float, b: T | float) -> T: ...
@@ -159,9 +160,12 @@ def matmul(a: T | float, b: T | float) -> T: ...
 def cholesky(x: T) -> T: ...
 def inv(x: T) -> T: ...
 def pinv(x: T, rtol: float = 0.0, epsilons: float = 1.0) -> T: ...
+def expm(x: T) -> T: ...
 def det(x: T) -> T: ...
 def logabsdet(x: T) -> T: ...
 def signdet(x: T) -> T: ...
+def svdvals(x: T) -> T: ...
+def eigvalsh(x: T, lower: builtins.bool = True) -> T: ...
 def sum_to(x: T | float, like: T | float) -> T: ...
 def reshape_like(x: T | float, like: T | float) -> T: ...
 def squeeze(x: T, axis: Axis = None) -> T: ...

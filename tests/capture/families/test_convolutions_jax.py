@@ -18,6 +18,14 @@ FIRST, LAST = (2, 4, 9, 8), (2, 9, 8, 4)
 NHWC = ("NHWC", "HWIO", "NHWC")
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "conv": (lambda x, w: lax.conv(x, w, (1, 2), "SAME"), (FIRST, (6, 4, 3, 2))),
+    **{
+        f"resize, {method}, {shape}": (
+            lambda x, m=method, s=shape: jax.image.resize(x, s, m, antialias=s[0] == 2),
+            ((2, 3, 5),),
+        )
+        for method in ("nearest", "linear", "lanczos3")
+        for shape in ((2, 4, 9), (2, 2, 3), (3, 1, 10))
+    },
     "conv_general_dilated": (
         lambda x, w: lax.conv_general_dilated(
             x, w, (2, 1), "SAME", rhs_dilation=(1, 2), dimension_numbers=NHWC

@@ -16,6 +16,14 @@ RNG = np.random.default_rng(5)
 LINE, PICTURE, SOLID = (2, 11, 4), (2, 9, 8, 4), (1, 5, 6, 4, 2)
 EXPLICIT = [[0, 0], [1, 2], [0, 1], [0, 0]]
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    **{
+        f"resize, {method}, {size}": (
+            lambda x, m=method, s=size: tf.image.resize(x, s, m, antialias=s == (4, 3)),
+            (PICTURE,),
+        )
+        for method in ("nearest", "bilinear", "bicubic")
+        for size in ((18, 8), (4, 3), [13, 1])
+    },
     "conv1d": (lambda x, w: tf.nn.conv1d(x, w, 2, "SAME"), (LINE, (3, 4, 5))),
     "conv2d": (lambda x, w: tf.nn.conv2d(x, w, [1, 2, 1, 1], "VALID"), (PICTURE, (3, 2, 4, 6))),
     "explicit": (

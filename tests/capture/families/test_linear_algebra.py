@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         s, b, transposed=True, unit_diagonal=True
     ),
     "inv": lambda s, b: xp.inv(s),
+    "expm": lambda s, b: xp.expm(s),
     "pinv": lambda s, b: xp.pinv(b),
     "det": lambda s, b: xp.det(s),
     "slogdet": lambda s, b: xp.slogdet(s)[0] * xp.slogdet(s)[1],

@@ -73,7 +73,7 @@ ONE: dict[str, Any] = {
         x[None, None], y[None, None, :2, :3], (1, 2), ((1, 0), (0, 2)), None, (2, 1)
     ),
     "reduce_window": lambda x, y: (x, -np.inf, jax_max(), (2, 2), (1, 2), "SAME"),
-    **dict.fromkeys(("cholesky", "cho_factor", "det", "inv", "pinv", "slogdet"), positive),
+    **dict.fromkeys(("cholesky", "cho_factor", "det", "expm", "inv", "pinv", "slogdet"), positive),
     **dict.fromkeys(("cond", "eigvalsh", "lu", "lu_factor"), positive),
     "lu_solve": lambda x, y: ((positive(x, y)[0], np.array([0, 2, 2], np.int32)), y),
     "solve": system, "solve_triangular": system,

@@ -77,7 +77,8 @@ ROWS: dict[str, Arguments] = {
     **named("linalg.diag linalg.diag_part", of_x),
     "linalg.set_diag": lambda x, y: (x, y[:, 0]),
     **named(
-        "linalg.cholesky linalg.det linalg.inv linalg.logdet linalg.pinv linalg.slogdet",
+        "linalg.cholesky linalg.det linalg.expm linalg.inv linalg.logdet linalg.pinv "
+        "linalg.slogdet",
         of_positive_matrix,
     ),
     **named("linalg.cholesky_solve linalg.solve linalg.triangular_solve", of_system),

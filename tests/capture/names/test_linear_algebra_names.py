@@ -37,6 +37,9 @@ TORCH: dict[str, Call] = {
         t.triangular_solve(b, s)[0], t.triangular_solve(b, s, upper=False, transpose=True).solution,
         b.triangular_solve(a, unitriangular=True)[0],
     ),
+    "linalg.matrix_exp": lambda t, m, a, s, b, v, r: (
+        m.matrix_exp(a), t.matrix_exp(a[0]), a.matrix_exp(),
+    ),
     "linalg.inv": lambda t, m, a, s, b, v, r: (m.inv(a), t.inverse(a), a.inverse(), m.inv_ex(a)[0]),
     "linalg.pinv": lambda t, m, a, s, b, v, r: (
         m.pinv(r), m.pinv(r.mT), t.pinverse(r), r.pinverse(), m.pinv(r, rtol=1e-3),
@@ -95,6 +98,7 @@ SCIPY: dict[str, Call] = {
         m.solve(a[0], b[0]), m.solve(a[0], v[0]), m.solve(s[0], b[0], assume_a="pos"),
     ),
     "inv, det": lambda t, m, a, s, b, v, r: (m.inv(a[0]), m.det(a[0])),
+    "expm": lambda t, m, a, s, b, v, r: m.expm(a),
 }  # fmt: skip
 ONLY_SCIPY: dict[str, Call] = {
     "pinv": lambda t, m, a, s, b, v, r: m.pinv(r[0]),
@@ -117,6 +121,7 @@ TENSORFLOW: dict[str, Call] = {
     ),
     "solve": lambda t, m, a, s, b, v, r: (m.solve(a, b), m.solve(a, b, adjoint=True)),
     "inv": lambda t, m, a, s, b, v, r: (m.inv(a), m.inv(a, adjoint=True)),
+    "expm": lambda t, m, a, s, b, v, r: m.expm(a),
     "pinv": lambda t, m, a, s, b, v, r: m.pinv(r),
     "det": lambda t, m, a, s, b, v, r: m.det(a),
     "logdet": lambda t, m, a, s, b, v, r: m.logdet(s),

@@ -10,7 +10,7 @@ from jax.scipy import linalg as jsp
 
 from multigrad.capture.code.binding import Library
 from multigrad.capture.dialects import numpy_linalg
-from multigrad.capture.meanings import parts
+from multigrad.capture.meanings import complexes, parts
 from multigrad.capture.meanings.matrices import factors, linalg, norms, scipy
 from multigrad.capture.values.elementwise import is_whole
 from multigrad.graph.ir.types import INT32
@@ -123,6 +123,13 @@ def scipy_eigh(
     return values if eigvals_only else (values, vectors)
 
 
+def expm(A: Tensor, *, upper_triangular: bool = False, max_squarings: int = 16) -> Tensor:
+    """Of matrices that take more squarings jax gives NaN."""
+    if upper_triangular:
+        raise TypeError("expm with upper_triangular; leave it out, xp.triu(A) is what it reads")
+    return xp.expm(A)
+
+
 # --- jax.lax.linalg -------------------------------------------------------------------------------
 def lax_cholesky(x: Tensor, *, symmetrize_input: bool = True) -> Tensor:
     return xp.cholesky(linalg.symmetric(x) if symmetrize_input else x)
@@ -183,6 +190,8 @@ def lax_qr(x: Tensor, pivoting: bool = False, full_matrices: bool = True) -> tup
 
 NUMPYS = Library(jnp.linalg)
 ALIASES: dict[Any, Any] = {
+    **complexes.of_library(jnp.fft),
+    jax.lax.complex: complexes.Complex,
     **NUMPYS.called(numpy_linalg.NAMED),
     **NUMPYS.taking_the_same(
         {__name__: "cholesky; eigh; eigvalsh; pinv; qr; slogdet; svd; vector_norm"}
@@ -191,7 +200,7 @@ ALIASES: dict[Any, Any] = {
         {
             scipy: "cho_factor; cholesky; lu; qr; svd",
             factors: "lu_factor",
-            __name__: "cho_solve; lu_solve; scipy_eigh: eigh; solve; solve_triangular",
+            __name__: "cho_solve; expm; lu_solve; scipy_eigh: eigh; solve; solve_triangular",
             xp: "det; inv",
         }
     ),

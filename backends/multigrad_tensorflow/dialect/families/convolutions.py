@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.capture.meanings.networks import convolutions
+from multigrad.capture.meanings.networks import convolutions, sampling
 from multigrad.capture.meanings.networks.convolutions import channels_first, channels_last
 from multigrad.capture.meanings.parts import length, rank
+from multigrad.trace.trace import cast
 
 from .shapes import static
 
@@ -134,7 +135,36 @@ def pool(kind: str, axes: int) -> Handler:
     return record
 
 
+def resize(
+    images: Tensor,
+    size: Any,
+    method: Any = "bilinear",
+    preserve_aspect_ratio: bool = False,
+    antialias: bool = False,
+) -> Tensor:
+    """Along one axis after another, by the weights that TensorFlow's own function has; in float32,
+    but for the nearest.
+    """
+    if preserve_aspect_ratio:
+        raise TypeError("image.resize with preserve_aspect_ratio; give both lengths")
+    if method not in ("nearest", "bilinear", "bicubic"):
+        raise TypeError(f"image.resize by {method!r}; 'nearest', 'bilinear', 'bicubic' are known")
+    result = images if method == "nearest" else cast(images, "float32")
+    for axis, new in zip((-3, -2), convolutions.per_axis(static(size), 2), strict=True):
+        old = length(images, axis)
+
+        def along_last(unit: Any, new: int = new) -> Any:
+            with tf.init_scope():
+                found = tf.image.resize(unit[:, None, :, None], (1, new), method, False, antialias)
+                return found[:, 0, :, 0]
+
+        if old != new:
+            result = sampling.resized(result, axis, old, along_last)
+    return result
+
+
 ALIASES: dict[Any, Handler] = {
+    tf.image.resize: resize,
     **dict.fromkeys((tf.nn.conv1d, tf.nn.conv2d, tf.nn.conv3d, tf.nn.convolution), conv),
     tf.nn.depthwise_conv2d: depthwise_conv2d,
     **dict.fromkeys(

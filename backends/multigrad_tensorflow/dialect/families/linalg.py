@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from multigrad.capture.meanings import complexes
 from multigrad.capture.meanings.matrices import factors, linalg
 from multigrad.trace.xp import all as xp
 
@@ -71,7 +72,7 @@ def qr(input: Tensor, full_matrices: bool) -> Any:
 
 NAMED = TENSORFLOW.called(
     {
-        xp: "cholesky: linalg.cholesky; det: linalg.det",
+        xp: "cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm",
         linalg: """
             cholesky_solve: linalg.cholesky_solve(chol=factor); logdet_of_positive: linalg.logdet;
             solve_triangular: linalg.triangular_solve(adjoint=transposed)
@@ -88,4 +89,6 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             """,
         }
     ),
+    **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
+    tf.complex: complexes.Complex,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from multigrad.capture.code.names import handlers
-from multigrad.capture.meanings import diagonals, parts
+from multigrad.capture.meanings import complexes, diagonals, parts
 from multigrad.capture.meanings.matrices import factors, linalg, norms
 from multigrad.graph.ir.types import T
 from multigrad.trace.answers import note_assertion
@@ -177,7 +177,7 @@ def linalg_slogdet(A: Tensor) -> Any:
 # Under one name in torch and among its tensors' methods: what means the same, and what does not.
 NAMED: dict[Any, str] = {
     linalg: "cholesky; cholesky_inverse; cholesky_solve; logdet",
-    xp: "det; inv: inverse",
+    xp: "det; expm: matrix_exp; inv: inverse",
     __name__: "linalg_lu_solve: lu_solve(input=B, LU_data=LU, LU_pivots=pivots)",
 }
 SHARED: dict[str, Callable[..., Any]] = {
@@ -200,6 +200,10 @@ OF_TENSORS: dict[Any, Callable[..., Any]] = {
 }
 METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
 ALIASES: dict[Any, Callable[..., Any]] = {
+    **complexes.of_library(torch.fft),
+    torch.complex: complexes.Complex,
+    torch.polar: complexes.polar,
+    torch.view_as_complex: complexes.view_as_complex,
     **TORCH.taking_the_same({__name__: "lu_unpack"}),
     **OF_TENSORS,
     **{getattr(torch, name): handler for name, handler in SHARED.items()},
@@ -213,7 +217,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 cond: linalg.cond; matrix_norm: linalg.matrix_norm; norm: linalg.norm; vector_norm:
                 linalg.vector_norm
             """,
-            xp: "det: linalg.det; inv: linalg.inv",
+            xp: "det: linalg.det; expm: linalg.matrix_exp; inv: linalg.inv",
         }
     ),
 }

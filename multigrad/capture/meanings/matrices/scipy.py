@@ -104,7 +104,7 @@ NAMED: dict[Any, str] = {
         cho_factor; cho_solve; cholesky; eigh; eigvalsh; inv; lu; lu_solve; pinv; qr;
         solve_triangular; svd
     """,
-    xp: "det",
+    xp: "det; expm",
 }
 
 

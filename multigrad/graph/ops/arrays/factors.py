@@ -5,6 +5,10 @@ tensor, one below the other: `xg.xp` takes them apart. Signs of singular vectors
 and of the columns of q are what the backend's library gives; so is the order of vectors that belong
 to equal values, and the pivot among equal numbers. 16-bit values are computed in float32 and
 rounded once. A matrix that is not finite: NumPy and PyTorch raise for its values, else it is NaN.
+
+Values are ops of their own: they have a gradient where two are equal, which vectors have not. There
+that of vectors is NaN or an infinity, also of what depends on no choice of them: of u f(w) u^T the
+slope of f is needed, and a cotangent has only its values.
 """
 
 from __future__ import annotations
@@ -36,15 +40,6 @@ def eye_like(xp: Any, x: Any) -> Any:
 def rows_below(xp: Any, packed: Any, start: Any, like: Any) -> Any:
     """As many rows as `like` has."""
     return xp.part(packed, xp.getitem(like, (..., slice(None, 1))), start, axis=-2)
-
-
-def quotient(xp: Any, a: Any, b: Any) -> Any:
-    """a / b, zero where both are: a function of values alone has a slope where two are equal.
-
-    There its second derivative is not known.
-    """
-    nothing = xp.logical_and(xp.equal(a, 0), xp.equal(b, 0))
-    return xp.where(nothing, 0.0, a / xp.where(nothing, 1.0, b))
 
 
 # --- LU -------------------------------------------------------------------------------------------
@@ -103,7 +98,7 @@ def lu_permutation(indices: Array, like: Array) -> Array:
     return places
 
 
-def pivots_shape(x: Shape) -> Shape:
+def values_shape(x: Shape) -> Shape:
     return (*with_matrices(x)[:-2], min(x[-2:]))
 
 
@@ -131,7 +126,7 @@ LU_PIVOTS = of_matrices(
     zero,
     "With which row each was exchanged in turn for the LU factors, from 0.",
     result=rows_of,
-    shape_of=pivots_shape,
+    shape_of=values_shape,
     in_vjps=True,
 )
 LU_PERMUTATION = of_matrices(
@@ -172,25 +167,28 @@ def svd_parts(xp: Any, packed: Any, x: Any) -> tuple[Any, Any, Any]:
 
 def svd_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     """Townsend, Differentiating the singular value decomposition, 2016; the quotients by a
-    difference of squares are taken apart.
+    difference of squares are taken apart. On their diagonals is nothing, over one.
     """
     (s, u, v), (of_s, of_u, of_v) = svd_parts(xp, y, x), svd_parts(xp, ct, x)
     column = xp.matrix_transpose(s)
     left, right = (xp.matmul(xp.matrix_transpose(a), b) for a, b in ((u, of_u), (v, of_v)))
     turns, counter = (each - xp.matrix_transpose(each) for each in (left, right))
-    between = quotient(xp, turns + counter, s - column)
-    inner = 0.5 * (between + quotient(xp, turns - counter, s + column))
-    inner = inner + eye_like(xp, inner) * of_s
+    eye = eye_like(xp, turns)
+    between = (turns + counter) / (s - column + eye)
+    inner = 0.5 * (between + (turns - counter) / (s + column + eye)) + eye * of_s
     rows, columns, count = xp.dim(x, -2), xp.dim(x, -1), xp.dim(y, -1)
-    outside_u = quotient(xp, outside(xp, of_u, u, left, xp.greater(rows, count)), s)
-    outside_v = quotient(xp, outside(xp, of_v, v, right, xp.greater(columns, count)), s)
+    outside_u = outside(xp, of_u, u, left, s, xp.greater(rows, count))
+    outside_v = outside(xp, of_v, v, right, s, xp.greater(columns, count))
     first = xp.matmul(xp.matmul(u, inner) + outside_u, xp.matrix_transpose(v))
     return (first + xp.matmul(u, xp.matrix_transpose(outside_v)),)
 
 
-def outside(xp: Any, cotangent: Any, vectors: Any, inner: Any, exists: Any) -> Any:
-    """What of a cotangent lies outside of what the vectors span, where anything does."""
-    return xp.where(exists, cotangent - xp.matmul(vectors, inner), xp.zeros_like(cotangent))
+def outside(xp: Any, cotangent: Any, vectors: Any, inner: Any, s: Any, exists: Any) -> Any:
+    """What of a cotangent lies outside of what the vectors span, over the values, where anything
+    does.
+    """
+    rest = (cotangent - xp.matmul(vectors, inner)) / xp.where(exists, s, 1.0)
+    return xp.where(exists, rest, xp.zeros_like(cotangent))
 
 
 SVD = of_matrices(
@@ -203,6 +201,30 @@ SVD = of_matrices(
     shape_of=svd_shape,
     in_vjps=True,
     xp="packed_svd",
+)
+
+
+@widened
+def svdvals(x: Array) -> Array:
+    if not x.size:
+        return np.zeros(values_shape(x.shape), x.dtype)
+    return np.linalg.svd(x, compute_uv=False)
+
+
+def svdvals_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """Giles 2008, section 3.2; of those that are zero a subgradient."""
+    _, u, v = svd_parts(xp, xp.packed_svd(x), x)
+    return (xp.matmul(u * xp.expand_dims(ct, -2), xp.matrix_transpose(v)),)
+
+
+SVDVALS = of_matrices(
+    "svdvals",
+    "x",
+    svdvals,
+    svdvals_vjp,
+    "Singular values of matrices, descending.",
+    result=reshaped,
+    shape_of=values_shape,
 )
 
 # --- eigenvalues ----------------------------------------------------------------------------------
@@ -235,8 +257,8 @@ def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
     turned = xp.matrix_transpose(v)
     product = xp.matmul(turned, of_v)
     apart = xp.tril(product, -1) + xp.triu(product, 1)
-    inner = quotient(xp, apart, w - xp.matrix_transpose(w))
-    inner = inner + eye_like(xp, inner) * of_w
+    eye = eye_like(xp, apart)
+    inner = apart / (w - xp.matrix_transpose(w) + eye) + eye * of_w
     inner = 0.5 * (inner + xp.matrix_transpose(inner))
     return (xp.matmul(xp.matmul(v, inner), turned),)
 
@@ -252,6 +274,35 @@ EIGH = of_matrices(
     lower=flag(True),
     in_vjps=True,
     xp="packed_eigh",
+)
+
+
+@widened
+def eigvalsh(x: Array, *, lower: bool) -> Array:
+    if not x.size:
+        return np.zeros(x.shape[:-1], x.dtype)
+    return np.linalg.eigvalsh(x, "L" if lower else "U")
+
+
+def eigvalsh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
+    """Giles 2008, section 3.1; as that of the vectors, symmetric."""
+    _, v = eigh_parts(xp, xp.packed_eigh(x, lower=lower))
+    return (xp.matmul(v * xp.expand_dims(ct, -2), xp.matrix_transpose(v)),)
+
+
+def rows_shape(x: Shape, **attrs: Any) -> Shape:
+    return square(x)[:-1]
+
+
+EIGVALSH = of_matrices(
+    "eigvalsh",
+    "x",
+    eigvalsh,
+    eigvalsh_vjp,
+    "Eigenvalues of symmetric matrices, ascending; one triangle is read.",
+    result=reshaped,
+    shape_of=rows_shape,
+    lower=flag(True),
 )
 
 # --- QR -------------------------------------------------------------------------------------------

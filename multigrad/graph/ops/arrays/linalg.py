@@ -227,6 +227,70 @@ PINV = of_matrices(
     epsilons=number(1.0, 10.0),
 )
 
+
+# --- functions of matrices ------------------------------------------------------------------------
+PADE = (
+    64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0,
+    129060195264000.0, 10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0,
+    960960.0, 16380.0, 182.0, 1.0,
+)  # fmt: skip
+PADE_REACHES = 5.371920351148152  # norms for which the approximant is exact to eps
+
+
+@widened
+def expm(x: Array) -> Array:
+    """Scale and square: Higham, The scaling and squaring method, 2005, algorithm 2.3.
+
+    SciPy's own (1.17) is off by up to 24 eps a row times the condition.
+    """
+    norm = np.max(np.sum(np.abs(x), -2), -1, initial=0.0)
+    _, squarings = np.frexp(np.where(np.isfinite(norm), norm, 0.0) / PADE_REACHES)
+    squarings = np.maximum(squarings, 0)[..., None, None]
+    y = pade(np.ldexp(x, -squarings).astype(x.dtype))
+    for i in range(np.max(squarings, initial=0)):
+        y = np.where(squarings > i, y @ y, y)
+    return y
+
+
+def pade(x: Array) -> Array:
+    """The approximant of degree 13."""
+    eye, x2 = np.eye(x.shape[-1], dtype=x.dtype), x @ x
+    x4, b = x2 @ x2, [x.dtype.type(each) for each in PADE]
+    x6 = x4 @ x2
+    odd = x6 @ (b[13] * x6 + b[11] * x4 + b[9] * x2)
+    odd = x @ (odd + b[7] * x6 + b[5] * x4 + b[3] * x2 + b[1] * eye)
+    even = x6 @ (b[12] * x6 + b[10] * x4 + b[8] * x2)
+    even = even + b[6] * x6 + b[4] * x4 + b[2] * x2 + b[0] * eye
+    return np.linalg.solve(even - odd, even + odd)
+
+
+def expm_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """The Fréchet derivative at the transpose, the upper right block of the exponential of a matrix
+    of blocks: Higham, Functions of Matrices, 2008, equation 3.16.
+
+    It is linear in the cotangent, which is scaled to 1: a large one would take more squarings.
+    """
+    size = xp.sum(xp.abs(ct), axis=(-2, -1), keepdims=True)
+    usual = xp.logical_and(xp.isfinite(size), xp.greater(size, 0))
+    size = xp.stop_gradient(xp.where(usual, size, 1.0))
+    turned = xp.matrix_transpose(x)
+    above = xp.concatenate((turned, ct / size), axis=-1)
+    below = xp.concatenate((xp.zeros_like(turned), turned), axis=-1)
+    blocks = xp.expm(xp.concatenate((above, below), axis=-2))
+    right = xp.part(blocks, xp.matrix_transpose(x), xp.dim(x, -1), axis=-1)
+    return (xp.part(right, x, 0, axis=-2) * size,)
+
+
+EXPM = of_matrices(
+    "expm",
+    "x",
+    expm,
+    expm_vjp,
+    "The exponentials of matrices, not of their elements.",
+    result=of_matrix,
+    shape_of=square,
+)
+
 # --- determinants --------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ MATRICES = (
     ops.SOLVE,
     ops.INV,
     ops.PINV,
+    ops.EXPM,
     ops.DET,
     ops.LOGABSDET,
     ops.SIGNDET,

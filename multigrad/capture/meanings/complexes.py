@@ -1,0 +1,388 @@
+"""Complex tensors in captured code: two symbols, the real and the imaginary part.
+
+A graph is of real numbers. What a library computes of complex ones is told from what it computes of
+their parts: a function that is linear, of each; a product, of each pair; others by a row here. What
+has none is refused by name, and so is a complex argument or result of a function.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...trace.trace import Pair, Value
+from ...trace.xp import all as xp
+from ..code.table import record_call
+from .parts import rank
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class Complex(Pair):
+    """A complex tensor, of two symbols."""
+
+    __slots__ = ("imag", "real")
+    __array_priority__ = 2000
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, real: Tensor, imag: Tensor) -> None:
+        self.real, self.imag = real, imag
+
+    @property
+    def trace(self) -> Any:  # type: ignore[override]
+        return self.real.trace
+
+    @property
+    def shape(self) -> Any:
+        return self.real.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.real.ndim
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ROWS:
+            return functools.partial(ROWS[name], self)
+        if name in ("T", "mT"):
+            return Complex(getattr(self.real, name), getattr(self.imag, name))
+        if name in LINEAR:
+            return functools.partial(self.by_part, name)
+        if name.startswith("_") or name in ASKED:
+            raise AttributeError(name)
+        raise self.refused(f".{name}")
+
+    def by_part(self, name: str, *args: Any, **kwargs: Any) -> Complex:
+        """Call a method of each part."""
+        if "dtype" in kwargs:
+            raise self.refused(f".{name} with dtype=")
+        return Complex(*(getattr(x, name)(*args, **kwargs) for x in (self.real, self.imag)))
+
+    def refused(self, shown: str) -> Exception:
+        return self.trace.error(
+            f"uses {shown} of complex numbers, which is not captured: write it with .real and .imag"
+        )
+
+    def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
+        """Return what a function of a library gives of arguments among which are complex ones."""
+        name = str(getattr(function, "__name__", function))
+        name = name.removeprefix("fft_").removeprefix("linalg_")
+        call = functools.partial(record_call, library, function, trace=self.trace, shown=shown)
+        if name not in KNOWN:  # it may be wrapped; this is how people write it
+            name = shown.rpartition(".")[2]
+        try:
+            if name in ROWS:
+                return ROWS[name](*args, **kwargs)
+            if name in LINEAR and "dtype" not in kwargs:
+                found = [call(with_part(args, i), kwargs) for i in (0, 1)]
+                if isinstance(found[0], tuple | list):
+                    return type(found[0])(map(Complex, *found))
+                return Complex(*found)
+            if name in PRODUCTS:
+                return product_by(lambda *given: call(given, kwargs), args)
+        except (TypeError, ValueError) as error:
+            raise self.trace.error(f"calls {shown} in a way not captured: {error}") from error
+        raise self.refused(shown)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return record_call("torch", function, args, kwargs or {})
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method != "__call__" or kwargs:
+            raise self.refused(f"{ufunc.__name__}.{method}")
+        return record_call("numpy", ufunc, args, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return record_call("numpy", function, args, kwargs)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise self.refused("the numbers")
+
+    def __bool__(self) -> bool:
+        raise self.refused("the truth")
+
+    def __eq__(self, other: object) -> Any:
+        raise self.refused("==")
+
+    def __getitem__(self, item: Any) -> Complex:
+        return Complex(self.real[item], self.imag[item])
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        real, imag = parts_of(value)
+        self.real[item], self.imag[item] = real, 0.0 if imag is None else imag
+
+    def __neg__(self) -> Complex:
+        return Complex(-self.real, -self.imag)
+
+    def __abs__(self) -> Tensor:
+        return absolute(self)
+
+    def __pow__(self, n: Any) -> Any:
+        if not isinstance(n, int) or not 1 <= n <= 8:
+            raise self.refused(f"the power {n!r}")
+        return functools.reduce(multiply, [self] * n)
+
+    def __add__(self, other: Any) -> Complex:
+        return add(self, other)
+
+    def __sub__(self, other: Any) -> Complex:
+        return add(self, negative(other))
+
+    def __rsub__(self, other: Any) -> Complex:
+        return add(other, -self)
+
+    def __mul__(self, other: Any) -> Complex:
+        return multiply(self, other)
+
+    def __truediv__(self, other: Any) -> Complex:
+        return divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Complex:
+        return divide(other, self)
+
+    def __matmul__(self, other: Any) -> Complex:
+        return product_by(operator.matmul, (self, other))
+
+    def __rmatmul__(self, other: Any) -> Complex:
+        return product_by(operator.matmul, (other, self))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def parts_of(x: Any) -> tuple[Any, Any]:
+    """Return both parts; None for that of what is real."""
+    if isinstance(x, Complex | complex) or "complex" in str(getattr(x, "dtype", "")):
+        return x.real, x.imag
+    return x, None
+
+
+def full(real: Tensor, imag: Tensor) -> Complex:
+    """Both parts in the shape that they broadcast to."""
+    return Complex(real + xp.zeros_like(imag), imag + xp.zeros_like(real))
+
+
+def with_part(tree: Any, i: int) -> Any:
+    """Return nested arguments with a part of each complex one; of a real one in a list, nothing."""
+
+    def within(item: Any, in_list: bool) -> Any:
+        if isinstance(item, tuple | list) and any(isinstance(x, Value | Pair) for x in item):
+            return type(item)(within(x, True) for x in item)
+        real, imag = parts_of(item)
+        if imag is None and in_list and isinstance(item, Value):
+            imag = xp.zeros_like(item)
+        return real if i == 0 or imag is None else imag
+
+    return tuple(within(item, False) for item in tree)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+def negative(x: Any) -> Any:
+    return -x
+
+
+def add(x: Any, y: Any) -> Complex:
+    (a, b), (c, d) = parts_of(x), parts_of(y)
+    if b is None or d is None:
+        real, rest = a + c, d if b is None else b
+        return full(real, rest)
+    return Complex(a + c, b + d)
+
+
+def subtract(x: Any, y: Any) -> Complex:
+    return add(x, negative(y))
+
+
+def multiply(x: Any, y: Any) -> Complex:
+    return product_by(operator.mul, (x, y))
+
+
+def product_by(multiply: Handler, args: tuple[Any, ...]) -> Complex:
+    """A function that is linear in each of two operands, or in one of them."""
+    pairs = [i for i, x in enumerate(args) if parts_of(x)[1] is not None]
+
+    def of(*which: int) -> Any:
+        given = list(args)
+        for i, part in zip(pairs, which, strict=True):
+            given[i] = parts_of(args[i])[part]
+        return multiply(*given)
+
+    if len(pairs) == 1:
+        return Complex(of(0), of(1))
+    if len(pairs) != 2:
+        raise TypeError(f"a product of {len(pairs)} complex numbers; multiply two at a time")
+    return Complex(of(0, 0) - of(1, 1), of(0, 1) + of(1, 0))
+
+
+def divide(x: Any, y: Any) -> Complex:
+    """By the absolute value twice, so that its square does not overflow."""
+    (a, b), (c, d) = parts_of(x), parts_of(y)
+    if d is None:
+        return Complex(a / c, b / c)
+    size = xp.hypot(c, d)
+    return multiply(Complex(c / size, -d / size), x) / size
+
+
+def square(x: Complex) -> Complex:
+    return multiply(x, x)
+
+
+def absolute(x: Complex) -> Tensor:
+    return xp.hypot(x.real, x.imag)
+
+
+def angle(x: Complex) -> Tensor:
+    return xp.atan2(x.imag, x.real)
+
+
+def conjugate(x: Complex) -> Complex:
+    return Complex(x.real, -x.imag)
+
+
+def exp(x: Complex) -> Complex:
+    return polar(xp.exp(x.real), x.imag)
+
+
+def where(condition: Tensor, x: Any, y: Any) -> Complex:
+    (a, b), (c, d) = parts_of(x), parts_of(y)
+    others = [0.0 if part is None else part for part in (b, d)]
+    return Complex(*(xp.where(condition, *pair) for pair in ((a, c), others)))
+
+
+# --- parts ----------------------------------------------------------------------------------------
+def polar(abs: Tensor, angle: Tensor) -> Complex:
+    return Complex(abs * xp.cos(angle), abs * xp.sin(angle))
+
+
+def view_as_real(x: Complex) -> Tensor:
+    return xp.stack([x.real, x.imag], -1)
+
+
+def view_as_complex(x: Tensor) -> Complex:
+    return Complex(x[..., 0], x[..., 1])
+
+
+def view(x: Complex, *shape: Any) -> Complex:
+    if not all(isinstance(each, int | tuple | list) for each in shape):
+        raise TypeError("view of complex numbers as another dtype; use view_as_real")
+    return Complex(x.real.reshape(*shape), x.imag.reshape(*shape))
+
+
+# --- transforms -----------------------------------------------------------------------------------
+def transform(kind: str, axes: Any) -> Handler:
+    """Return a transform as array libraries call it: by a length and an axis, or several."""
+    run = getattr(xp, kind.replace("2", "").removesuffix("n"))
+
+    def record(
+        x: Any,
+        n: Any = None,
+        dim: Any = axes,
+        norm: Any = None,
+        *,
+        s: Any = None,
+        axis: Any = None,
+        axes: Any = None,
+        fft_length: Any = None,
+        out: Any = None,
+    ) -> Any:
+        if out is not None:
+            raise TypeError(f"{kind} with out=")
+        chosen = next((each for each in (axes, axis) if each is not None), dim)
+        lengths = next((each for each in (s, fft_length) if each is not None), n)
+        lengths = lengths.tolist() if isinstance(lengths, np.ndarray) else lengths
+        options = {
+            "n": tuple(lengths) if isinstance(lengths, tuple | list) else lengths,
+            "axes": tuple(chosen) if isinstance(chosen, tuple | list) else chosen,
+            "norm": norm or "backward",
+        }
+        if kind.startswith("rfft"):
+            if isinstance(x, Complex):
+                raise TypeError(f"{kind} of complex numbers")
+            return Complex(*run(x, **options))
+        real, imag = parts_of(x)
+        found = run(real, xp.zeros_like(real) if imag is None else imag, **options)
+        return Complex(*found) if isinstance(found, tuple) else found
+
+    record.__name__ = record.__qualname__ = kind
+    return record
+
+
+KINDS = ("fft", "ifft", "rfft", "irfft")
+TRANSFORMS: dict[str, Handler] = {
+    **{kind: transform(kind, -1) for kind in KINDS},
+    **{f"{kind}2": transform(f"{kind}2", (-2, -1)) for kind in KINDS},
+    **{f"{kind}n": transform(f"{kind}n", None) for kind in KINDS},
+}
+# As TensorFlow calls them.
+TRANSFORMS_2D = {
+    **{kind: TRANSFORMS[kind] for kind in KINDS},
+    **{f"{kind}2d": TRANSFORMS[f"{kind}2"] for kind in KINDS},
+}
+
+
+def shifted(x: Any, dim: Any = None, *, axes: Any = None, back: bool = False) -> Any:
+    """Half a turn along axes, all of them where none is named."""
+    chosen = dim if axes is None else axes
+    places = range(rank(x)) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
+    if isinstance(x, Complex):
+        return Complex(*(shifted(part, chosen, back=back) for part in (x.real, x.imag)))
+    for axis in places:
+        half = operator.index(xp.dim(x, axis)) // 2
+        x = xp.roll(x, -half if back else half, axis)
+    return x
+
+
+SHIFTS: dict[str, Handler] = {
+    "fftshift": shifted,
+    "ifftshift": functools.partial(shifted, back=True),
+}
+ROWS: dict[str, Handler] = {
+    **TRANSFORMS,
+    **TRANSFORMS_2D,
+    **SHIFTS,
+    **dict.fromkeys(("abs", "absolute", "complex_abs"), absolute),
+    **dict.fromkeys(("conj", "conjugate", "conj_physical", "resolve_conj"), conjugate),
+    **dict.fromkeys(("add", "__add__", "__radd__"), add),
+    **dict.fromkeys(("subtract", "sub", "__sub__"), subtract),
+    **dict.fromkeys(("multiply", "mul", "__mul__", "__rmul__"), multiply),
+    **dict.fromkeys(("divide", "div", "true_divide", "truediv", "__truediv__"), divide),
+    "angle": angle,
+    "exp": exp,
+    "square": square,
+    "view": view,
+    "view_as_real": view_as_real,
+    "where": where,
+    "imag": operator.attrgetter("imag"),
+    "real": operator.attrgetter("real"),
+}
+
+
+def of_library(module: Any) -> dict[Any, Handler]:
+    """Return what a library's transforms of those names mean."""
+    return {getattr(module, name): handler for name, handler in (TRANSFORMS | SHIFTS).items()}
+
+
+LINEAR = frozenset(
+    {
+        *("broadcast_to", "cat", "chunk", "clone", "concat", "concatenate", "contiguous", "cumsum"),
+        *("detach", "diagonal", "expand", "expand_dims", "flatten", "flip", "identity", "mean"),
+        *("moveaxis", "movedim", "neg", "negative", "permute", "permute_dims", "ravel"),
+        *("reduce_mean", "reduce_sum", "repeat", "reshape", "roll", "split", "squeeze", "stack"),
+        *("stop_gradient", "sum", "swapaxes", "tile", "trace", "transpose", "tril", "triu"),
+        *("unbind", "unsqueeze"),
+    }
+)
+PRODUCTS = frozenset(
+    {
+        *("bmm", "dot", "einsum", "inner", "kron", "matmul", "mm", "mv", "outer", "tensordot"),
+    }
+)
+KNOWN = frozenset((*ROWS, *LINEAR, *PRODUCTS))
+# What code and libraries ask of any object, to see what it is.
+ASKED = ("graph", "is_tensor_like", "node", "value")
