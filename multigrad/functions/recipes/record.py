@@ -191,7 +191,7 @@ class _Recording:
             for each in flat
             if isinstance(each, Value)
         ]
-        if recorded.rolls:
+        if recorded.rolls and not trace.combines:
             values = roll(trace, values)
         if not values:
             raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
