@@ -164,6 +164,16 @@ def test_another_process_has_them_once_it_knows_the_operators(
     assert equal(torch.load(exported.folder / "found.pt"), exported.expected)
 
 
+def test_a_length_that_was_left_open_is_one_in_backward_too(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    act = xg.activation("Tanh", "clip_rms", {"threshold": 0.5})
+    example = torch.zeros(4, 3)
+    program = xg.export(act, tmp_path / "f.pt2", example, dynamic_shapes=({0: "batch"},))
+    compiled = torch.compile(program.module(), backend="aot_eager", dynamic=True)
+    for found, expected in zip(pull(compiled), pull(act), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
 def test_a_second_derivative_is_that_of_the_function(tmp_path: Path) -> None:
     def second(function: Callable[..., Any]) -> Tensor:
         x = torch.tensor(X, requires_grad=True)
