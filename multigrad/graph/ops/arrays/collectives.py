@@ -15,7 +15,7 @@ from ...ir.op import Op
 from ..attributes import AXIS, GROUP_NAMES, NORM_ORDER, PAIRS, SPLIT
 from ..numerics import Array
 from ..properties import length, linear
-from ..result_shapes import first
+from ..result_shapes import places
 from ..results import integer, kept, key, reshaped
 from ..table import Cotangents, op, zero
 
@@ -61,7 +61,20 @@ def all_norm_vjp(
     return whole * (xp.sign(share) if ord == 1 else xp.pow(share, ord - 1)), None
 
 
+def of_one_shard(x: tuple[int, ...], *others: Any, **attrs: Any) -> tuple[int, ...]:
+    """Return x's own shape.
+
+    Raises:
+        AxisError: it has no such axis.
+    """
+    for name in ("axis", "concat"):
+        if name in attrs:
+            places(attrs[name], len(x))
+    return x
+
+
 def all_gather(x: Array, of: Array, *, names: Names, axis: int) -> Array:
+    of_one_shard(np.shape(x), axis=axis)
     return x
 
 
@@ -73,6 +86,7 @@ def all_gather_vjp(
 
 
 def reduce_scatter(x: Array, of: Array, *, names: Names, axis: int) -> Array:
+    of_one_shard(np.shape(x), axis=axis)
     return x
 
 
@@ -84,6 +98,7 @@ def reduce_scatter_vjp(
 
 
 def all_to_all(x: Array, of: Array, *, names: Names, axis: int, concat: int) -> Array:
+    of_one_shard(np.shape(x), axis=axis, concat=concat)
     return x
 
 
@@ -164,7 +179,7 @@ ALL_MAX = over_shards(
     "The largest over the shards of `of`, element by element.",
     **TALKS,
 )
-RESIZES = {**TALKS, "result": reshaped, "shape_of": first, "degree": linear}
+RESIZES = {**TALKS, "result": reshaped, "shape_of": of_one_shard, "degree": linear}
 ALL_GATHER = over_shards(
     "all_gather",
     "x of",
