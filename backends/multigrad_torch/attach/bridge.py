@@ -15,7 +15,8 @@ def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the values of a tensor, a sparse one's with its zeros; bfloat16 keeps its dtype
     (ml_dtypes).
     """
-    x = x.detach().cpu()
+    # DLPack forgets the sign of what torch negates when it is read: conj().imag (2.13).
+    x = x.detach().cpu().resolve_neg()
     if x.layout is not torch.strided:
         x = x.to_dense()
     if x._is_zerotensor():  # it has no memory to share
@@ -70,7 +71,7 @@ def dtype(name: str) -> torch.dtype:
 
 def lend(x: torch.Tensor) -> SharedBuffer:
     """Return a tensor for other frameworks to read, in place where it is contiguous on the CPU."""
-    x = x.detach()
+    x = x.detach().resolve_neg()
     if x.device.type != "cpu":
         x = x.cpu()
     x = x.contiguous()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,10 @@ class Complex(Pair):
             return functools.partial(ROWS[name], self)
         if name in ("T", "mT"):
             return Complex(getattr(self.real, name), getattr(self.imag, name))
+        if name in ("H", "mH"):
+            return conjugate(getattr(self, name.replace("H", "T")))
+        if name in OF_SHAPE:
+            return getattr(self.real, name)
         if name in LINEAR:
             return functools.partial(self.by_part, name)
         if name.startswith("_") or name in ASKED:
@@ -110,6 +114,12 @@ class Complex(Pair):
 
     def __eq__(self, other: object) -> Any:
         raise self.refused("==")
+
+    def __len__(self) -> int:
+        return len(self.real)
+
+    def __iter__(self) -> Iterator[Complex]:
+        return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, item: Any) -> Complex:
         return Complex(self.real[item], self.imag[item])
@@ -180,6 +190,10 @@ def with_part(tree: Any, i: int) -> Any:
         return real if i == 0 or imag is None else imag
 
     return tuple(within(item, False) for item in tree)
+
+
+def is_complex(x: Complex) -> bool:
+    return True
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -351,6 +365,7 @@ ROWS: dict[str, Handler] = {
     **dict.fromkeys(("add", "__add__", "__radd__"), add),
     **dict.fromkeys(("subtract", "sub", "__sub__"), subtract),
     **dict.fromkeys(("multiply", "mul", "__mul__", "__rmul__"), multiply),
+    **dict.fromkeys(("is_complex", "iscomplexobj"), is_complex),
     **dict.fromkeys(("divide", "div", "true_divide", "truediv", "__truediv__"), divide),
     "angle": angle,
     "exp": exp,
@@ -384,5 +399,6 @@ PRODUCTS = frozenset(
     }
 )
 KNOWN = frozenset((*ROWS, *LINEAR, *PRODUCTS))
+OF_SHAPE = ("device", "dim", "ndimension", "nelement", "numel", "size")
 # What code and libraries ask of any object, to see what it is.
 ASKED = ("graph", "is_tensor_like", "node", "value")

@@ -173,3 +173,13 @@ def test_a_layer_of_a_fourier_neural_operator_is_captured_as_it_is_written() -> 
     cotangent = np.cos(np.arange(expected.size)).reshape(expected.shape).astype(np.float32)
     for slope, own in zip(pullback(cotangent), pull(cotangent), strict=True):
         np.testing.assert_allclose(slope, own, 0, 1e-5)
+
+
+@pytest.mark.needs("torch")
+def test_the_imaginary_part_of_a_conjugate_keeps_its_sign() -> None:
+    """Torch negates it when it is read, and hands over the number without its sign."""
+    import torch
+
+    x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
+    assert xg.convert(lambda x: 2.0 * x)(x).tolist() == [-2.0, -2.0]
+    check("torch", lambda x, a, b: torch.complex(a, b).conj().imag, lambda x: x.sum())
