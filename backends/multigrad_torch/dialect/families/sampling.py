@@ -41,10 +41,10 @@ def interpolate(
                 lines.expand(1, -1, *before, -1, *after).contiguous(),
                 sizes and [*before, sizes[i], *after],
                 scales and [*(1.0,) * i, scales[i], *(1.0,) * len(after)],
-                mode,
-                align_corners,
-                recompute_scale_factor,
-                antialias,
+                mode=mode,
+                align_corners=align_corners,
+                recompute_scale_factor=recompute_scale_factor,
+                antialias=antialias,
             )
             return found[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
 
