@@ -131,6 +131,16 @@ def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
         trace.assumed.append(Assumption(value.node, expected, trace.location(), kind))
 
 
+class Pair:
+    """A complex tensor of two symbols: it says itself what a function of a library gives of it."""
+
+    __slots__ = ()
+    trace: Any
+
+    def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
+        raise NotImplementedError
+
+
 class Answers:
     """The protocols of a symbolic value, except for arithmetic."""
 

@@ -27,7 +27,7 @@ from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..graph.passes.facts import Shapes
 from ..graph.passes.scalars import constant, on_numbers
-from .answers import Answers
+from .answers import Answers, Pair
 from .assertions import Assumption
 from .coercion import (
     ON_INTEGERS,
@@ -275,16 +275,6 @@ class Trace:
         at = f" ({where})" if where else ""
         place = (where.file, where.line) if where else None
         return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
-
-
-class Pair:
-    """A complex tensor of two symbols: it says itself what a function of a library gives of it."""
-
-    __slots__ = ()
-    trace: Trace
-
-    def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
-        raise NotImplementedError
 
 
 def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tuple[Any, Any]:

@@ -22,8 +22,9 @@ from ...backend.finding.installed import find_points
 from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
 from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
+from ...trace.answers import Pair
 from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
-from ...trace.trace import NeedsConcrete, Pair, Trace, Value
+from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp.shapes import stack
 from .conventions import conventions_read
 from .libraries import add_library

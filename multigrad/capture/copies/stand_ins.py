@@ -14,7 +14,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...trace.trace import Pair, Trace, Value
+from ...trace.answers import Pair
+from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from ..code.names import named
 from ..code.outside import refused_functions

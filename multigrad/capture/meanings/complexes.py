@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...trace.trace import Pair, Value
+from ...trace.answers import Pair
+from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..code.table import record_call
 from .parts import rank

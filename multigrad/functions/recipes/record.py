@@ -35,12 +35,13 @@ from ...graph.passes.outputs import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, name_cotangents
+from ...trace.answers import Pair
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.owners import lend
 from ...trace.scope.reads import reading
-from ...trace.trace import NeedsConcrete, Pair, Trace, Value, constant
+from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.accumulation import modes_of
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of

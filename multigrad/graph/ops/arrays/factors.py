@@ -177,13 +177,13 @@ def svd_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     between = (turns + counter) / (s - column + eye)
     inner = 0.5 * (between + (turns - counter) / (s + column + eye)) + eye * of_s
     rows, columns, count = xp.dim(x, -2), xp.dim(x, -1), xp.dim(y, -1)
-    outside_u = outside(xp, of_u, u, left, s, exists=xp.greater(rows, count))
-    outside_v = outside(xp, of_v, v, right, s, exists=xp.greater(columns, count))
+    outside_u = outside(xp, of_u, u, left, s=s, exists=xp.greater(rows, count))
+    outside_v = outside(xp, of_v, v, right, s=s, exists=xp.greater(columns, count))
     first = xp.matmul(xp.matmul(u, inner) + outside_u, xp.matrix_transpose(v))
     return (first + xp.matmul(u, xp.matrix_transpose(outside_v)),)
 
 
-def outside(xp: Any, cotangent: Any, vectors: Any, inner: Any, s: Any, exists: Any) -> Any:
+def outside(xp: Any, cotangent: Any, vectors: Any, inner: Any, *, s: Any, exists: Any) -> Any:
     """What of a cotangent lies outside of what the vectors span, over the values, where anything
     does.
     """
