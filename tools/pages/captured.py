@@ -26,17 +26,19 @@ from multigrad.trace.xp import all as xp
 # it.
 PLACES: dict[str, dict[str, str]] = {
     "numpy": {
-        "np": "numpy", "np.linalg": "numpy.linalg", "scipy.special": "scipy.special",
+        "np": "numpy", "np.linalg": "numpy.linalg", "np.fft": "numpy.fft",
+        "scipy.special": "scipy.special",
         "scipy.linalg": "scipy.linalg",
     },
     "torch": {
         "torch": "torch", "F": "torch.nn.functional", "torch.special": "torch.special",
         "torch.autograd": "torch.autograd", "torch.func": "torch.func",
-        "torch.linalg": "torch.linalg", "Tensor": "torch.Tensor",
+        "torch.linalg": "torch.linalg", "torch.fft": "torch.fft", "Tensor": "torch.Tensor",
         "torch.distributed": "torch.distributed",
     },
     "jax": {
-        "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jax.nn": "jax.nn",
+        "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jnp.fft": "jax.numpy.fft",
+        "jax.image": "jax.image", "jax.nn": "jax.nn",
         "jax.lax": "jax.lax",
         "jax.lax.linalg": "jax.lax.linalg", "jax.scipy.linalg": "jax.scipy.linalg",
         "jax.scipy.special": "jax.scipy.special", "jax.scipy.stats.norm": "jax.scipy.stats.norm",
@@ -45,7 +47,8 @@ PLACES: dict[str, dict[str, str]] = {
     "tensorflow": {
         "tf": "tensorflow", "tf.math": "tensorflow.math", "tf.nn": "tensorflow.nn",
         "tf.linalg": "tensorflow.linalg", "tf.random": "tensorflow.random",
-        "tf.bitwise": "tensorflow.bitwise", "tf.quantization": "tensorflow.quantization",
+        "tf.bitwise": "tensorflow.bitwise", "tf.signal": "tensorflow.signal",
+        "tf.image": "tensorflow.image", "tf.quantization": "tensorflow.quantization",
         "tf.raw_ops": "tensorflow.raw_ops", "tf.compat.v1": "tensorflow.compat.v1",
     },
     "keras": {
