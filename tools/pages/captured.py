@@ -26,7 +26,8 @@ from multigrad.trace.xp import all as xp
 # it.
 PLACES: dict[str, dict[str, str]] = {
     "numpy": {
-        "np": "numpy", "np.linalg": "numpy.linalg", "np.fft": "numpy.fft", "scipy.special": "scipy.special",
+        "np": "numpy", "np.linalg": "numpy.linalg", "np.fft": "numpy.fft",
+        "scipy.special": "scipy.special",
         "scipy.linalg": "scipy.linalg",
     },
     "torch": {
@@ -36,8 +37,8 @@ PLACES: dict[str, dict[str, str]] = {
         "torch.distributed": "torch.distributed",
     },
     "jax": {
-        "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jnp.fft": "jax.numpy.fft", "jax.image": "jax.image",
-        "jax.nn": "jax.nn",
+        "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jnp.fft": "jax.numpy.fft",
+        "jax.image": "jax.image", "jax.nn": "jax.nn",
         "jax.lax": "jax.lax",
         "jax.lax.linalg": "jax.lax.linalg", "jax.scipy.linalg": "jax.scipy.linalg",
         "jax.scipy.special": "jax.scipy.special", "jax.scipy.stats.norm": "jax.scipy.stats.norm",

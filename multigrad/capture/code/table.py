@@ -261,7 +261,9 @@ def record_call(
     handler = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
     pair = _find_pair((args, kwargs))
-    trace = trace or (_find_trace((*args, *kwargs.values())) if pair is None else pair.trace)
+    if trace is None:
+        found: Trace = _find_trace((*args, *kwargs.values())) if pair is None else pair.trace
+        trace = found
     trace.routes[dialect] = route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
