@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from ...trace.axes import Axis
 from ...trace.xp.ops import *
 from ...trace.xp.shapes import Pairs
+from ...trace.xp.spectra import Axes, Parts
 from ...trace.xp.windows import Steps
 from ..symbols.symbols import SymbolicDType
 
