@@ -242,7 +242,7 @@ REFUSED = {
     "boolean_mask": "Use tf.where.mask, tensor, 0.0",
     "debugging.assert_positive": "Check them outside of the rule",
     "random.stateless_normal": "follow the key of xg.use",
-    "signal.fft": "not captured. Write it with xg.xp, or register the rule with native=True",
+    "signal.dct": "not captured. Write it with xg.xp, or register the rule with native=True",
     "math.bessel_i0": "not captured. Write it with xg.xp, or register the rule with native=True",
 }
 
