@@ -73,6 +73,56 @@ def test_a_matrix_with_nan_or_infinity_is_nan_and_leaves_those_beside_it(backend
     np.testing.assert_allclose(gradient[2], np.full((2, 2), np.e), 4 * EPS)
 
 
+# --- systems of equations, determinants -----------------------------------------------------------
+CONDITIONS = (1.0, 1e3, 1e6, 1e9, 1e12)
+
+
+def of_condition(condition: float, rows: int = 3) -> np.ndarray:
+    """A matrix with singular values from 1 down to one over its condition."""
+    generator = np.random.default_rng(3)
+    u, v = (np.linalg.qr(generator.normal(size=(rows, rows)))[0] for _ in range(2))
+    return (u * np.geomspace(1.0, 1.0 / condition, rows)) @ v
+
+
+def logarithm_of(x: Any) -> Any:
+    return xp.slogdet(x)[1]
+
+
+def precisely(matrix: np.ndarray) -> tuple[np.ndarray, float]:
+    """The inverse, and the logarithm of the determinant's size, by 60 digits."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+        own = mpmath.matrix(matrix.tolist())
+        inverse = np.array(mpmath.inverse(own).tolist(), float)
+        return inverse, float(mpmath.log(abs(mpmath.det(own))))
+
+
+def test_solutions_determinants_and_their_gradients_are_those_of_mpmath(backend: Any) -> None:
+    b, ct = np.array([[1.0], [-2.0], [0.5]]), np.array([[0.3], [1.0], [-0.7]])
+    solve, logdet = (xg.function(f, native=False) for f in (xp.solve, logarithm_of))
+    for condition in CONDITIONS:
+        x = of_condition(condition)
+        inverse, logarithm = precisely(x)
+        bound = 4 * EPS * len(x) * condition
+        with backend.precision(np.dtype(np.float64)):
+            given = backend.array(x)
+            solution, pullback = xg.vjp(solve, given, backend.array(b))
+            gradients = [backend.numpy(g) for g in pullback(backend.array(ct))]
+            found, pullback = xg.vjp(logdet, given)
+            slope = backend.numpy(pullback(backend.array(np.ones(())))[0])
+        size = np.linalg.norm(inverse)
+        pulled = inverse.T @ ct
+        pairs = (
+            (backend.numpy(solution), inverse @ b, size * np.linalg.norm(b)),
+            (gradients[1], pulled, size * np.linalg.norm(ct)),
+            (gradients[0], -pulled @ (inverse @ b).T, size**2 * np.linalg.norm(b)),
+            (backend.numpy(found), logarithm, max(1.0, abs(logarithm))),
+            (slope, inverse.T, size),
+        )
+        for own, wanted, scale in pairs:
+            assert np.linalg.norm(own - wanted) <= bound * scale
+
+
 # --- where there is no derivative -----------------------------------------------------------------
 WEIGHTS = np.array([[1.0, 2.0], [2.0, 3.0]])
 
