@@ -47,6 +47,8 @@ ATTRS: dict[str, tuple[Any, ...]] = {
 def pick_attrs(op: Op, rng: random.Random) -> dict[str, Any]:
     if op is ops.EINSUM:
         return {"subscripts": "ij,kj->ik"}
+    if op is ops.FFT:
+        return {name: rng.choice(attr.samples) for name, attr in op.attrs.items()}
     return {name: rng.choice(ATTRS[name]) for name in op.attrs}
 
 

@@ -31,6 +31,7 @@ LEFT_OUT: dict[Op, str] = {
     ops.FFT: "its parts lie in an axis of two",
     ops.NEXTAFTER: "its steps are those of a dtype, which float64 does not have",
     **dict.fromkeys((ops.SVD, ops.EIGH, ops.QR), "the signs of its vectors are the backend's"),
+    **dict.fromkeys((ops.EIGVALSH, ops.SVDVALS), "NumPy refuses a matrix with NaN"),
     **dict.fromkeys((ops.LU_PIVOTS, ops.LU_PERMUTATION), "rounding decides among near pivots"),
 }
 
