@@ -128,6 +128,29 @@ def test_a_rolled_loop_has_its_numbers_everywhere(backend: Any) -> None:
     test_a_rolled_loop_has_the_numbers_of_its_steps(backend, adaptive)
 
 
+@pytest.mark.backends("tensorflow")
+def test_a_counted_loop_of_tensorflow_is_rolled(backend: Any) -> None:
+    import tensorflow as tf
+
+    def f(x: Any) -> Any:
+        def body(i: Any, v: Any, total: Any) -> Any:
+            v = 0.9 * v + x[i]
+            return i + 1, tf.tanh(v), total + tf.reduce_sum(v * v)
+
+        start = (0, tf.zeros_like(x[0]), tf.zeros_like(x[0, 0, 0]))
+        return tf.while_loop(lambda i, *_: i < STEPS, body, start)[2]
+
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        expected = f(x)
+    rolled = xg.function(f, capture=xg.Capture(native=False, rolls=True))
+    y, pull = xg.vjp(rolled, x)
+    np.testing.assert_allclose(y, expected, rtol=1e-12)
+    np.testing.assert_allclose(pull(tf.ones_like(y))[0], tape.gradient(expected, x), rtol=1e-10)
+    assert " scan(" in xg.show(rolled)
+
+
 def test_the_graph_of_a_rolled_loop_does_not_grow_with_its_steps() -> None:
     lines = []
     for count in (STEPS, 4 * STEPS):
