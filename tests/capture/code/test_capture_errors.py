@@ -282,7 +282,7 @@ def test_tensor_param_in_a_branch_is_refused(captured: Callable[..., xg.Rule]) -
 
 
 IN_TORCH: dict[str, tuple[Callable[..., Any], str]] = {
-    "fft": (lambda torch, g: torch.fft.fft(g).real, "calls torch's fft"),
+    "fft": (lambda torch, g: torch.fft.hfft(g), "calls torch's fft_hfft"),
     "bins": (lambda torch, g: torch.histc(g, 8), "calls torch's histc, which is not captured"),
     "function of the class": (lambda torch, g: torch.Tensor.exp(g), "raised TypeError while"),
     "large constant": (lambda torch, g: g * torch.ones(70_000), r"constant Tensor of shape"),

@@ -53,7 +53,7 @@ def in_own_functions(name: str, grad_out: Any, tin: Any) -> Any:
     if name == "jax":
         import jax.numpy as jnp
 
-        return jnp.fft.fft(grad_out).real * 0 + jnp.where(tin > 0, grad_out, 0.0)
+        return jnp.fft.hfft(grad_out, grad_out.shape[-1]) * 0 + jnp.where(tin > 0, grad_out, 0.0)
     if name == "mlx":
         import mlx.core as mx
 
