@@ -188,6 +188,7 @@ PLACES = """
 ELSEWHERE = (
     "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split(),
     "compat.v1.cond", "compat.v1.while_loop", "cond", "gradients", "switch_case", "while_loop",
+    "foldl", "foldr", "map_fn", "scan",
     *CONVOLUTIONS.split(),
     *QUANTIZATION.split(),
     # The signs of vectors are the library's: `test_matrix_factors_names.py`.
