@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import TraceError
 from ..graph import ops
@@ -132,10 +132,15 @@ def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
 
 
 class Pair:
-    """A complex tensor of two symbols: it says itself what a function of a library gives of it."""
+    """A complex tensor of two symbols: it says itself what a function of a library gives of it.
+
+    Attributes:
+        is_made: whether there has been one in this process: before, no call looks for any.
+    """
 
     __slots__ = ()
     trace: Any
+    is_made: ClassVar[bool] = False
 
     def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
         raise NotImplementedError

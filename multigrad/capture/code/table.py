@@ -260,7 +260,7 @@ def record_call(
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
     handler = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
-    pair = _find_pair((args, kwargs))
+    pair = _find_pair((args, kwargs)) if Pair.is_made else None
     if trace is None:
         found: Trace = _find_trace((*args, *kwargs.values())) if pair is None else pair.trace
         trace = found

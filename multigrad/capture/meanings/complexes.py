@@ -32,6 +32,7 @@ class Complex(Pair):
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, real: Tensor, imag: Tensor) -> None:
+        Pair.is_made = True
         self.real, self.imag = real, imag
 
     @property

@@ -117,7 +117,7 @@ def refused() -> dict[str, Callable[..., Any]]:
     from keras import ops
 
     def branches(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return ops.cond(ops.sum(tin) > 0, lambda: grad_out, lambda: -grad_out)
+        return ops.switch(ops.sum(tin) > 0, [lambda: grad_out, lambda: -grad_out])
 
     def takes_indices(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * ops.argpartition(tin, 1, axis=-1)
@@ -135,7 +135,7 @@ def refused() -> dict[str, Callable[..., Any]]:
         return grad_out * np.sum(ops.convert_to_numpy(tin))
 
     return {
-        "cond.*where": branches,
+        "switch.*where": branches,
         "argpartition.*argmax_mask": takes_indices,
         "sparsemax.*not captured": unknown,
         "normal.*seed.*key": seeded,
