@@ -19,6 +19,7 @@ from ..trace.scope.reads import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .calls.arguments import Layout
 from .calls.facts import facts_of_symbols, gather_facts
+from .calls.mutable import keeping_objects
 from .calls.native import warn_disproved
 from .calls.recipe import Recipe, Variant
 from .calls.updates import warn_left_out
@@ -55,6 +56,11 @@ class Captured:
         Raises:
             NotCaptured: it cannot be captured.
         """
+        with keeping_objects(self.name, leaves):
+            return self._variant_proven(layout, leaves)
+
+    def _variant_proven(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Do the same, whatever the code does to the objects among the arguments."""
         while True:
             try:
                 facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)

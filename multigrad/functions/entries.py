@@ -31,6 +31,7 @@ from .calls.arguments import (
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
 from .calls.facts import watch
+from .calls.mutable import callers_own
 from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
 from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
@@ -91,8 +92,8 @@ class Entries(Captured):
         given, tree = self._complete(given, nesting, owner)
         try:
             layout = self.recipe.lay_out(self.parameters, given, tree)
-        except GradientError as error:  # a dtype that a graph has not
-            if not self._falls_back(error, owner):
+        except GradientError:  # a dtype that a graph has not
+            if self.native is False or owner is None or not is_original_on(self.recipe, owner):
                 raise
             return Entry(partial(self._run_original, nesting))
         backend = one_backend(self.name, layout, given)
@@ -129,7 +130,7 @@ class Entries(Captured):
         return makes_arrays and is_plain and self.native is not False
 
     def _run_original(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
-        args, kwargs = optree.tree_unflatten(nesting, leaves)
+        args, kwargs = callers_own(optree.tree_unflatten(nesting, leaves), leaves)
         return self.recipe.apply(*args, **kwargs)  # type: ignore[attr-defined]
 
     @property
@@ -338,7 +339,7 @@ class Entries(Captured):
             apply = self.recipe.apply  # type: ignore[attr-defined]
 
             def original(leaves: Sequence[Any], draws: Draws) -> Any:
-                args, kwargs = layout.rebuild(leaves)
+                args, kwargs = callers_own(layout.rebuild(leaves), leaves)
                 return apply(*args, **kwargs)
 
             return Entry(original)

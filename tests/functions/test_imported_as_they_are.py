@@ -319,3 +319,99 @@ def test_a_function_of_a_library_itself_is_a_function(
     np.testing.assert_allclose(backend.numpy(y), X * sigmoid, rtol=1e-5)
     expected = sigmoid * (1 + X * (1 - sigmoid))
     np.testing.assert_allclose(backend.numpy(gradient), expected, rtol=1e-5)
+
+
+def doubled_after(effect: Any) -> Any:
+    """A class whose forward has an effect on its second argument."""
+    import torch
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, held: Any) -> Any:
+            return x * effect(x, held)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return 2 * grad, None
+
+    return Doubled
+
+
+class Counter:
+    """Counts, from a number of its class."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        self.seen: Any = None
+
+
+def count_in_dict(x: Any, held: Any) -> int:
+    held["n"] = held.get("n", 0) + 1
+    return held["n"]
+
+
+def count_in_list(x: Any, held: Any) -> int:
+    held.append(x.shape)
+    return len(held)
+
+
+def count_by_callback(x: Any, held: Any) -> int:
+    held(x.shape)
+    return len(held.__self__)
+
+
+def count_in_object(x: Any, held: Any) -> int:
+    held.count += 1
+    held.seen = x.detach()
+    return held.count
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("make", "effect"),
+    [
+        (dict, count_in_dict),
+        (list, count_in_list),
+        (lambda: [].append, count_by_callback),
+        (Counter, count_in_object),
+    ],
+    ids=["dict", "list", "callback", "object"],
+)
+@pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning")
+def test_what_a_class_changes_of_its_arguments_is_changed_once_at_each_call(
+    make: Any, effect: Any
+) -> None:
+    import torch
+
+    converted, held = xg.convert(doubled_after(effect)), make()
+    for number in (1, 2, 3):
+        x = torch.ones(2, requires_grad=True)
+        y = converted(x, held)
+        assert y.tolist() == [number, number]
+        y.sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.needs("torch")
+def test_a_generator_that_a_class_is_given_draws_as_it_does_there() -> None:
+    import torch
+
+    drawing = doubled_after(lambda x, held: torch.rand(2, generator=held))
+    found = []
+    for apply in (drawing.apply, xg.convert(drawing)):
+        generator = torch.Generator().manual_seed(5)
+        found += [[apply(torch.ones(2), generator).tolist() for _ in range(3)]]
+    assert found[0] == found[1]
+
+
+@pytest.mark.needs("torch")
+def test_a_class_runs_as_it_is_on_complex_tensors() -> None:
+    import torch
+
+    converted = xg.convert(doubled_after(lambda x, held: held))
+    z = torch.tensor([1.0 + 2.0j], requires_grad=True)
+    y = converted(z, 3.0)
+    y.abs().sum().backward()
+    assert y.tolist() == [3.0 + 6.0j]
+    assert z.grad is not None

@@ -49,6 +49,7 @@ from ..calls.assumptions import is_told
 from ..calls.facts import facts_of_inputs, find_facts
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
+from ..calls.mutable import check_containers, has_containers
 from ..calls.notes import find_notes
 from ..calls.recipe import Recipe, Recorded, Variant
 from ..calls.updates import COPIES, Update, describe, find_updates, hide
@@ -168,7 +169,8 @@ class _Recording:
         leaves = [self.symbol(leaf) for leaf in layout.leaves]
         trace.is_fresh = True
         given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
-        recorded = self.attempt(lambda: self.recipe.record(trace, *layout.rebuild(leaves)))
+        rebuilt = layout.rebuild(leaves)
+        recorded = self.attempt(lambda: self.recipe.record(trace, *rebuilt))
         returned = recorded.outputs
         flat, outputs = flatten_outputs(
             tuple(returned) if isinstance(returned, Extremes) else returned
@@ -216,6 +218,8 @@ class _Recording:
             undifferentiable=undifferentiable,
             leaves=[leaf for leaf in leaves if not any(leaf is each for each in dirty)],
         )
+        if has_containers(*rebuilt):
+            check_containers(layout.rebuild(leaves), rebuilt, trace.error)
         pushed, is_pushed_first = self.pushed(recorded, flat, values, undifferentiable)
         key = () if trace.key is None else (trace.key,)
         forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
