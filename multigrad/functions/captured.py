@@ -17,7 +17,7 @@ from ..lowering.lower import lower_graphs
 from ..trace.scope.identity import items_key
 from ..trace.scope.reads import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
-from .calls.arguments import Layout
+from .calls.arguments import PLAIN, Layout
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.mutable import keeping_objects
 from .calls.native import warn_disproved
@@ -49,18 +49,26 @@ class Captured:
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
 
-    def _variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
+    def _variant_for(
+        self, layout: Layout, leaves: Sequence[Any], *, are_kept: bool = False
+    ) -> Variant:
         """Return the graphs for arguments, captured under the facts about them that turn out to be
         needed.
+
+        Args:
+            are_kept: whether objects among the arguments are given back what code changes of them.
 
         Raises:
             NotCaptured: it cannot be captured.
         """
-        with keeping_objects(self.name, leaves):
-            return self._variant_proven(layout, leaves)
-
-    def _variant_proven(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Do the same, whatever the code does to the objects among the arguments."""
+        if not are_kept:
+            objects: list[Any] = []
+            for own, leaf in zip(layout.leaves, leaves, strict=True):
+                if own.kind == "static" and type(leaf) not in PLAIN:
+                    objects.append(leaf)
+            if objects:
+                with keeping_objects(self.name, objects):
+                    return self._variant_for(layout, leaves, are_kept=True)
         while True:
             try:
                 facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)

@@ -27,7 +27,7 @@ from ..trace.scope.draws import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
 from .calls.bound import BoundFunction
-from .calls.mutable import giving, has_containers
+from .calls.mutable import CONTAINERS, giving
 from .calls.native import is_imported
 from .calls.recipe import Recipe, Variant
 from .documents.format import unseal
@@ -305,7 +305,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         call = find_call(leaves)
         if call is not None:
             return call(self, args, kwargs)
-        if has_containers(args, kwargs):
+        if not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values()))):
             with giving(args, kwargs):
                 return self._find_entry(leaves, tree, key).run(leaves, self.draws)
         return self._find_entry(leaves, tree, key).run(leaves, self.draws)

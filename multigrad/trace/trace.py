@@ -288,7 +288,7 @@ def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tupl
         return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
 
     def at_left(value: Value, other: Any) -> Any:
-        if isinstance(other, Pair):
+        if Pair.is_made and isinstance(other, Pair):
             return NotImplemented
         return confirmed(value.trace, function, (value, other), record)
 

@@ -5,17 +5,17 @@ copies of the containers.
 from __future__ import annotations
 
 import types
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from ...errors import TraceError
-from .arguments import flatten, owner_of
+from .arguments import flatten
 from .failures import NotCaptured
 
-CONTAINERS = (list, dict, deque)
+CONTAINERS = frozenset((list, dict, deque, OrderedDict, defaultdict))
 FIXED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 # The arguments of the call that runs, where containers are among them.
@@ -24,7 +24,7 @@ GIVEN: ContextVar[Arguments | None] = ContextVar("multigrad_given", default=None
 
 def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call is given a list or a dict."""
-    return any(isinstance(each, CONTAINERS) for each in (*args, *kwargs.values()))
+    return not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values())))
 
 
 @contextmanager
@@ -72,11 +72,11 @@ def keeping_objects(name: str, leaves: Sequence[Any]) -> Iterator[None]:
     """
     for leaf in leaves:
         holder = getattr(leaf, "__self__", None)
-        if isinstance(leaf, types.BuiltinFunctionType) and isinstance(holder, CONTAINERS):
+        if isinstance(leaf, types.BuiltinFunctionType) and type(holder) in CONTAINERS:
             raise NotCaptured(
                 TraceError(f"function {name!r} is given {leaf.__qualname__}, which has an effect")
             )
-    objects = [leaf for leaf in leaves if not isinstance(leaf, FIXED) and owner_of(leaf) is None]
+    objects = [leaf for leaf in leaves if not isinstance(leaf, FIXED)]
     before = [(each, dict(vars(each))) for each in objects if type(vars_of(each)) is dict]
     states = [(each, state) for each in objects if (state := _state_of(each)) is not None]
     changed = ""
