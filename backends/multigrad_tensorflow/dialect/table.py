@@ -172,9 +172,11 @@ def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     """Run calls at once, outside of graphs and tapes.
 
-    A convolution is only recorded: where ranks do not fit, its kernel ends the process (2.21).
+    A convolution and a Fourier transform are only recorded: where ranks or lengths do not fit,
+    their kernels end the process (2.21).
     """
-    if any("conv" in getattr(call.function, "__name__", "") for call in calls):
+    names = [getattr(call.function, "__name__", "") for call in calls]
+    if any("conv" in name or "fft" in name for name in names):
         with tf.Graph().as_default():
             return run_each(calls, tiny)
     with tf.init_scope():
