@@ -120,11 +120,6 @@ def foldr(fn: Handler, elems: Any, initializer: Any = None) -> Any:
     return fold(fn, elems, initializer, reverse=True)
 
 
-def map_rows(fn: Handler, elems: Any) -> Any:
-    """What a function gives for each row, stacked."""
-    return scans.scan(lambda _, row: (None, fn(row)), None, elems)[1]
-
-
 def _carried(fn: Handler, initializer: Any, elems: Any, reverse: bool) -> tuple[Any, Any]:
     def step(carry: Any, row: Any) -> Any:
         after = fn(carry, row)
@@ -152,10 +147,8 @@ def check_without_axes(value: Value) -> None:
 # That of `tf.compat.v1` gives a single variable back as it is.
 OLD_LOOP = "while_loop: compat.v1.while_loop(return_same_structure=same_structure)"
 # Types that a result is told to have, which it has here anyway.
-LOOPS = """
-    scan; fold: foldl; foldr; map_rows: map_fn(dtype=, fn_output_signature=)
-"""
-NAMED = TENSORFLOW.called({__name__: f"{OLD_LOOP}; {LOOPS}"})
+MAPS = "map_rows: map_fn(dtype=, fn_output_signature=)"
+NAMED = TENSORFLOW.called({__name__: f"{OLD_LOOP}; scan; fold: foldl; foldr", scans: MAPS})
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {

@@ -191,8 +191,7 @@ class Loop:
         trace, last = self.trace, len(self.turns) - 1
         place = _places(self.turns)
         around = [node for node in walk(outputs) if node not in place]
-        read = {operand for node in (*around, _Outputs(outputs)) for operand in node.operands}
-        read &= place.keys()
+        read = {*outputs, *(operand for node in around for operand in node.operands)} & place.keys()
         carried = [*self.carried]
         given = sorted({i for t, i in map(place.__getitem__, read) if t < last or i not in carried})
         before, own = self.turns[:2]
@@ -239,13 +238,6 @@ class Loop:
             joined = [each for each in joined if each is not None]
             return xp.concat(joined, axis) if len(joined) > 1 else joined[0]
         return None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Outputs:
-    """Reads the outputs of a graph, as a node reads its operands."""
-
-    operands: Sequence[Node]
 
 
 def _places(turns: Turns) -> dict[Node, tuple[int, int]]:

@@ -119,6 +119,11 @@ def scan(
     return carry, optree.tree_unflatten(nesting[-1], results[held:])
 
 
+def map_rows(f: Callable[[Any], Any], xs: Any) -> Any:
+    """What a function gives for each row, stacked."""
+    return scan(lambda _, row: (None, f(row)), None, xs)[1]
+
+
 def _without_row(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda carry, _: f(carry, None)
 

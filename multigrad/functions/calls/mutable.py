@@ -77,7 +77,11 @@ def keeping_objects(name: str, leaves: Sequence[Any]) -> Iterator[None]:
                 TraceError(f"function {name!r} is given {leaf.__qualname__}, which has an effect")
             )
     objects = [leaf for leaf in leaves if not isinstance(leaf, FIXED)]
-    before = [(each, dict(vars(each))) for each in objects if type(vars_of(each)) is dict]
+    before = [
+        (each, dict(vars(each)))
+        for each in objects
+        if type(getattr(each, "__dict__", None)) is dict
+    ]
     states = [(each, state) for each in objects if (state := _state_of(each)) is not None]
     changed = ""
     try:
@@ -107,8 +111,3 @@ def _state_of(value: Any) -> Any:
         return value.get_state()
     except TypeError:  # something else of that name
         return None
-
-
-def vars_of(value: Any) -> Any:
-    """Return the attributes that an object holds, None where it holds none."""
-    return getattr(value, "__dict__", None)

@@ -152,11 +152,6 @@ TENSORS: dict[str, Handler] = {
 }
 
 
-def map_rows(f: Handler, xs: Any) -> Any:
-    """What a function gives for each row, stacked."""
-    return scans.scan(lambda _, row: (None, f(row)), None, xs)[1]
-
-
 def scan(
     f: Handler,
     init: Any,
@@ -170,7 +165,7 @@ def scan(
 
 LOOPS: dict[str, Handler] = {
     **{f.__name__: f for f in (scans.associative_scan, scans.cond, scans.fori_loop, scan)},
-    "map": map_rows,
+    "map": scans.map_rows,
 }
 
 TREES = """

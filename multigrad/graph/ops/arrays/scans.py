@@ -28,13 +28,7 @@ Shape = tuple[int, ...]
 
 # --- its type -------------------------------------------------------------------------------------
 def scanned(
-    *types: Type,
-    body: Region,
-    carried: int,
-    rows: int,
-    reverse: bool,
-    recompute: bool,
-    position: int,
+    *types: Type, body: Region, carried: int, rows: int, position: int, **attrs: bool
 ) -> Type:
     """The type of what is carried, after the last turn, or of rows stacked.
 
@@ -147,16 +141,7 @@ def length_of(rows: Sequence[Any]) -> int:
     return int(length)
 
 
-def scan(
-    *values: Array,
-    body: Region,
-    carried: int,
-    rows: int,
-    reverse: bool,
-    recompute: bool,
-    position: int,
-) -> Array:
-    attrs = {"body": body, "carried": carried, "rows": rows, "reverse": reverse}
+def scan(*values: Array, position: int, **attrs: Any) -> Array:
     return scan_by(meaning_of, values, **attrs)[position]
 
 
@@ -176,13 +161,7 @@ def scan_by(
 
 # --- what else is known of it ---------------------------------------------------------------------
 def shape_of_scan(
-    *shapes: Shape,
-    body: Region,
-    carried: int,
-    rows: int,
-    reverse: bool,
-    recompute: bool,
-    position: int,
+    *shapes: Shape, body: Region, carried: int, rows: int, position: int, **attrs: bool
 ) -> Shape:
     """That of what is carried, or of a row behind the length; the turn runs once, on nothing."""
     if position < carried:
