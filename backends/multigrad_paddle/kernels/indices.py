@@ -69,6 +69,8 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    if len(like.shape) == 0:
+        return paddle.zeros([], INT64)
     last = paddle.full(like.shape, -1, INT64)
     if 0 in indices.shape:
         return last

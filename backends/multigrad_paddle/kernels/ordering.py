@@ -122,7 +122,9 @@ def clipped(places: Tensor) -> Tensor:
 
 def gather(x: Tensor, places: Tensor, axis: int) -> Tensor:
     """The values at places along an axis, each row by its own."""
-    return rounded(paddle.take_along_axis(wide(x), places, axis, broadcast=False), x.dtype)
+    # take_along_axis (3.3, CPU) has no kernel for these.
+    taken = x.astype(INT64) if x.dtype in (paddle.bool, paddle.int8) else wide(x)
+    return rounded(paddle.take_along_axis(taken, places, axis, broadcast=False), x.dtype)
 
 
 def scatter_add(values: Tensor, places: Tensor, like: Tensor, axis: int) -> Tensor:

@@ -67,6 +67,15 @@ def test_places_are_the_same_in_every_dtype(backend: Any, dtype: str) -> None:
         np.testing.assert_array_equal(backend.numpy(ordered), np.sort(x))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64"])
+def test_what_is_no_float_is_taken_as_it_is(backend: Any, dtype: str) -> None:
+    x = (X[0] > 0).astype(dtype)
+    order = np.argsort(X[0], axis=0)
+    taken = backend.numpy(xp.take_along_axis(backend.array(x), backend.array(order), axis=0))
+    assert taken.dtype == x.dtype
+    np.testing.assert_array_equal(taken, np.take_along_axis(x, order, axis=0))
+
+
 def test_an_index_may_count_from_the_end(backend: Any) -> None:
     index = np.array([[0, -1], [1, -4]], np.int32)
     taken = run(backend, lambda x, i: xp.take_along_axis(x, i, axis=1), X[:2, :, 0], index)
