@@ -27,7 +27,7 @@ MOVED["multigrad_torch"] = {
     "param_hooks": "hooks.param_hooks",
 }
 
-from . import differences, eject, export, models
+from . import differences, dynamo, eject, export, models
 from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, modes, render, vjp
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
@@ -90,7 +90,7 @@ backend = Backend(
     compiler=Compiler(
         jit=jit.jit,
         is_exporting=compile.is_exporting,
-        opaque=torch.compiler.disable,
+        opaque=dynamo.disable,
         read_activation=(compile.ACTIVATIONS, regions.READER),
         read_function=(compile.FUNCTIONS,),
         on_enter=mirror.on_enter,

@@ -121,12 +121,11 @@ EJECTION = Ejection(
         "torch.compiler": torch.compiler,
         "torch.library": torch.library,
         "torch._C": torch._C,
-        "torch._dynamo": torch._dynamo,
         "np": np,
     },
     operator=exported_ops.operator_render,
     namespace={
-        "allow_in_graph": torch._dynamo.allow_in_graph,
+        "allow_in_graph": torch.compiler.allow_in_graph,
         "register_operator": exported_ops.register_operator,
         "read_key": read_key,
     },

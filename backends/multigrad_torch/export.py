@@ -15,8 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch._dynamo.exc import UserError
-from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from multigrad.backend import Backend
 from multigrad.backend.finding.discovery import load_backend
@@ -171,6 +169,9 @@ def _trace(
     Raises:
         UnsupportedOp: the length of an axis cannot be left open.
     """
+    from torch._dynamo.exc import UserError  # with sympy, 2 s
+    from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
     given = (tuple(as_dims(shapes, {})),)
     tensors = tuple([x.detach() for x in tensors])
     try:

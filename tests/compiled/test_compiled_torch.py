@@ -78,6 +78,30 @@ def test_activation_compiles_in_a_process_that_has_not_called_it_before() -> Non
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
+def test_what_was_used_before_the_compiler_was_imported_keeps_its_gradient_in_it() -> None:
+    script = """
+        import sys
+        import torch
+        import multigrad as xg
+
+        act, step = xg.Activation("ReLU", "triangular"), xg.lower("triangular", "torch").apply
+        x = torch.tensor([-0.5, 2.0, 0.25], requires_grad=True)
+        act(x).sum().backward()
+        step(x, 1.0).sum().backward()
+        known = x.grad / 2
+        late = {"torch._dynamo", "sympy"} & sys.modules.keys()
+        assert not late, late
+
+        def gradient(function):
+            return torch.func.grad(lambda x: function(x).sum())
+
+        for function in (act, lambda x: step(x, 1.0)):
+            found = torch.compile(gradient(function), backend="aot_eager")(x.detach())
+            assert found.tolist() == known.tolist(), (found, known)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
 def test_changed_rule_is_followed_and_an_earlier_one_is_a_cache_hit(step: Any) -> None:
     f, graphs = compiled(step)
     nothing = np.zeros_like(X)

@@ -14,6 +14,7 @@ from torch.autograd import Function, forward_ad
 from multigrad.backend.emitted import find_like
 from multigrad.errors import GradientError, UnsupportedOp
 
+from .. import dynamo
 from ..distributed.tensors import is_distributed, run_bare, run_distributed
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.tensors = len(emitted.inputs)
     native.whole = None
     # Dynamo (torch 2.13) would take the forward's own derivative of it under torch.func transforms.
-    torch._dynamo.allow_in_graph(native)
+    dynamo.allow_in_graph(native)
     return native
 
 

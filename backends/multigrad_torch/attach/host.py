@@ -16,6 +16,7 @@ from torch.autograd import Function
 
 from multigrad.backend import Guest, kind_of
 
+from .. import dynamo
 from . import bridge as transfer
 from .attach import transforms_active
 from .guest_op import Transformed
@@ -23,7 +24,7 @@ from .guest_op import Transformed
 Tensor: TypeAlias = torch.Tensor
 
 
-@torch.compiler.disable
+@dynamo.disable
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Apply what runs in another framework; its gradient flows back in torch's autograd."""
     if transforms_active():
@@ -41,7 +42,7 @@ class Bridged(Function):
     """Applies a Guest to tensors."""
 
     @staticmethod
-    @torch.compiler.disable
+    @dynamo.disable
     def forward(ctx: Any, guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
         lent = [transfer.lend(x) for x in tensors]
         ctx.guest, ctx.count = guest, len(tensors)
@@ -62,7 +63,7 @@ class Bridged(Function):
         return tuple(results)
 
     @staticmethod
-    @torch.compiler.disable
+    @dynamo.disable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors[: ctx.count]
         given = [

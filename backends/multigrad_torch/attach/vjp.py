@@ -11,6 +11,8 @@ from torch.autograd.forward_ad import unpack_dual
 
 from multigrad.errors import GradientError
 
+from .. import dynamo
+
 Tensor: TypeAlias = torch.Tensor
 ONCE = "torch::autograd::Error"  # the node that `once_differentiable` puts behind a gradient
 
@@ -101,7 +103,7 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
         def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
             raise GradientError(message)
 
-    torch._dynamo.allow_in_graph(Once)
+    dynamo.allow_in_graph(Once)
     return Once.apply
 
 

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from multigrad.backend import Reader
 from multigrad.functions.function import Function, by_identifier
@@ -23,6 +22,7 @@ from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
 from multigrad.trace.trace import Value
 
+from .. import dynamo
 from ..attach.exported_ops import asks_for_operators, note_refused
 from ..attach.isolate import without_modes
 from .calls import (
@@ -157,11 +157,16 @@ def run(name: str, *inputs: Any) -> Any:
     return getattr(CALLS, name)(*inputs)
 
 
+def guard(n: Any) -> Any:
+    """Return a number itself, for which Dynamo may have a symbol."""
+    return torch.fx.experimental.symbolic_shapes.guard_scalar(n)
+
+
 def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     """Return arguments as constants, their tensors in the order of the leaves."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        shape = tuple([guard_scalar(n) for n in value.shape]) if has_lengths else value.ndim
+        shape = tuple([guard(n) for n in value.shape]) if has_lengths else value.ndim
         asks = value.requires_grad or (
             value.is_floating_point() and torch._C._are_functorch_transforms_active()
         )
@@ -174,7 +179,7 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
         inner = [describe(value[name], tensors, has_lengths) for name in names]
         return ("dict", tuple(names), tuple(inner))
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return ("value", guard_scalar(value))  # Dynamo makes a symbol of one that has changed
+        return ("value", guard(value))  # Dynamo makes a symbol of one that has changed
     return ("value", value)
 
 
@@ -183,13 +188,13 @@ def holds_symbols(arguments: Any) -> bool:
     return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(arguments))
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...]) -> Tensor:
     """Apply outside of compiled code, after a graph break."""
     return activation.call_with(x, values) if values else activation.apply(x)
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply outside of compiled code, after a graph break."""
     if torch.compiler.is_exporting():
@@ -205,7 +210,7 @@ def detach(leaf: Any) -> Any:
 # --- what runs outside of the trace --------------------------------------------------------------
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
     """Make the call for arguments like these, and return its name among CALLS, or a question.
 
@@ -294,7 +299,7 @@ def keep(key: Any, call: Call) -> str:
             memory.clear()
     NAMES[key] = name = f"{call.kind}_{next(serial)}"
     setattr(CALLS, name, call.plain)
-    setattr(CALLS, f"{name}_in_graph", torch._dynamo.allow_in_graph(call.in_graph))
+    setattr(CALLS, f"{name}_in_graph", dynamo.allow_in_graph(call.in_graph))
     setattr(CALLS, f"{name}_assemble", call.assemble)
     if OWN in call.kind:
         setattr(TENSORS, name, call.tensors)

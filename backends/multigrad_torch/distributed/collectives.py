@@ -17,6 +17,7 @@ from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.trace.scope.ranks import CHECKED, EVERYTHING, note_part
 
+from .. import dynamo
 from ..kernels.ordering import wide
 from .tensors import from_parts, is_distributed, refuse_partial, to_parts
 
@@ -27,7 +28,7 @@ Names: TypeAlias = tuple[str, ...] | None
 # --- groups by their names ------------------------------------------------------------------------
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def group_names(names: Names) -> tuple[str, ...]:
     """Return the names that torch has for the process groups that are meant.
 
@@ -303,7 +304,7 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
     return core.place(key, starts, whole)
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def rank_among(names: Names) -> tuple[int, int]:
     """Return this process's rank among those of all these groups, the last of which counts fastest,
     and how many they are.

@@ -11,11 +11,12 @@ import sys
 import threading
 from typing import Any
 
-import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from multigrad.backend import Group
 from multigrad.trace.scope.ranks import CHECKED, compare
+
+from .. import dynamo
 
 KEYS = "multigrad"  # how ours begin
 
@@ -65,7 +66,7 @@ def make_group(distributed: Any, store: Any) -> Group:
     return Group(rank=rank, size=size, put=put, look=look, drop=drop, timeout=timeout)
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
     """Compare before parameters change."""
     compare("optimizer.step()")

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT
 
+from .. import dynamo
 from .module_forwards import forwards_of
 from .param_hooks import hook_tree
 
@@ -72,7 +72,7 @@ def expect_compiled_modules() -> None:
         warnings.filterwarnings("ignore", COMPILED_MODULE, UserWarning)
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def attach_at_forward(module: nn.Module, inputs: Any) -> None:
     """Hook all parameters below the outermost module before its forward, if the frame says so."""
     if not CURRENT.get().hooks_params or module in _OUTERMOST.below:
@@ -85,7 +85,7 @@ def attach_at_forward(module: nn.Module, inputs: Any) -> None:
     _OUTERMOST.below = weakref.WeakSet(module.modules())
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def attach_after_forward(module: nn.Module, inputs: Any, outputs: Any) -> None:
     """Hook what the forward of the outermost module has made; it gave None where it has failed."""
     if _OUTERMOST.module is None or _OUTERMOST.module() is not module:

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
 from multigrad.trace.scope.present import all_at_present
 
+from .. import dynamo
 from ..compile.regions import note_regions
 
 Tensor: TypeAlias = Any
@@ -74,7 +75,7 @@ class Forwards:
         """Whether it has not been removed."""
         return bool(self._handles)
 
-    @torch._dynamo.disable
+    @dynamo.disable
     def __call__(self, module: nn.Module, inputs: Any) -> None:
         for renew in self.renewals:
             renew()
@@ -169,7 +170,7 @@ class Mark:
             _REACHED.popitem(last=False)
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def mark_outputs(module: nn.Module, inputs: Any, outputs: Any) -> None:
     """Tie a module's outputs to the rules of its forward, which has just ended."""
     if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():

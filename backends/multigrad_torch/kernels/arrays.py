@@ -12,6 +12,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.array_values import find_array
 from multigrad.graph.ir.op import Op
 
+from .. import dynamo
 from . import convolutions, indices, linalg, ordering, random, shapes
 from .ordering import factor, wide
 
@@ -185,7 +186,7 @@ def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
     return torch.einsum(subscripts, *map(factor, arrays)).to(arrays[0].dtype)
 
 
-@torch.compiler.allow_in_graph  # a result that Dynamo took as a constant could be used only once
+@dynamo.allow_in_graph  # a result that Dynamo took as a constant could be used only once
 def cpu_array(serial: int) -> Tensor:
     """The values of a constant array, in float64 or as bools."""
     value = find_array(serial)

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.handle import named
 
+from .. import dynamo
 from ..compile.regions import has_acted, is_around_region, keep_acting
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
 from .layer_rules import WeightRule, call_merged, rules_inside
@@ -229,7 +230,7 @@ class FunctionActing(InRegions):
     def wrap(self, original: type, name: str, method: Method) -> Method:
         if name != "forward":
             return method
-        in_eager_code = torch._dynamo.disable(method)
+        in_eager_code = dynamo.disable(method)
 
         @functools.wraps(method)
         def forward(*args: Any, **kwargs: Any) -> Any:

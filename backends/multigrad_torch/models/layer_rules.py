@@ -15,6 +15,7 @@ from multigrad.models.attribution.kinds import LayerRule, has_meaning, is_layer_
 from multigrad.models.attribution.layers import merge_batch_norm
 from multigrad.models.handle import named
 
+from .. import dynamo
 from .layer_kinds import OPERATIONS, CallOfLayer
 from .rule_over import MERGES, PlainRule, is_compiling, may_have_gradient, refuse_symbols
 
@@ -42,7 +43,7 @@ class Functions:
 FUNCTIONS = Functions()
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) -> str:
     """Make a rule's Function, which Dynamo cannot read; return its name among FUNCTIONS."""
     function = RULES[key].rule.over(kind, **dict(attributes))

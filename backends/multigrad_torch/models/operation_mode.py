@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from multigrad.errors import suggest
 
+from .. import dynamo
 from ..compile.regions import (
     RunAgain,
     hooked_regions,
@@ -221,7 +222,7 @@ def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, An
 # --- what Dynamo runs while it traces -------------------------------------------------------------
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def note_hit(key: str, name: str) -> bool:
     """Count a call in code that is traced."""
     MODES[key].hits[name] += 1
@@ -229,7 +230,7 @@ def note_hit(key: str, name: str) -> bool:
     return True
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def note_seen(key: str, function: Any) -> str:
     """Note an operation in code that is traced; return which row of the mode is for it, if any."""
     mode, name = MODES[key], name_operation(function)
@@ -241,13 +242,13 @@ def note_seen(key: str, function: Any) -> str:
     return "" if known is None else mode.row_names[known]
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def say_missing(key: str) -> str:
     """Return what is wrong after the model was traced."""
     return MODES[key].say_missing()
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def count_hits(key: str) -> int:
     """Return how many calls there were in code that is traced."""
     return MODES[key].count()

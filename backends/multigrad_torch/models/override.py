@@ -14,6 +14,7 @@ from multigrad.functions.custom_gradient import name_of
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.interpose import Following, parts_of, unmet
 
+from .. import dynamo
 from .layer_rules import rule_of_operation
 from .operation_mode import OperationMode, is_entered
 from .operations import find_operation, operation_names
@@ -77,7 +78,7 @@ class Within:
 ACTING: weakref.WeakValueDictionary[str, Within] = weakref.WeakValueDictionary()
 
 
-@torch.compiler.assume_constant_result
+@dynamo.assume_constant_result
 def say_unmet(key: str) -> str:
     """Return what is wrong after a function was traced."""
     return ACTING[key].say_unmet()

@@ -17,6 +17,7 @@ from multigrad.models.over import RuleOver, check_fit
 from multigrad.rules.in_force.activation import Activation
 from multigrad.rules.model.rule import resolve
 
+from .. import dynamo
 from ..compile.regions import is_first_without_gradients, top_hooks
 from .layer_kinds import ACTIVATIONS, WITH_WEIGHTS
 
@@ -176,13 +177,13 @@ class PlainRule:
         refuse_shape(self.name, where(), x, out)
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def refuse_shape(rule: str, where: str, x: Tensor, out: Tensor) -> None:
     """Raise an error, which code that is traced cannot."""
     check_fit(rule, where, x.shape, out.shape)
 
 
-@torch._dynamo.disable
+@dynamo.disable
 def refuse(message: str) -> None:
     """Raise an error, which code that is traced cannot."""
     raise RuleValueError(message)

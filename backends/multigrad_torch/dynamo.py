@@ -1,0 +1,90 @@
+"""Marks on functions of ours for Dynamo, without its import, which takes 2 s and brings sympy.
+
+What is an attribute is set at once. What goes into a table of Dynamo's waits until somebody imports
+it: before, nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, TypeVar
+
+from torch._C._dynamo.eval_frame import set_eval_frame
+
+F = TypeVar("F", bound=Callable[..., Any])
+NAME = "torch._dynamo"
+_LOCK = threading.Lock()
+_ALLOWED: weakref.WeakSet[Any] = weakref.WeakSet()
+_LOADED: list[ModuleType] = []
+
+
+def disable(function: F) -> F:
+    """As `torch._dynamo.disable`: a call breaks the graph, and what it calls is not compiled."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        prior = set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            set_eval_frame(prior)
+
+    marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": None}
+    run.__dict__.update(marks, _torchdynamo_orig_callable=function)
+    return run  # type: ignore[return-value]
+
+
+def assume_constant_result(function: F) -> F:
+    """As `torch._dynamo.assume_constant_result`: it is called while code is traced."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def allow_in_graph(function: F) -> F:
+    """As `torch._dynamo.allow_in_graph`: calls stand in graphs, and nobody looks inside."""
+    with _LOCK:
+        if not _LOADED:
+            _ALLOWED.add(function)
+            return function
+    return _LOADED[0].allow_in_graph(function)
+
+
+def tell(dynamo: ModuleType) -> None:
+    """Write into its tables what has waited for them."""
+    dynamo.eval_frame.skip_code(disable(tell).__code__)  # one code for all
+    with _LOCK:
+        allowed = [*_ALLOWED]
+        _LOADED.append(dynamo)
+        _ALLOWED.clear()
+    for function in allowed:
+        dynamo.allow_in_graph(function)
+
+
+class _Watcher(MetaPathFinder):
+    """Finds Dynamo where it is, and notices the end of its import."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path) if fullname == NAME else None
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            tell(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if NAME in sys.modules:
+    tell(sys.modules[NAME])
+else:
+    sys.meta_path.insert(0, _Watcher())
