@@ -10,7 +10,8 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -22,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NAME = "torch._dynamo"
 _LOCK = threading.Lock()
 _ALLOWED: weakref.WeakSet[Any] = weakref.WeakSet()
+_FORCED: list[ExitStack] = []
 _LOADED: list[ModuleType] = []
 
 
@@ -56,6 +58,22 @@ def allow_in_graph(function: F) -> F:
     return _LOADED[0].allow_in_graph(function)
 
 
+def force_eager() -> AbstractContextManager[Any]:
+    """As `torch.compiler.set_stance("force_eager")`: what is compiled runs as it is written."""
+    return _LOADED[0].set_stance("force_eager") if _LOADED else _force_eager_from_import_on()
+
+
+@contextmanager
+def _force_eager_from_import_on() -> Iterator[None]:
+    with ExitStack() as stack:
+        with _LOCK:
+            _FORCED.append(stack)
+        try:
+            yield
+        finally:
+            _FORCED.remove(stack)
+
+
 def tell(dynamo: ModuleType) -> None:
     """Write into its tables what has waited for them."""
     dynamo.eval_frame.skip_code(disable(tell).__code__)  # one code for all
@@ -65,6 +83,8 @@ def tell(dynamo: ModuleType) -> None:
         _ALLOWED.clear()
     for function in allowed:
         dynamo.allow_in_graph(function)
+    for stack in _FORCED:
+        stack.enter_context(force_eager())
 
 
 class _Watcher(MetaPathFinder):

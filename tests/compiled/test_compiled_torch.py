@@ -102,6 +102,29 @@ def test_what_was_used_before_the_compiler_was_imported_keeps_its_gradient_in_it
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
+def test_a_capture_that_imports_the_compiler_runs_what_is_compiled_as_it_is_written() -> None:
+    script = """
+        import sys
+        import torch
+        import multigrad as xg
+
+        @xg.function
+        def cube(x):
+            assert "torch._dynamo" not in sys.modules or cube.seen
+            cube.seen = True
+            return torch.compile(lambda x: x * x * x, fullgraph=True)(x)
+
+        cube.seen = False
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        cube(x).sum().backward()
+        assert x.grad.tolist() == [3.0, 12.0]
+        compiled = torch.compile(lambda x: x + 1.0, backend="eager")
+        compiled(x)
+        assert torch._dynamo.utils.counters["frames"]["ok"] == 1, "the compiler is on again"
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
 def test_changed_rule_is_followed_and_an_earlier_one_is_a_cache_hit(step: Any) -> None:
     f, graphs = compiled(step)
     nothing = np.zeros_like(X)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Value, mark_view
 from multigrad.trace.xp import all as xp
 
+from .. import dynamo
 from ..importers import autograd_function, custom_ops
 from ..kernels import ops
 from . import (
@@ -242,11 +242,6 @@ def as_torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def eagerly() -> AbstractContextManager[Any]:
-    """Let functions that torch.compile has made run as they are written: it cannot read symbols."""
-    return torch.compiler.set_stance("force_eager")
-
-
 PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE, **backwards.PRIVATE}
 
 
@@ -330,7 +325,7 @@ register_dialect(
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
             **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
         },
-        at_once=eagerly,
+        at_once=dynamo.force_eager,  # Dynamo cannot read symbols
         pauses=gradients.pauses,
         passes=gradients.passing,
         keeps=autograd_function.is_custom_gradient,

@@ -213,7 +213,9 @@ class ClassRecipe(CodeRecipe):
         """Return whether an argument is a module with tensors, or a function or a method that
         refers to one.
         """
-        return any(next(each.parameters(), None) is not None for each in modules_of(value))
+        return callable(value) and any(
+            next(each.parameters(), None) is not None for each in modules_of(value)
+        )
 
     def gather(self, run: Callable[[Sequence[Tensor]], Any], tensors: Sequence[Tensor]) -> Any:
         """Apply the class within `run`, whose backward adds to the `.grad` of some tensors."""

@@ -107,10 +107,15 @@ def regions_of(node: Node) -> list[Region]:
     return [value for _, value in node.attrs if isinstance(value, Region)]
 
 
+def regions_in(graph: Graph) -> list[Region]:
+    """Return the regions among the attributes of a graph's nodes."""
+    return [value for node in graph.nodes for _, value in node.attrs if type(value) is Region]
+
+
 def every_node(graph: Graph) -> tuple[Node, ...]:
     """Return the nodes of a graph, and those of the regions in it."""
-    regions = [value for node in graph.nodes for _, value in node.attrs if type(value) is Region]
-    return (*graph.nodes, *[node for region in regions for node in every_node(region.graph)])
+    inside = [node for region in regions_in(graph) for node in every_node(region.graph)]
+    return (*graph.nodes, *inside)
 
 
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()

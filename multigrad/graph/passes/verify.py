@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...errors import MultigradError
 from .. import ops
 from ..ir.array_values import ArrayValue
-from ..ir.graph import Graph, Node, regions_of
+from ..ir.graph import Graph, Node, regions_in
 from ..ir.types import BOOL, DTYPES, FLOAT8, INTEGERS, SMALL, T
 
 Check = Callable[[Node, Graph], str | None]
@@ -152,5 +152,5 @@ def verify(graph: Graph) -> None:
                 raise InvalidGraph(
                     f"{graph.name}: {node.op.name} is illegal ({check.__name__}): {problem}"
                 )
-        for region in regions_of(node):
-            verify(region.graph)
+    for region in regions_in(graph):
+        verify(region.graph)

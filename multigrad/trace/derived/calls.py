@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, regions_of
+from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, regions_in
 from ...graph.passes.outputs import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
 from ..replay import replay
@@ -68,12 +68,8 @@ def drop_calls(graph: Graph) -> Graph:
 
 def _drop_in_regions(graph: Graph) -> Graph:
     """Return the graph with regions that have no `call` nodes."""
-    if not any(
-        n.op is ops.CALL
-        for node in graph.nodes
-        for r in regions_of(node)
-        for n in every_node(r.graph)
-    ):
+    regions = regions_in(graph)
+    if not any(node.op is ops.CALL for each in regions for node in every_node(each.graph)):
         return graph
 
     def drop(node: Node) -> Node:
