@@ -143,3 +143,35 @@ def test_a_pullback_inside_of_another_gives_the_second_derivative(
 
     _, pullback = xg.vjp(slope, x)
     assert np.allclose(backend.numpy(pullback(ones)[0]), 6 * X, rtol=1e-6)
+
+
+def test_arrays_of_a_dtype_met_before_are_taken_by_the_rule_and_number_in_force_now() -> None:
+    x, ones = np.array([-0.5, 0.25, 2.0]), np.ones(3)
+    spike = xg.activation("Heaviside")
+    for _ in range(2):
+        width = xg.schedule.linear(1.0, 3.0, steps=2)
+        np.testing.assert_array_equal(xg.vjp(spike, x)[1](ones)[0], np.zeros(3))
+        with xg.use("triangular", {"width": width}):
+            for now in (1.0, 2.0):
+                hat = np.maximum(1 - np.abs(x) / now, 0)
+                np.testing.assert_array_equal(xg.vjp(spike, x)[1](ones)[0], hat)
+                halves = x.astype(np.float16)
+                assert xg.vjp(spike, halves)[1](ones)[0].dtype == np.float16
+                width.step()
+
+
+def test_a_cotangent_of_a_second_call_may_be_a_list_none_or_of_a_wrong_shape() -> None:
+    cube = xg.function(lambda x, y: x * x * y, lambda g, x, y: (2.0 * g * x * y, None))
+    x, y = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    for _ in range(2):
+        out, pull = xg.vjp(cube, x, y)
+        np.testing.assert_array_equal(out, x * x * y)
+        for ones in (np.ones(2), np.ones(2, np.float32)):
+            first, second = pull(ones)
+            np.testing.assert_array_equal(first, 2.0 * x * y)
+            np.testing.assert_array_equal(second, np.zeros(2))
+        np.testing.assert_array_equal(pull(None)[0], np.zeros(2))
+        with pytest.raises(xg.GradientError, match=r"shape \(3,\) for an output of shape \(2,\)"):
+            pull(np.ones(3))
+        with pytest.raises(xg.GradientError, match="2 cotangents for 1 output"):
+            pull([1.0, 1.0])

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_among, refuse_unusable
+from ...backend.finding.discovery import backend_among, load_backend, refuse_unusable
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
 from ...functions.calls.assumptions import check_assumptions
-from ...functions.calls.binding import assemble
+from ...functions.calls.binding import Entry, assemble
 from ...functions.calls.bound import BoundFunction
 from ...functions.calls.gradients import match_gradients
 from ...functions.calls.native import check_native, run_recipe
 from ...functions.calls.recipe import Variant
 from ...functions.calls.updates import check_apart
 from ...functions.custom_gradient import refuse_class
+from ...functions.entries import MOST_ENTRIES
 from ...functions.function import Function
 from ...functions.plain import PairRecipe
 from ...functions.recipes.record import NotCaptured
 from ...graph import ops
+from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...graph.support.typed import R
 from ...trace.scope.draws import FREE, Draws
@@ -34,6 +37,8 @@ from .activation import Activation
 
 Tensor = Any
 Pullback = Callable[[Any], tuple[Any, ...]]
+ARRAYS = frozenset({np.ndarray})
+PULLS = "pulls"  # among what a Function keeps of its calls
 
 
 def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
@@ -64,9 +69,25 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         GradientError: the cotangent does not fit the outputs.
         TypeError: f is a class, or nothing that is called.
     """
+    if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, Function | Activation):
+        found = _as_before(f, inputs)
+        if found is not None:
+            return found
     leaves, tree, backend = open_inputs("vjp", f, inputs)
     flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
-    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, flat, tree)
+    shapes = list(map(_shape_of, flat))  # and not the outputs, which it would keep alive
+    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, shapes, tree)
+
+
+def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
+    """Return outputs and pullback for NumPy arrays by what an earlier call has kept for arrays of
+    the same dtypes; None: it has kept nothing.
+    """
+    values: tuple[Any, ...] = ()
+    if isinstance(f, Activation):
+        f, values, _ = _under(f, load_backend("numpy"))
+    entry = f._entries.get((PULLS, *[x.dtype for x in arrays], *map(type, values)))
+    return None if entry is None else entry.run((*arrays, *values), FREE)
 
 
 def open_inputs(
@@ -158,10 +179,9 @@ def _has_tensor(leaves: Sequence[Any]) -> bool:
 
 
 def _pullback(
-    pull: Callable[[list[Any]], list[Any]], outputs: Sequence[Any], tree: Any
+    pull: Callable[[list[Any]], list[Any]], shapes: Sequence[tuple[int, ...] | None], tree: Any
 ) -> Pullback:
-    """Return the pullback between nestings, of one between flat lists."""
-    shapes = [_shape_of(y) for y in outputs]  # and not the outputs, which it would keep alive
+    """Return the pullback between nestings, of one between flat lists; the outputs' shapes."""
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         flat = optree.tree_leaves(cotangent, none_is_leaf=True)
@@ -201,13 +221,7 @@ def as_function(
     """
     f = getattr(f, "captured_form", f)  # of what `override` returned
     if isinstance(f, Activation) and len(leaves) == 1:
-        in_force = f.in_force()
-        specialization, values, draws = None, (), FREE
-        if in_force is not None:
-            in_force = at_present(in_force, backend)
-            specialization, values = in_force.specialization, in_force.values
-            draws = in_force.draws
-        function = put_under(specialization, f.forward)
+        function, values, draws = _under(f, backend)
         leaves, tree = flatten((*leaves, *values), {})
     else:
         if isinstance(f, BoundFunction):
@@ -219,6 +233,17 @@ def as_function(
         draws = function.draws
         leaves, tree = function._complete(leaves, tree)
     return function, leaves, tree, draws
+
+
+def _under(f: Activation, backend: Backend) -> tuple[Function, tuple[Any, ...], Draws]:
+    """Return an activation under the rule in force as a Function, the rule's numbers, and where its
+    draws come from.
+    """
+    in_force = f.in_force()
+    if in_force is None:
+        return put_under(None, f.forward), (), FREE
+    in_force = at_present(in_force, backend)
+    return put_under(in_force.specialization, f.forward), in_force.values, in_force.draws
 
 
 def _of_function(
@@ -238,8 +263,10 @@ def _of_function(
         return _as_it_is(function, layout, leaves, backend, told)
     graphs = variant.graphs
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
-    output, pull_arrays = function._lowered(variant, backend).native.vjp(*given)
+    native = function._lowered(variant, backend).native
+    output, pull_arrays = native.vjp(*given)
     single = len(graphs.cotangents) == 1
+    _keep(function, variant, layout, leaves, tree, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
 
     def pull(cotangents: list[Any]) -> list[Any]:
@@ -252,6 +279,58 @@ def _of_function(
         return gradients
 
     return assemble(variant, (output,) if single else output), pull
+
+
+def _keep(
+    function: Function,
+    variant: Variant,
+    layout: Layout,
+    leaves: Sequence[Any],
+    tree: Any,
+    native: Any,
+) -> None:
+    """Keep how a call of NumPy arrays, and of numbers of a rule behind them, was run, where nothing
+    but their dtypes decides on it.
+    """
+    arrays = [leaf for leaf in leaves if type(leaf) in ARRAYS]
+    count = len(arrays)
+    order = (*layout.indices("tensor"), *layout.indices("number"))
+    if (
+        function.facts - {"dtype"}
+        or variant.graphs.is_random
+        or variant.assumed
+        or variant.updates
+        or not variant.outputs.is_leaf()
+        or function._defaults
+        or order != tuple(range(len(leaves)))
+        or not all(leaf.is_float for leaf in layout.leaves[:count])
+        or len(variant.graphs.inputs) != count
+        or flatten(tuple(leaves), {})[1] != tree
+    ):
+        return
+
+    def run(leaves: Sequence[Any], draws: Draws) -> tuple[Any, Pullback]:
+        output, pull_array = native.vjp(*leaves)
+        shape, arrays = output.shape, leaves[:count]
+
+        def pull(cotangents: list[Any]) -> list[Any]:
+            found = pull_array(cotangents[0])
+            found = (found,) if count == 1 else found
+            return [
+                np.zeros_like(x) if gradient is None else gradient
+                for gradient, x in zip(found, arrays, strict=True)
+            ]
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            if type(cotangent) in ARRAYS and cotangent.shape == shape:
+                return tuple(pull([cotangent]))
+            return _pullback(pull, [shape], flatten(arrays, {})[1])(cotangent)
+
+        return output, pullback
+
+    dtypes = [leaf.dtype for leaf in arrays]
+    key = (PULLS, *dtypes, *map(type, leaves[count:]))
+    build_once(function._entries, key, partial(Entry, run), MOST_ENTRIES)
 
 
 def checked_values(

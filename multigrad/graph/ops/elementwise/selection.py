@@ -102,7 +102,7 @@ def cast(x: Array, *, dtype: Any) -> Array:
     x, target = np.asarray(x), as_numpy_dtype(dtype)
     if target.kind in "iu" and x.dtype.kind in "fV":
         return to_int64(x) if target == np.int64 else to_integers(x, target)
-    if target.name in FLOAT8 and x.dtype == np.float64:  # rounded twice, as everywhere
+    if x.dtype == np.float64 and target.name in FLOAT8:  # rounded twice, as everywhere
         x = x.astype(np.float32)
     return x.astype(target)
 
