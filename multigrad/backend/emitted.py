@@ -116,6 +116,7 @@ class Emitted:
         undifferentiable: the positions of outputs that carry no gradient (bools and integers among
             them).
         passed: the positions of outputs that may be an input itself, as of a cast to its dtype.
+        viewed: the positions of outputs that are to be a view of what they may be.
         shared: the positions of outputs that may be one tensor with an output before them.
         views: the positions of outputs that may be a view of an input, or an input itself.
         shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a
@@ -157,6 +158,7 @@ class Emitted:
     wrt: tuple[str, ...] = ("tin",)
     undifferentiable: tuple[int, ...] = ()
     passed: tuple[int, ...] = ()
+    viewed: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
     views: tuple[int, ...] = ()
     likes: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
 from ..capture.code.state import Filled, State, held_by, read_state
@@ -202,6 +202,19 @@ class MayTakeObjects(Function):
     def __init__(self, recipe: Any, prove: bool = True) -> None:
         super().__init__(HoldingRecipe(recipe), prove=prove)
         self._structures: dict[Any, Structure] = {}
+
+    if not TYPE_CHECKING:  # as of FormerNames
+
+        def __getattr__(self, name: str) -> Any:
+            """Return what the class has under a name, for code that goes on to use it as one."""
+            original = getattr(vars(self).get("recipe"), "function_class", None)
+            if original is None or name.startswith("__") or not hasattr(original, name):
+                return super().__getattr__(name)
+            return getattr(original, name)
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        """Return the class, as the base of another."""
+        return (self.recipe.own.function_class,)
 
     def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
         """Return whether a call leaves arguments out: those of objects."""

@@ -55,6 +55,8 @@ class FunctionGraph:
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
         undifferentiable: the positions of float outputs that carry no gradient.
+        viewed: the positions of outputs that are a view of an input, and equal to it.
+        copied: the positions of outputs in memory of their own, which may be equal to an input.
         is_rule: whether the backward is a rule, of the output's cotangent and the only input.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
@@ -72,6 +74,8 @@ class FunctionGraph:
     wrt: tuple[str, ...] = ("tin",)
     keeps_output: bool = False
     undifferentiable: tuple[int, ...] = ()
+    viewed: tuple[int, ...] = ()
+    copied: tuple[int, ...] = ()
     second_order: bool = True
     is_rule: bool = False
     pushed: Graph | None = None

@@ -167,6 +167,7 @@ def lower_graphs(
         shapes=tuple(name for name, each in checked if each),
         gradient_checks=gradient_checks,
         passed=passed,
+        viewed=graphs.viewed,
         shared=shared,
         views=tuple(i for i, n in enumerate(graphs.forward.outputs) if n.op.result not in OWNING),
         single=len(graphs.cotangents) == 1,
@@ -204,13 +205,25 @@ def _passed(node: Node) -> Node:
     return node
 
 
+def _owner(node: Node) -> Node:
+    """Return what a value may lie in the memory of."""
+    while (passed := _passed(node)) is not node or node.op.view:
+        node = passed if passed is not node else node.operands[0]
+    return node
+
+
 def _find_shared(graphs: FunctionGraph) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the positions of outputs that may be an input itself, and of those that may be one
-    tensor with an output before them.
+    tensor with an output before them, or with an input that they are to be a copy of.
     """
     found = list(map(_passed, graphs.forward.outputs))
-    passed = tuple(i for i, node in enumerate(found) if node.op is ops.INPUT)
-    return passed, tuple(i for i, node in enumerate(found) if node in found[:i])
+    passed = [i for i, node in enumerate(found) if node.op is ops.INPUT]
+    shared = [
+        i
+        for i, node in enumerate(found)
+        if node in found[:i] or (i in graphs.copied and _owner(node).op is ops.INPUT)
+    ]
+    return tuple(passed), tuple(shared)
 
 
 def _own_name(graphs: FunctionGraph, backend: Backend) -> str:

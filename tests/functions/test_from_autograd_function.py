@@ -325,16 +325,83 @@ def test_what_is_no_such_class_is_an_error(given: Any) -> None:
         from_autograd_function(given)
 
 
-def test_a_class_without_a_backward_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("names", "lacks", "own"),
+    [
+        ("forward", "has no backward; define it", "must implement either the backward"),
+        ("backward", "has no forward; define it", "must implement the forward"),
+        ("forward backward vjp", "has both a backward and a vjp", "Implementing both"),
+    ],
+)
+def test_a_class_that_torch_does_not_differentiate_is_told_where_it_is_called(
+    names: str, lacks: str, own: str
+) -> None:
     import torch
 
+    def double(ctx: Any, x: Any) -> Any:
+        return 2 * x
+
+    members = dict.fromkeys(names.split(), staticmethod(double))
+    incomplete = from_autograd_function(type("Incomplete", (torch.autograd.Function,), members))
+    with pytest.raises(TraceError, match=f"'Incomplete'.* {lacks}.* runs as it is on torch alone"):
+        incomplete(np.ones(2))
+    with pytest.raises((NotImplementedError, RuntimeError), match=own):  # torch's own
+        incomplete(torch.ones(2, requires_grad=True)).sum().backward()
+
+
+def test_a_class_without_a_backward_computes_and_has_the_rest_on_torch() -> None:
+    import torch
+
+    @from_autograd_function
     class Forward(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def jvp(ctx: Any, tangent: Any) -> Any:
+            return 5 * tangent
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Any) -> Any:
+            return 3 * x, 0
+
+    x = torch.ones(4)
+    assert Forward(x).tolist() == [2.0] * 4
+    assert torch.func.vmap(Forward)(x).tolist() == [3.0] * 4
+    assert torch.func.jvp(Forward, (x,), (x,))[1].tolist() == [5.0] * 4
+
+
+def test_a_decorated_class_is_the_base_of_others_and_has_its_own_names() -> None:
+    import torch
+
+    class Original(torch.autograd.Function):
+        factor = 3
+
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             return x * 2
 
-    with pytest.raises(TypeError, match="class Forward has no backward"):
-        from_autograd_function(Forward)
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return 3 * grad
+
+    Doubled: Any = from_autograd_function(Original)
+
+    class Opposed(Doubled):
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return -Doubled.backward(ctx, grad)
+
+    assert issubclass(Opposed, Original)
+    assert Doubled.factor == 3
+    assert not hasattr(Doubled, "not_there")
+    y, pull = vjp(from_autograd_function(Opposed), np.ones(2))
+    assert (y.tolist(), pull(np.ones(2))[0].tolist()) == ([2.0, 2.0], [-3.0, -3.0])
 
 
 def test_its_apply_is_told_to_be_given_as_the_class() -> None:

@@ -325,8 +325,13 @@ def _run_forward(emitted: Emitted) -> list[str]:
         keep = [f"if {asked}:", *(f"    {line}" for line in keep)]
     for i, (name, result) in enumerate(zip(emitted.outputs, code.forward.results, strict=True)):
         # Of an input that is returned as it is, torch makes a tensor of its own: later.
-        passed = i in emitted.passed and name in emitted.residuals
-        own = ".clone()" if i in emitted.shared else ".detach()" if passed else ""
+        passed = i in emitted.passed
+        own = ".clone()" if i in emitted.shared else ""
+        if passed and name in emitted.residuals and not own:
+            own = ".detach()"
+        elif passed and i in emitted.viewed and not own:
+            # Without a gradient torch tells a view of an input from the input.
+            own = f".view_as({result})"
         run.append(f"{name} = {result}{own}")
     reads_outputs = not {*emitted.residuals, *code.keep.reads}.isdisjoint(emitted.outputs)
     # Residuals first: the memory of their temporaries is then at hand for the outputs.

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.hooks import BackwardHook
 
 from multigrad.capture.code.interception import Interception, comes_to_us
+from multigrad.capture.code.modes import is_capturing
 from multigrad.capture.code.table import contents, mentioned, nested_codes
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.meanings.extremes import Extremes
@@ -229,11 +230,25 @@ class ClassRecipe(CodeRecipe):
         return (own.forward, *setup, unwrap_once(own.backward if is_backward else own.vjp)[0])
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        problem = self._find_problem()
+        if problem:
+            raise trace.error(problem)
+
         def run(function: Callable[..., Any], *given: Any) -> Any:
             with torch.no_grad():  # as torch runs it
                 return run_written_in("torch", function, trace, *given)
 
         return self._record(run, trace, args, kwargs)
+
+    def _find_problem(self) -> str:
+        """Return why torch itself does not differentiate the class, "" where it does."""
+        own, base = self.function_class, torch.autograd.Function
+        if own.forward is base.forward:
+            return "has no forward; define it as a static method"
+        has_backward, has_vjp = own.backward is not base.backward, own.vjp is not base.vjp
+        if not (has_backward or has_vjp):
+            return "has no backward; define it as a static method"
+        return "has both a backward and a vjp; keep one of them" if has_backward and has_vjp else ""
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any) -> Any:
@@ -268,7 +283,9 @@ class ClassRecipe(CodeRecipe):
         is_one = isinstance(outputs, Value)  # first: a symbol asked for its class looks who asks
         outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
         several = not is_one and isinstance(outputs, tuple)
-        results = outputs if several else (outputs,)
+        results: tuple[Any, ...] = tuple(outputs) if several else (outputs,)
+        if trace is not None and len(set(map(id, results))) < len(results):
+            trace.lacks = trace.lacks or "the tensor that it returns twice"
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
 
         def pull(upstream: Any) -> Any:
@@ -389,10 +406,6 @@ def import_function(function_class: Any) -> ClassRecipe:
             "expected a subclass of torch.autograd.Function, got "
             f"{'class ' if is_class else ''}{function_class!r:.80}{hint}"
         )
-    own, base = function_class, torch.autograd.Function
-    if own.forward is base.forward or (own.backward is base.backward and own.vjp is base.vjp):
-        lacking = "forward" if own.forward is base.forward else "backward"
-        raise TypeError(f"class {own.__name__} has no {lacking}; define it as a static method")
     return ClassRecipe(function_class)
 
 
@@ -438,6 +451,22 @@ def enter_hooked(hook: Any, args: tuple[Any, ...]) -> Any:
     return ENTER_HOOKED(hook, args)
 
 
+class Engine:
+    """Torch's engine while captures run: a callback that a backward queues is due once for each
+    run of that backward, and no graph holds it.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ENGINE, name)
+
+    def queue_callback(self, callback: Callable[[], Any]) -> None:
+        """Refuse a callback of code that is being captured; any other's is torch's."""
+        if is_capturing():
+            raise RuntimeError("queues a callback of torch's engine, which no graph does")
+        ENGINE.queue_callback(callback)
+
+
+ENGINE: Any = torch.autograd.Variable._execution_engine
 ENTER_HOOKED: Any = BackwardHook.setup_input_hook
 # The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound
 # before look up.
@@ -447,7 +476,9 @@ INTERCEPTIONS = (
     Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
     Interception(BASE, "apply", classmethod(apply)),
     Interception(BackwardHook, "setup_input_hook", enter_hooked),
-    Interception(torch.autograd.Variable, "__new__", staticmethod(variable)),
+    Interception(
+        torch.autograd.Variable, "__new__", staticmethod(variable), _execution_engine=Engine()
+    ),
 )
 
 

@@ -63,9 +63,7 @@ class Interception:
     entered any number of times.
     """
 
-    def __init__(
-        self, owner: type, name: str, replacement: Any, /, **others: Callable[..., Any]
-    ) -> None:
+    def __init__(self, owner: type, name: str, replacement: Any, /, **others: Any) -> None:
         self.owner = owner
         self.replacements = {name: replacement, **others}
         self._entered: Counter[int] = Counter()  # by thread

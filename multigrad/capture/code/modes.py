@@ -23,6 +23,11 @@ def _modes_now() -> dict[str, Any]:
     return {name: dialect.types.mode() for name, dialect in known if dialect.types is not None}
 
 
+def is_capturing() -> bool:
+    """Return whether a function is being captured in this thread."""
+    return _modes.get() is not None
+
+
 @contextmanager
 def keeping_modes() -> Iterator[None]:
     """Let captures within see what the libraries are set to now, whatever they set inside."""

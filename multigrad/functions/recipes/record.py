@@ -56,6 +56,7 @@ from ..calls.updates import COPIES, Update, describe, find_updates, hide
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..proof.verdict import Subject, leave_open
 from .again import check_draws, check_memory, check_tensors, refusing_read
+from .aliases import find_aliases
 from .missing import compare_missing
 from .tangents import tangent_graph
 from .ways import Way, record_ways
@@ -205,6 +206,7 @@ class _Recording:
             for i, each in enumerate(symbols)
             if is_float(each.node.type) and any(each is own for own in recorded.undifferentiable)
         )
+        viewed, copied = find_aliases(symbols, leaves)
         tensors = tuple(leaf.name for leaf in layout.tensors)
         own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
         cotangents = name_cotangents(len(values))
@@ -243,6 +245,8 @@ class _Recording:
             wrt=wrt,
             keeps_output=recorded.keeps_output or bool(marks(backward)),
             undifferentiable=undifferentiable,
+            viewed=viewed,
+            copied=copied,
             second_order=second_order and not (trace.lost_gradient or trace.is_once),
             pushed=None if pushed is None else simplify(pushed),
             is_pushed_first=is_pushed_first,
