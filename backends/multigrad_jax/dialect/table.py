@@ -322,9 +322,9 @@ TREES = [
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
-    """Return of a variable of flax nnx whether it is a parameter."""
+    """Return of a variable of flax nnx whether it is a parameter; a module's bare array is none."""
     nnx = sys.modules.get("flax.nnx")
-    if nnx is None or not isinstance(value, nnx.Variable):
+    if nnx is None or not isinstance(value, nnx.Variable | nnx.Module):
         return None
     return "", isinstance(value, nnx.Param)
 
