@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..backend.contract import Backend
+import numpy as np
+
 from ..backend.finding.discovery import backend_of, load_backend
 from ..capture.code.options import Capture
 from ..capture.code.signature import called_method, name_of
@@ -55,16 +56,12 @@ def apart(
             "is: xg.convert(module.apply)"
         )
     others = _named(state, found)
-    fixed = {
-        name: backend_of(tensor).tensors.to_numpy(tensor)
-        for name, tensor in held.items()
-        if name not in found
-    }
+    fixed = {name: _as_array(tensor) for name, tensor in held.items() if name not in found}
     inner = HeldRecipe(own, name_of(obj), False, options.library)
     recipe = AppliedRecipe(inner, others, fixed, name_of(obj))
     function = Function(recipe, None, options.prove)
-    given = {others[way]: _moved(tensor, backend) for way, tensor in found.items()}
-    return function, {name: given[name] for name in recipe.names}
+    given = {others[way]: tensor for way, tensor in found.items()}
+    return function, {n: backend.tensors.from_numpy(_as_array(given[n])) for n in recipe.names}
 
 
 def _is_learned(state: State, name: str) -> bool:
@@ -82,17 +79,17 @@ def _is_learned(state: State, name: str) -> bool:
 def _named(state: State, found: Mapping[str, Tensor]) -> dict[str, str]:
     """Return, by the way to each parameter, its name: one for those that are one tensor."""
     names: dict[int, str] = {}
-    for way in sorted(found, key=lambda way: (way.count("."), len(way))):
-        described = describe(state.tensors[way])
-        name = described[0] if described and described[0] else way
+    own = {way: (describe(state.tensors[way]) or ("", True))[0] for way in found}
+    for way in sorted(found, key=lambda way: (not own[way], way.count("."), len(way))):
+        name = own[way] or way
         while name in names.values() and id(found[way]) not in names:
             name += "'"
         names.setdefault(id(found[way]), name)
     return {way: names[id(tensor)] for way, tensor in found.items()}
 
 
-def _moved(tensor: Tensor, backend: Backend) -> Tensor:
-    return backend.tensors.from_numpy(backend_of(tensor).tensors.to_numpy(tensor))
+def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return np.array(backend_of(tensor).tensors.to_numpy(tensor))  # which may have shared its memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,8 +139,8 @@ class AppliedRecipe(CodeRecipe):
         return self.own.run(args, {**kwargs, STATE: {**kwargs[STATE], **fixed}})
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare graphs with the object. A class inside of it that is given modules may add to their
-        `.grad`, which no derivative of the object itself has: then they may differ.
+        """Compare graphs with the object. They may differ where a class inside of it that is given
+        modules adds to their `.grad`, which no derivative of the object itself has.
         """
         try:
             return CodeRecipe.prove(self, variant, leaves, is_call=is_call)

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import Function, forward_ad
-from torch.autograd.graph import get_gradient_edge
 
 from multigrad.functions.calls.variables import pull_delivering
 
@@ -53,12 +52,16 @@ def _apply_once(
     """Run it now; backward calls what it returned."""
     with torch.enable_grad():
         outputs, pull, undifferentiable = run(*tensors)
-    count, besides = len(tensors), read_besides(outputs, tensors)
+        besides = read_besides(outputs, tensors)
+        views = [x.view_as(x) for x in besides]  # the engine tells of what is no leaf alone
+    count, nodes = len(tensors), [view.grad_fn for view in views]
 
     class NativeFunction(Function):
         @staticmethod
         def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
-            ctx.save_for_backward(*given[:count])  # so that torch sees where one was changed meanwhile
+            ctx.save_for_backward(
+                *given[:count]
+            )  # so that torch sees where one was changed meanwhile
             nonlocal outputs
             detached = tuple(output.detach() for output in outputs)
             ctx.mark_non_differentiable(*(detached[i] for i in undifferentiable))
@@ -68,7 +71,7 @@ def _apply_once(
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
             _ = ctx.saved_tensors
-            asked = list(filter(is_asked_for, besides))
+            asked = [x for x, node in zip(besides, nodes, strict=True) if is_asked_for(node)]
             before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in asked}
 
             def is_added(x: Tensor) -> bool:
@@ -84,12 +87,12 @@ def _apply_once(
             return (*laid_out, *(of_asked.get(id(x)) for x in besides))
 
     NativeFunction.__name__ = name
-    return NativeFunction.apply(*tensors, *besides)
+    return NativeFunction.apply(*tensors, *views)
 
 
-def is_asked_for(x: Tensor) -> bool:
-    """Return whether the backward that runs now goes on to a tensor."""
-    return torch._C._will_engine_execute_node(get_gradient_edge(x).node)
+def is_asked_for(node: Any) -> bool:
+    """Return whether the backward that runs now goes on to a node."""
+    return torch._C._will_engine_execute_node(node)
 
 
 def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:

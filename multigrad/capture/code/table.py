@@ -130,8 +130,8 @@ class Dialect:
             `set_state`.
         habits: where its spellings mean something else than NumPy's.
         variables: classes of its variables, which hold a framework's tensor as `value`.
-        describe: optional; of a variable, or of an object that holds a tensor: the library's own name
-            for it ("": the way to it) and whether it is trained; None: it is none of the library's.
+        describe: optional; of a variable, or of an object that holds a tensor: the library's name
+            for it ("": the way to it) and whether it is trained; None: it is none of its own.
         bookkeeping: attributes of its objects that are no state.
         hints: how attributes begin that its tools set on tensors for themselves, which no value
             follows from.

@@ -13,11 +13,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
 import keras
+from keras.src.backend.common.masking import get_keras_mask
 
 from multigrad.capture.code.interception import Interception
 from multigrad.capture.code.libraries import is_library_file
@@ -270,6 +271,7 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return call_graph(self, trace, *args)
     if isinstance(self, keras.Sequential):
         (x,) = args
+        refuse_masks(self.layers, trace)
         for layer in self.layers:
             x = layer(x)
         return x
@@ -292,11 +294,24 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
+def refuse_masks(operations: Sequence[Any], trace: Trace) -> None:
+    """Refuse layers that hand a mask of steps to those behind them, beside their result."""
+    for each in operations[:-1]:
+        if isinstance(each, keras.layers.Masking) or getattr(each, "mask_zero", False):
+            raise trace.error(f"calls {each.name!r}, which hands on a mask, which is not captured")
+
+
+def no_mask(x: Any) -> None:
+    """Return the mask that a symbol has with it."""
+    return None
+
+
 BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
     """Call the layers and the ops of a functional model."""
+    refuse_masks(self.operations, trace)
 
     def called(operation: Any) -> Callable[..., Any]:
         if isinstance(operation, keras.layers.Layer):
@@ -358,6 +373,7 @@ DIALECT = Dialect(
         **arrays.NAMED,
         **parts.NAMED,
         **elementwise.KERAS.called({xp: "stop_gradient"}),
+        get_keras_mask: no_mask,
     },
     BackendTensor,
     as_keras_dtype,

@@ -252,6 +252,8 @@ def test_what_is_closed_over_gets_no_gradient_and_a_warning(native: bool | None)
             scaled(given).sum().backward()
     assert (x.grad.tolist(), weight.grad) == ([2, 2, 2], None)
     torch.autograd.grad(scaled(x).sum(), x)  # nobody asks for the weight's
+    with pytest.warns(xg.NativeRuleWarning, match="'scaled' reads besides its arguments"):
+        assert torch.autograd.grad(scaled(x).sum(), weight, allow_unused=True) == (None,)
 
     @xg.custom_gradient(native=native)
     def frozen(x: Any) -> Any:
