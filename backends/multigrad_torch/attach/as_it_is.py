@@ -59,9 +59,8 @@ def _apply_once(
     class NativeFunction(Function):
         @staticmethod
         def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
-            ctx.save_for_backward(
-                *given[:count]
-            )  # so that torch sees where one was changed meanwhile
+            # So torch sees where one was changed meanwhile.
+            ctx.save_for_backward(*given[:count])
             nonlocal outputs
             detached = tuple(output.detach() for output in outputs)
             ctx.mark_non_differentiable(*(detached[i] for i in undifferentiable))

@@ -303,7 +303,7 @@ def refuse_masks(operations: Sequence[Any], trace: Trace) -> None:
 
 def no_mask(x: Any) -> None:
     """Return the mask that a symbol has with it."""
-    return None
+    return
 
 
 BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -317,7 +317,7 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
         if isinstance(operation, keras.layers.Layer):
             return operation
         name = BEGINS_A_WORD.sub("_", type(operation).__name__).lower()
-        function = getattr(keras.ops, name, None)
+        function: Any = getattr(keras.ops, name, None)
         if function not in DIALECT.aliases:
             raise trace.error(f"calls {self.name!r}, whose {name!r} is not captured")
         named = inspect.signature(function).parameters

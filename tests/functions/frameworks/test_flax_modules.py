@@ -160,7 +160,7 @@ def test_linen_s_apply_is_a_function_of_its_parameters_everywhere(backend: Any) 
         def __call__(self, x: Any) -> Any:
             return nn.Dense(3)(nn.gelu(nn.LayerNorm()(nn.Dense(5)(x))))
 
-    module = Net()
+    module: Any = Net()
     parameters = module.init(jax.random.key(0), X)
     gradients = jax.grad(lambda given: 0.5 * (module.apply(given, X) ** 2).sum())(parameters)
     given = jax.tree.map(lambda each: backend.array(np.asarray(each)), parameters)

@@ -250,7 +250,7 @@ def test_what_is_closed_over_gets_no_gradient_and_a_warning(native: bool | None)
     for given in (x, torch.ones(3)):  # of a first layer, too, whose input asks for none
         with pytest.warns(xg.NativeRuleWarning, match="'scaled' reads besides its arguments"):
             scaled(given).sum().backward()
-    assert (x.grad.tolist(), weight.grad) == ([2, 2, 2], None)
+    assert x.grad is not None and (x.grad.tolist(), weight.grad) == ([2, 2, 2], None)
     torch.autograd.grad(scaled(x).sum(), x)  # nobody asks for the weight's
     with pytest.warns(xg.NativeRuleWarning, match="'scaled' reads besides its arguments"):
         assert torch.autograd.grad(scaled(x).sum(), weight, allow_unused=True) == (None,)
