@@ -4,25 +4,26 @@ these parameters as that framework's tensors.
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..backend.contract import Backend
+import numpy as np
+
 from ..backend.finding.discovery import backend_of, load_backend
 from ..capture.code.options import Capture
 from ..capture.code.signature import called_method, name_of
-from ..capture.code.state import held_by, read_state
-from ..errors import RuleTypeError, RuleValueError, suggest
+from ..capture.code.state import State, copied, describe, held_by, read_state
+from ..errors import DisprovedError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
 from ..trace.constants import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import signature_of
-from .calls.recipe import Recorded
+from .calls.recipe import Recorded, Variant
 from .function import Function
 from .held import STATE, HeldRecipe, holds_state, owner_of_method
+from .proof.verdict import Subject, leave_open
 from .recipes.record import CodeRecipe
 
 Tensor = Any
@@ -43,35 +44,52 @@ def apart(
             f"to={framework!r} is for a module, a layer, or another object with parameters, not "
             f"for {name_of(obj)!r}: what has none runs on every framework as xg.convert(obj)"
         )
-    own = copy.deepcopy(obj)  # what changes later is the object's own
+    own = copied(obj)  # what changes later is the object's own
     backend = load_backend(framework)
-    held = {name: held_by(each) for name, each in read_state(owner_of_method(own)).tensors.items()}
-    found = {name: tensor for name, tensor in held.items() if _is_learned(tensor)}
-    shortest: dict[int, str] = {}  # of the names of one tensor
-    for name in sorted(found, key=lambda name: (name.count("."), len(name))):
-        shortest.setdefault(id(found[name]), name)
-    others = {name: shortest[id(tensor)] for name, tensor in found.items()}
+    state = read_state(owner_of_method(own))
+    held = {name: held_by(each) for name, each in state.tensors.items()}
+    found = {name: tensor for name, tensor in held.items() if _is_learned(state, name)}
     if not found:
-        raise RuleTypeError(f"{name_of(obj)!r} holds no tensor that asks for a gradient")
-    fixed = {
-        name: backend_of(tensor).tensors.to_numpy(tensor)
-        for name, tensor in held.items()
-        if name not in found
-    }
+        raise RuleTypeError(
+            f"{name_of(obj)!r} holds no tensor that asks for a gradient. A method that takes the "
+            "parameters as an argument, as apply of flax.linen does, is a function of them as it "
+            "is: xg.convert(module.apply)"
+        )
+    others = _named(state, found)
+    fixed = {name: _as_array(tensor) for name, tensor in held.items() if name not in found}
     inner = HeldRecipe(own, name_of(obj), False, options.library)
     recipe = AppliedRecipe(inner, others, fixed, name_of(obj))
     function = Function(recipe, None, options.prove)
-    return function, {name: _moved(found[name], backend) for name in recipe.names}
+    given = {others[way]: tensor for way, tensor in found.items()}
+    return function, {n: backend.tensors.from_numpy(_as_array(given[n])) for n in recipe.names}
 
 
-def _is_learned(tensor: Tensor) -> bool:
-    """Return whether a tensor is a parameter: a float one that asks for a gradient, or may."""
+def _is_learned(state: State, name: str) -> bool:
+    """Return whether a tensor is a parameter: a float one that is trained, or may be."""
+    tensor = held_by(state.tensors[name])
+    if dtype_name(tensor.dtype) not in FLOATS:
+        return False
+    described = describe(state.tensors[name]) or describe(state.holders[name])
+    if described is not None:
+        return described[1]
     asks = backend_of(tensor).tensors.requires_grad
-    return dtype_name(tensor.dtype) in FLOATS and (asks is None or asks(tensor))
+    return asks is None or asks(tensor)
 
 
-def _moved(tensor: Tensor, backend: Backend) -> Tensor:
-    return backend.tensors.from_numpy(backend_of(tensor).tensors.to_numpy(tensor))
+def _named(state: State, found: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return, by the way to each parameter, its name: one for those that are one tensor."""
+    names: dict[int, str] = {}
+    own = {way: (describe(state.tensors[way]) or ("", True))[0] for way in found}
+    for way in sorted(found, key=lambda way: (not own[way], way.count("."), len(way))):
+        name = own[way] or way
+        while name in names.values() and id(found[way]) not in names:
+            name += "'"
+        names.setdefault(id(found[way]), name)
+    return {way: names[id(tensor)] for way, tensor in found.items()}
+
+
+def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return np.array(backend_of(tensor).tensors.to_numpy(tensor))  # which may have shared its memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +97,7 @@ class AppliedRecipe(CodeRecipe):
     """An object that is called with other parameters than its own.
 
     Attributes:
-        aliases: by each name under which it holds a parameter, the one by which that is given.
+        aliases: by the way to each parameter that it holds, the name by which that is given.
         fixed: the other tensors that it holds, as arrays.
     """
 
@@ -88,11 +106,12 @@ class AppliedRecipe(CodeRecipe):
     fixed: Mapping[str, Any]
     name: str
     native: bool | None = False
+    backward: None = None
 
     @property
     def names(self) -> list[str]:
         """The names of its parameters."""
-        return [name for name, given in self.aliases.items() if name == given]
+        return [*dict.fromkeys(self.aliases.values())]
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -114,7 +133,22 @@ class AppliedRecipe(CodeRecipe):
         return self.own.record(trace, args, {**kwargs, STATE: {**kwargs[STATE], **fixed}})
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return self.own.run(*self._filled(args, kwargs))
+        args, kwargs = self._filled(args, kwargs)
+        home = load_backend(read_state(self.own.owner).home).tensors
+        fixed = {name: home.from_numpy(each) for name, each in self.fixed.items()}
+        return self.own.run(args, {**kwargs, STATE: {**kwargs[STATE], **fixed}})
+
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Compare graphs with the object. They may differ where a class inside of it that is given
+        modules adds to their `.grad`, which no derivative of the object itself has.
+        """
+        try:
+            return CodeRecipe.prove(self, variant, leaves, is_call=is_call)
+        except DisprovedError:
+            if variant.graphs.second_order:
+                raise
+            subject = Subject(self.subject, None, "")
+            return leave_open(subject, "a backward inside of it adds to .grad, or differs")
 
     def _filled(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

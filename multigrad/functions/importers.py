@@ -68,8 +68,10 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
             their `.grad` are their gradients. A Function is returned as it is.
         to: of a module: the framework in which its parameters are to be tensors. Then a pair is
             returned: a Function `apply(parameters, *args)`, whose parameters get gradients, on
-            every framework; and the parameters by name, copied: those that ask for a gradient, or
-            all floats where a framework does not say. All else that it holds is as it is now.
+            every framework; and the parameters, copied, by the names that its library has for them
+            (`layers.0.weight` of torch, `dense/kernel` of Keras, `layers.0.kernel` of flax nnx):
+            those that are trained, or all floats where a library does not say. All else that it
+            holds is as it is now.
         capture: how it becomes a graph; None: as `xg.Capture()` has it. A framework's own custom
             gradient has that framework's dialect, and runs as it is there where it cannot be
             captured: of its options, only `prove` and `copies` can be given.

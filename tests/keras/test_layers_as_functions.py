@@ -88,3 +88,169 @@ def test_an_audit_asks_for_the_gradients_of_a_layer_s_weights() -> None:
     report = xg.audit(dense(), X, laws=["derivative", "linear"])
     assert report.ok and "kernel float32[3, 2]" in report.inputs
     assert report.inputs.count(",") == 4  # no weight stands there twice
+
+
+class Centered(keras.layers.Layer):
+    """Has a weight that is trained, and two that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = keras.layers.BatchNormalization()
+        self.dense = keras.layers.Dense(3, activation="gelu")
+        self.frozen = keras.layers.Dense(2, trainable=False)
+
+    def call(self, x: Any) -> Any:
+        return self.frozen(self.dense(self.norm(x)))
+
+
+class Reversible(keras.layers.Layer):
+    """Two halves, each changed by a function of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = [keras.layers.Dense(2, activation="tanh"), keras.layers.Dense(1)]
+        self.g = keras.Sequential([keras.layers.LayerNormalization(), keras.layers.Dense(2)])
+
+    def call(self, x: Any) -> Any:
+        a, b = x[:, :1], x[:, 1:]
+        change = b
+        for layer in self.f:
+            change = layer(change)
+        a = a + change
+        return keras.ops.concatenate([a, b + self.g(a)], axis=-1)
+
+
+def functional() -> Any:
+    x = keras.Input((3,))
+    shared = keras.layers.Dense(3, activation="tanh")
+    y = keras.ops.concatenate([shared(shared(x)), x], axis=-1)
+    return keras.Model(x, keras.layers.LayerNormalization()(y) * 2.0)
+
+
+def by_keras(layer: Any, x: Any) -> dict[str, Any]:
+    """Return the gradients of half the sum of squares of a layer's output, by its weights' paths,
+    as Keras's backend has them.
+    """
+    weights = layer.trainable_variables
+    name = keras.backend.backend()
+    if name == "torch":
+        import torch
+
+        y = layer(torch.as_tensor(x))
+        found = torch.autograd.grad(0.5 * (y**2).sum(), [each.value for each in weights])
+    elif name == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = 0.5 * tf.reduce_sum(layer(x) ** 2)
+        found = tape.gradient(loss, [each.value for each in weights])
+    else:
+        import jax
+
+        others = [each.value for each in layer.non_trainable_variables]
+
+        def loss_of(values: Any) -> Any:
+            return 0.5 * (layer.stateless_call(values, others, x)[0] ** 2).sum()
+
+        found = jax.grad(loss_of)([each.value for each in weights])
+    pairs = zip(weights, found, strict=True)
+    return {each.path: keras.ops.convert_to_numpy(value) for each, value in pairs}
+
+
+@pytest.mark.parametrize("make", [*MAKERS, Centered, Reversible, functional])
+@pytest.mark.parametrize("is_on_arrays", [False, True])
+def test_a_layer_apart_is_a_function_of_its_trained_weights(make: Any, is_on_arrays: bool) -> None:
+    keras.utils.set_random_seed(0)
+    layer = make()
+    layer(keras.ops.convert_to_tensor(X))
+    for variable in layer.variables:
+        variable.assign(variable.value + 0.25)
+    expected, gradients = on_keras(layer), by_keras(layer, X)
+    to = "numpy" if is_on_arrays else keras.backend.backend()
+    apply, parameters = xg.convert(layer, to=to)
+    for variable in layer.variables:  # whose weights are no one else's
+        variable.assign(variable.value * 3.0)
+    assert parameters.keys() == gradients.keys()
+    y, pull = xg.vjp(apply, parameters, X if is_on_arrays else keras.ops.convert_to_tensor(X))
+    np.testing.assert_allclose(as_array(y), expected, rtol=1e-4, atol=1e-6)
+    of_parameters, _ = pull(y)
+    for name, slope in gradients.items():
+        np.testing.assert_allclose(as_array(of_parameters[name]), slope, rtol=1e-3, atol=1e-5)
+
+
+def as_array(tensor: Any) -> np.ndarray[Any, Any]:
+    return tensor if isinstance(tensor, np.ndarray) else keras.ops.convert_to_numpy(tensor)
+
+
+def test_a_model_of_several_inputs_is_captured_with_its_merging_layers() -> None:
+    a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
+    product = keras.layers.Multiply()([keras.layers.Dense(3)(a), b])
+    model = keras.Model({"a": a, "b": b}, [keras.ops.sum(product, axis=-1), a - product])
+    function = xg.function(model, native=False)
+    found = function({"a": X, "b": X + 1})
+    expected = model({"a": X, "b": X + 1})
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, as_array(other), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_functional", [False, True])
+def test_a_mask_that_layers_hand_on_is_refused(is_functional: bool) -> None:
+    layers = [keras.layers.Masking(), keras.layers.Dense(2), keras.layers.GlobalMaxPooling1D()]
+    model = keras.Sequential([keras.Input((2, 3)), *layers])
+    if is_functional:
+        model = keras.Model(model.inputs, model.outputs)
+    with pytest.raises(xg.errors.TraceError, match="hands on a mask"):
+        xg.function(model, native=False)(X[None])
+
+
+def test_layers_of_one_name_have_parameters_of_their_own() -> None:
+    layers = [keras.layers.Dense(3, name="same", use_bias=False) for _ in range(2)]
+    for layer in layers:
+        layer(X)
+    apply, parameters = xg.convert(Both(*layers), to="numpy")
+    assert [*parameters] == ["same/kernel", "same/kernel'"]
+    y, pull = xg.vjp(apply, parameters, X)
+    first, second = (as_array(layer.kernel.value) for layer in layers)
+    np.testing.assert_allclose(y, X @ first @ second, rtol=1e-4, atol=1e-6)
+    of_parameters, _ = pull(np.ones_like(y))
+    np.testing.assert_allclose(
+        of_parameters["same/kernel'"], (X @ first).T @ np.ones_like(y), rtol=1e-4, atol=1e-6
+    )
+
+
+class Both:
+    def __init__(self, first: Any, second: Any) -> None:
+        self.first, self.second = first, second
+
+    def __call__(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+def test_a_custom_gradient_around_a_layer_says_that_its_weights_get_none() -> None:
+    layer = dense()
+    layer(X)
+    doubled = xg.function(lambda x: layer(x), lambda grad_out, x: 2.0 * x)
+    name, weights = keras.backend.backend(), [each.value for each in layer.trainable_variables]
+    if name == "jax":
+        import jax
+
+        def loss(weights: Any) -> Any:
+            pairs = zip(layer.trainable_variables, weights, strict=True)
+            with keras.StatelessScope(state_mapping=list(pairs)):
+                return doubled(jax.numpy.asarray(X)).sum()
+
+        with pytest.raises(xg.MultigradError, match="waits for a gradient"):
+            jax.grad(loss)(weights)
+    elif name == "torch":
+        import torch
+
+        with pytest.warns(xg.NativeRuleWarning, match="reads besides its arguments"):
+            doubled(torch.tensor(X)).sum().backward()
+        assert all(each.grad is None for each in weights)
+    else:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            y = doubled(tf.constant(X))
+        with pytest.warns(xg.NativeRuleWarning, match="reads besides its arguments"):
+            assert tape.gradient(y, weights) == [None, None]

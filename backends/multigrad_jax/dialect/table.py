@@ -8,6 +8,7 @@ None of them offers a protocol, so that stand-ins reach a rule's copy of itself
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -319,6 +320,15 @@ TREES = [
     *(each for name, each in vars(jax.tree_util).items() if name.startswith("tree_")),
 ]
 
+
+def describe(value: Any) -> tuple[str, bool] | None:
+    """Return of a variable of flax nnx whether it is a parameter; a module's bare array is none."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None or not isinstance(value, nnx.Variable | nnx.Module):
+        return None
+    return "", isinstance(value, nnx.Param)
+
+
 register_dialect(
     "jax",
     Dialect(
@@ -344,6 +354,7 @@ register_dialect(
         refusals=refusals(UNANSWERED),
         own_gradients=dict.fromkeys(PRIMALS, custom_gradients.with_own_gradient),
         interceptions=custom_gradients.INTERCEPTIONS,
+        describe=describe,
         trees=frozenset(TREES),
         types=TYPES,
     ),

@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import Function, forward_ad
 
+from multigrad.functions.calls.variables import pull_delivering
+
 from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
 from .attach import tracing_state, transforms_active, warn_of_trace
 
@@ -37,8 +39,8 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
     # Whether a gradient is asked for is not known yet, or a tangent.
     if is_traced or transforms_active() or forward_ad._current_level >= 0:
         return _apply_again(run, tensors, name)
-    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-        with torch.no_grad():  # what the function closes over gets no gradient
+    if not torch.is_grad_enabled():
+        with torch.no_grad():
             # An output may be an input itself, which asks for a gradient: a result does not.
             return tuple(y.detach() if y.requires_grad else y for y in run(*tensors)[0])
     return _apply_once(run, tensors, name, layouts)
@@ -50,11 +52,15 @@ def _apply_once(
     """Run it now; backward calls what it returned."""
     with torch.enable_grad():
         outputs, pull, undifferentiable = run(*tensors)
+        besides = read_besides(outputs, tensors)
+        views = [x.view_as(x) for x in besides]  # the engine tells of what is no leaf alone
+    count, nodes = len(tensors), [view.grad_fn for view in views]
 
     class NativeFunction(Function):
         @staticmethod
         def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
-            ctx.save_for_backward(*given)  # so that torch sees where one was changed meanwhile
+            # So torch sees where one was changed meanwhile.
+            ctx.save_for_backward(*given[:count])
             nonlocal outputs
             detached = tuple(output.detach() for output in outputs)
             ctx.mark_non_differentiable(*(detached[i] for i in undifferentiable))
@@ -64,11 +70,48 @@ def _apply_once(
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
             _ = ctx.saved_tensors
-            gradients = pull(*cotangents, ctx=ctx)
-            return tuple(lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True))
+            asked = [x for x, node in zip(besides, nodes, strict=True) if is_asked_for(node)]
+            before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in asked}
+
+            def is_added(x: Tensor) -> bool:
+                grad, version = before[id(x)]
+                return x.grad is not grad or (grad is not None and grad._version != version)
+
+            def pull_with(*given: Tensor) -> Any:
+                return pull(*given, ctx=ctx)
+
+            gradients, found = pull_delivering(pull_with, cotangents, asked, is_added)
+            of_asked = dict(zip(map(id, asked), found, strict=True))
+            laid_out = [lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True)]
+            return (*laid_out, *(of_asked.get(id(x)) for x in besides))
 
     NativeFunction.__name__ = name
-    return NativeFunction.apply(*tensors)
+    return NativeFunction.apply(*tensors, *views)
+
+
+def is_asked_for(node: Any) -> bool:
+    """Return whether the backward that runs now goes on to a node."""
+    return torch._C._will_engine_execute_node(node)
+
+
+def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the leaves that ask for a gradient and that outputs depend on otherwise than through
+    these tensors.
+    """
+    own = {id(x) for x in tensors}
+    seen = {None, *(x.grad_fn for x in tensors)}
+    left = [y.grad_fn for y in outputs]
+    found = {id(y): y for y in outputs if y.is_leaf and y.requires_grad and id(y) not in own}
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in own:
+            found[id(leaf)] = leaf
+        left += [each for each, _ in node.next_functions]
+    return [*found.values()]
 
 
 def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:

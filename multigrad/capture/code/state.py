@@ -8,11 +8,12 @@ runs, with symbols in place of the tensors; the object itself is not touched.
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ MOST = 20_000  # things that are looked at; the rest is known by identity
 MOST_BYTES = 4096  # of an array that is known by its values
 CONTAINERS = (list, tuple, dict, OrderedDict)
 FIXED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-# Where torch's modules hold what people know as attributes.
-UNNAMED = ("_parameters", "_buffers", "_modules")
+# Where modules hold what people know as attributes: torch's, and variables of flax nnx.
+UNNAMED = ("_parameters", "_buffers", "_modules", "_raw_value")
 
 
 @dataclass(slots=True)
@@ -40,11 +41,13 @@ class State:
 
     Attributes:
         tensors: by name, as people reach them from the object: each once.
+        holders: the object that holds each, by the same names.
         key: equal where one capture serves.
         leading: the ids of all that a tensor is reached through.
     """
 
     tensors: dict[str, Any] = field(default_factory=dict)
+    holders: dict[str, Any] = field(default_factory=dict)
     key: tuple[Any, ...] = ()
     leading: set[int] = field(default_factory=set)
 
@@ -77,7 +80,7 @@ class _Reading:
         self.tensors: dict[int, int] = {}
         self.seen: dict[int, int] = {}
 
-    def visit(self, value: Any, path: tuple[str, ...]) -> bool:
+    def visit(self, value: Any, path: tuple[str, ...], holder: Any = None) -> bool:
         """Look at a value; return whether it is, or leads to, a tensor."""
         if is_plain(value):
             self.parts.append(value_key(value))
@@ -86,7 +89,7 @@ class _Reading:
             self.parts.append(("again", self.seen[id(value)]))
             return id(value) in self.state.leading
         if _is_tensor(value) or _is_variable(value):
-            self._see_tensor(value, path)
+            self._see_tensor(value, path, holder)
             return True
         if isinstance(value, np.ndarray):
             self.parts.append(_array_key(value))
@@ -100,17 +103,19 @@ class _Reading:
         found = False
         for name, held in rows_of(value):
             self.parts.append(name if isinstance(name, str | int) else value_key(name))
-            found |= self.visit(held, path if name in UNNAMED else (*path, str(name)))
+            found |= self.visit(held, path if name in UNNAMED else (*path, str(name)), value)
         if found:
             self.state.leading.add(id(value))
         return found
 
-    def _see_tensor(self, tensor: Any, path: tuple[str, ...]) -> None:
+    def _see_tensor(self, tensor: Any, path: tuple[str, ...], holder: Any) -> None:
         serial = self.tensors.setdefault(id(tensor), len(self.tensors))
         self.parts.append(("tensor", serial))
         if serial == len(self.state.tensors):
             name = ".".join(path)
-            self.state.tensors[name if name not in self.state.tensors else f"{name}'"] = tensor
+            while name in self.state.tensors:
+                name += "'"
+            self.state.tensors[name], self.state.holders[name] = tensor, holder
 
 
 def _is_tensor(value: Any) -> bool:
@@ -131,6 +136,14 @@ def _is_variable(value: Any) -> bool:
     """Return whether a value is a variable of a library above the frameworks, which holds one."""
     known = (dialect.variables for dialect in registered_dialects().values())
     return any(isinstance(value, kinds) for kinds in known) and _is_tensor(value.value)
+
+
+def describe(value: Any) -> tuple[str, bool] | None:
+    """Return what a variable, or what holds a tensor, is called by its library ("": the way to it)
+    and whether it is trained; None where no library knows it.
+    """
+    known = (dialect.describe for dialect in registered_dialects().values())
+    return next(filter(None, (each(value) for each in known if each is not None)), None)
 
 
 def held_by(value: Any) -> Any:
@@ -205,6 +218,17 @@ def is_object(value: Any) -> bool:
     """Return whether a value is an open object that may hold tensors, itself none."""
     is_tensor = hasattr(type(value), "shape")
     return is_open(value) and not is_tensor and not isinstance(value, list | tuple | dict)
+
+
+def copied(called: Any) -> Any:
+    """Return a copy of a callable that holds tensors, as it is now. The tensors may be shared."""
+    owner = called.__self__ if isinstance(called, types.MethodType) else called
+    if type(owner).__reduce__ is object.__reduce__:
+        return copy.deepcopy(called)
+    # It would be made anew of a description, which need not tell all: a Keras layer.
+    reading = _Reading({id(called)})
+    reading.visit(called, ())
+    return Filled(called, replace(reading.state, leading=set(reading.seen)), {}).copy
 
 
 class Filled:

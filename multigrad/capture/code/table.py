@@ -130,6 +130,8 @@ class Dialect:
             `set_state`.
         habits: where its spellings mean something else than NumPy's.
         variables: classes of its variables, which hold a framework's tensor as `value`.
+        describe: optional; of a variable, or of an object that holds a tensor: the library's name
+            for it ("": the way to it) and whether it is trained; None: it is none of its own.
         bookkeeping: attributes of its objects that are no state.
         hints: how attributes begin that its tools set on tensors for themselves, which no value
             follows from.
@@ -174,6 +176,7 @@ class Dialect:
     refusals: Callable[[str], str | None] | None = None
     habits: Habits = Habits()
     variables: tuple[type, ...] = ()
+    describe: Callable[[Any], tuple[str, bool] | None] | None = None
     bookkeeping: frozenset[str] = frozenset()
     trees: frozenset[Any] = frozenset()
     finds: Callable[[Any], Handler | None] | None = None

@@ -8,6 +8,7 @@ key: equal layouts share code.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -221,13 +222,20 @@ def owner_of(value: Any) -> Backend | None:
         return None
 
 
+@functools.cache
+def has_both(kind: type) -> bool:
+    """Return whether objects of a class have their value as an attribute, and by a call."""
+    return hasattr(kind, "value") and hasattr(kind, "get_value")
+
+
 def unwrap(leaf: Any) -> Any:
-    """Return the tensor that a variable of a library above the frameworks (Keras) holds now, or the
-    leaf itself.
+    """Return the tensor that a variable of a library above the frameworks (Keras, flax nnx) holds
+    now, or the leaf itself.
     """
     if isinstance(leaf, KNOWN_LEAVES) or owner_of(leaf) is not None:
         return leaf
-    held = getattr(leaf, "value", None)
+    # Of nnx, whose `.value` warns (flax 0.12).
+    held = leaf.get_value() if has_both(type(leaf)) else getattr(leaf, "value", None)
     return held if held is not None and owner_of(held) is not None else leaf
 
 

@@ -18,10 +18,13 @@ from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
 from ...lowering.input_checks import shapes_agree
 from .arguments import Layout, owner_of
+from .failures import defined_at
 from .gradients import match_gradients
 from .recipe import Recipe, Recorded
+from .variables import lost_variables
 
 Tensor = Any
+OWN = __name__.partition(".")[0]
 
 
 def run_as_it_is(
@@ -71,6 +74,8 @@ def run_as_it_is(
             assert recorded.pull is not None
             own = {"ctx": ctx} if recorded.takes_ctx else {}
             returned = recorded.pull(optree.tree_unflatten(seen["tree"], upstream), **own)
+            if lost := lost_variables():
+                warn_lost(recipe, lost, backend)
             gradients = match_gradients(recipe.name, returned, layout)
             return tuple(
                 check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
@@ -170,6 +175,20 @@ def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
     """
     if isinstance(error, DisprovedError) and error.home not in ("", backend.name):
         raise error.to_keep()
+
+
+def warn_lost(recipe: Any, lost: Sequence[Any], backend: Backend) -> None:
+    """Say that what a function reads besides its arguments gets no gradient."""
+    place = defined_at(recipe.functions())
+    file, line = ("<unknown>", 1) if place is None else (place.file, place.line)
+    shown = ", ".join(f"{dtype_name(each.dtype)}{list(each.shape)}" for each in lost[:3])
+    message = (
+        f"function {recipe.name!r} reads besides its arguments what asks for a gradient ({shown}"
+        f"{', ...' if len(lost) > 3 else ''}), and its own gradient has none for it: it gets none. "
+        "Make it an argument (of a module or a layer: apply, parameters = xg.convert(module, "
+        f"to={backend.name!r})), or stop its gradient"
+    )
+    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=OWN)
 
 
 def warn_disproved(error: DisprovedError, module: str) -> None:

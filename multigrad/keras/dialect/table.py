@@ -11,11 +11,14 @@ of NaN), the meaning is that of NumPy.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
 import keras
+from keras.src.backend.common.masking import get_keras_mask
 
 from multigrad.capture.code.interception import Interception
 from multigrad.capture.code.libraries import is_library_file
@@ -26,7 +29,7 @@ from multigrad.capture.meanings import creation
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.graph.ir.types import FLOATS, INT32, T
 from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Value, cast, dtype_name
+from multigrad.trace.trace import Trace, Value, cast, dtype_name
 from multigrad.trace.xp import all as xp
 
 from . import (
@@ -265,9 +268,10 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     if kwargs.get("training"):
         raise trace.error(f"calls {self.name!r} in training, which is not captured")
     if hasattr(self, "_nodes_by_depth"):
-        raise trace.error(f"calls {self.name!r}, a graph of layers, which is not captured")
+        return call_graph(self, trace, *args)
     if isinstance(self, keras.Sequential):
         (x,) = args
+        refuse_masks(self.layers, trace)
         for layer in self.layers:
             x = layer(x)
         return x
@@ -288,6 +292,41 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if value is not held.get(name):
             raise trace.error(f"assigns to {name!r} of {self.name!r}, which a graph does not do")
     return result
+
+
+def refuse_masks(operations: Sequence[Any], trace: Trace) -> None:
+    """Refuse layers that hand a mask of steps to those behind them, beside their result."""
+    for each in operations[:-1]:
+        if isinstance(each, keras.layers.Masking) or getattr(each, "mask_zero", False):
+            raise trace.error(f"calls {each.name!r}, which hands on a mask, which is not captured")
+
+
+def no_mask(x: Any) -> None:
+    """Return the mask that a symbol has with it."""
+    return
+
+
+BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
+    """Call the layers and the ops of a functional model."""
+    refuse_masks(self.operations, trace)
+
+    def called(operation: Any) -> Callable[..., Any]:
+        if isinstance(operation, keras.layers.Layer):
+            return operation
+        name = BEGINS_A_WORD.sub("_", type(operation).__name__).lower()
+        function: Any = getattr(keras.ops, name, None)
+        if function not in DIALECT.aliases:
+            raise trace.error(f"calls {self.name!r}, whose {name!r} is not captured")
+        named = inspect.signature(function).parameters
+        options = {key: value for key, value in vars(operation).items() if key in named}
+        return functools.partial(substitute(function, trace), **options)
+
+    outputs = self._run_through_graph(inputs, operation_fn=called)
+    is_one = isinstance(outputs, list | tuple) and len(outputs) == 1  # as Keras unpacks it
+    return outputs[0] if is_one else outputs
 
 
 @functools.cache
@@ -322,6 +361,11 @@ def is_layer(value: Any) -> bool:
     return isinstance(value, keras.layers.Layer)
 
 
+def describe(value: Any) -> tuple[str, bool] | None:
+    """Return a variable's path and whether it is trained."""
+    return (value.path, value.trainable) if isinstance(value, keras.Variable) else None
+
+
 DIALECT = Dialect(
     {
         **by_function(NAMES),
@@ -329,6 +373,7 @@ DIALECT = Dialect(
         **arrays.NAMED,
         **parts.NAMED,
         **elementwise.KERAS.called({xp: "stop_gradient"}),
+        get_keras_mask: no_mask,
     },
     BackendTensor,
     as_keras_dtype,
@@ -346,6 +391,7 @@ DIALECT = Dialect(
     keeps=is_layer,
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),
+    describe=describe,
     bookkeeping=frozenset(BOOKKEEPING.split()),
     trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )

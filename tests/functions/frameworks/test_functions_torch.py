@@ -237,7 +237,7 @@ def test_a_checkpoint_computes_the_same_again() -> None:
 
 
 @ROUTES
-def test_what_is_closed_over_gets_no_gradient_and_no_error(native: bool | None) -> None:
+def test_what_is_closed_over_gets_no_gradient_and_a_warning(native: bool | None) -> None:
     import torch
 
     weight = torch.nn.Parameter(torch.full((3,), 2.0))
@@ -247,9 +247,20 @@ def test_what_is_closed_over_gets_no_gradient_and_no_error(native: bool | None) 
         return x * weight, lambda upstream: upstream * weight
 
     x = torch.ones(3, requires_grad=True)
-    scaled(x).sum().backward()
-    assert (x.grad.tolist(), weight.grad) == ([2, 2, 2], None)
-    assert not scaled(torch.ones(3)).requires_grad
+    for given in (x, torch.ones(3)):  # of a first layer, too, whose input asks for none
+        with pytest.warns(xg.NativeRuleWarning, match="'scaled' reads besides its arguments"):
+            scaled(given).sum().backward()
+    assert x.grad is not None and (x.grad.tolist(), weight.grad) == ([2, 2, 2], None)
+    torch.autograd.grad(scaled(x).sum(), x)  # nobody asks for the weight's
+    with pytest.warns(xg.NativeRuleWarning, match="'scaled' reads besides its arguments"):
+        assert torch.autograd.grad(scaled(x).sum(), weight, allow_unused=True) == (None,)
+
+    @xg.custom_gradient(native=native)
+    def frozen(x: Any) -> Any:
+        return x * weight.detach(), lambda upstream: upstream * weight.detach()
+
+    frozen(x).sum().backward()
+    assert not frozen(torch.ones(3)).requires_grad
     with torch.no_grad():
         weight.mul_(3)
     assert scaled(x).tolist() == [6, 6, 6]
