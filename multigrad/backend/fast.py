@@ -56,6 +56,13 @@ class FastKernels:
         kernels: callables of the backend's own ops; each returns new memory.
         in_place: per op, for each operand, `f(operand, *others, **attrs)` that writes the result
             over the operand; None where there is none. Its switch is "<backend>.in_place".
+        into: per op, `f(*operands, out=place)` that writes the result to a place of its dtype and
+            shape, or into new memory where that is None; its first operand is a tensor.
+        turns: `(carry, rows, constants, body, reverse, turn, assumed, held)`, a scan whose turns
+            write into what it gives. `turn` is as `body`, but for what it takes besides: for each
+            of its results a place, or None. It may count on the carry's keeping its shapes, and
+            on those rows having the shape of a carry that `assumed` pairs. `held` pairs what it
+            gives with the carry that this was before. Its switch is "<backend>.turns".
         constants: operands of ops, by position, where a number is better prepared as a tensor; its
             switch is "<backend>.constants".
         by_op: the rewrites of the patterns, in order, with the names of their rows.
@@ -64,6 +71,8 @@ class FastKernels:
     patterns: tuple[Pattern, ...] = ()
     kernels: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
     in_place: Mapping[Op, tuple[Callable[..., Any] | None, ...]] = field(default_factory=dict)
+    into: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
+    turns: Callable[..., Any] | None = None
     constants: Mapping[Op, tuple[int, ...]] = field(default_factory=dict)
     by_op: Mapping[Op, Sequence[tuple[str, Rewrite]]] = field(init=False, repr=False)
 

@@ -29,6 +29,7 @@ from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP
 from ..graph.ops.arrays.scans import key_of
 from ..graph.ops.results import OWNING
+from ..graph.passes.alike import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
 from .patterns import apply_patterns
@@ -55,6 +56,7 @@ class Emission:
     taken: set[str] = field(default_factory=set)
     serials: dict[str, itertools.count[int]] = field(default_factory=dict)
     regions: dict[tuple[Region, bool], str] = field(default_factory=dict)
+    turns: dict[tuple[Region, int, int], str] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
 
     @functools.cached_property
@@ -71,12 +73,36 @@ class Emission:
         if name is None:
             body = emit_body(region.graph, self, fast)
             name = self.regions[region, fast] = self.bind(region.graph.name, (region, fast))
-            results = body.result if single else f"({body.result},)"
-            self.definitions.append(
-                f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}"
-                f"    return {results}\n\n\n"
-            )
+            self._define(name, body, single=single)
         return name
+
+    def define_turn(self, node: Node) -> str:
+        """Return the name of the function that takes a turn of a scan and writes into what that
+        gives, and the rows and results that it is called with: see `FastKernels.turns`.
+        """
+        carried, rows, region = node.attr("carried"), node.attr("rows"), node.attr("body")
+        turn = self.turns.get((region, carried, rows))
+        if turn is None:
+            graph, assumed = assume_alike(region.graph, carried, rows)
+            places = [f"place_{i}" for i in range(len(graph.outputs))]
+            held = {}
+            for i, output in enumerate(graph.outputs[carried:], carried):
+                if output in graph.inputs[:carried]:
+                    held.setdefault(graph.inputs.index(output), i)
+            name = self.bind("turn", (region, carried, rows))
+            body = emit_body(graph, self, True, places=places)
+            self._define(name, body, *places)
+            pairs = [tuple(assumed.items()), tuple((i, j) for j, i in held.items())]
+            turn = ", ".join((name, *map(repr, pairs)))
+            self.turns[region, carried, rows] = turn
+        return turn
+
+    def _define(self, name: str, body: Body, *more: str, single: bool = False) -> None:
+        results = body.result if single else f"({body.result},)"
+        self.definitions.append(
+            f"def {name}({', '.join((*body.parameters, *more))}):\n{body.indented(4)}"
+            f"    return {results}\n\n\n"
+        )
 
     def whole(self, source: str) -> str:
         """Return emitted source with what it needs defined before it."""
@@ -99,16 +125,17 @@ def emit_body(
     emission: Emission,
     fast: bool = False,
     prepared: Prepared | None = None,
+    places: Sequence[str] = (),
 ) -> Body:
     """Emit the code of a graph.
 
     `fast`: where nobody takes a derivative of it and no transform is active. `prepared` gets what
-    depends on the params alone.
+    depends on the params alone. `places`: names of what outputs are written to.
     """
     elementwise = is_elementwise(graph)
     if fast:
         graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
-    return _Writer(graph, emission, fast, prepared).write(elementwise)
+    return _Writer(graph, emission, fast, prepared, places).write(elementwise)
 
 
 class _Writer:
@@ -120,13 +147,17 @@ class _Writer:
         emission: Emission,
         fast: bool,
         prepared: Prepared | None,
+        places: Sequence[str] = (),
     ) -> None:
         self.graph = graph
+        self.places = dict(zip(graph.outputs, places, strict=False))
         self.fast = fast
         self.emission = emission
         self.backend = emission.backend
         overwrites = fast and f"{self.backend.name}.in_place" not in emission.off
         self.in_place = self.backend.kernels.fast.in_place if overwrites else {}
+        turns = fast and f"{self.backend.name}.turns" not in emission.off
+        self.turns = self.backend.kernels.fast.turns if turns else None
         self.prepared = prepared
         self.static = set() if prepared is None else find_static(graph.nodes)
         self.uses = count_uses(graph)
@@ -171,14 +202,17 @@ class _Writer:
         key = key_of(node)
         name = self.loops.get(key)
         if name is None:
-            run = getattr(self.backend.kernels, node.op.name)
+            run, word = getattr(self.backend.kernels, node.op.name), node.op.name
             if run is None:
                 raise self.lacking(node.op, "it has none")
             values = [self.text(node, operand)[0] for operand in node.operands]
             called = self.scan_of if node.op is ops.SCAN else self.while_of
-            arguments = ", ".join(called(node, values))
+            arguments = [*called(node, values)]
+            if node.op is ops.SCAN and self.turns is not None:
+                run, word = self.turns, "turns"
+                arguments.append(self.emission.define_turn(node))
             name = self.loops[key] = self.fresh()
-            self.lines.append(f"{name} = {self.emission.bind(node.op.name, run)}({arguments})")
+            self.lines.append(f"{name} = {self.emission.bind(word, run)}({', '.join(arguments)})")
         result = f"{name}[{node.attr('position')}]"
         is_endless = node.op is ops.WHILE_LOOP and is_float(node.type)
         if is_endless and self.emission.once is not None:
@@ -232,7 +266,9 @@ class _Writer:
             arguments = [self.text(node, o)[0] for o in node.operands]
             arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
             return f"{name}({', '.join(arguments)})", ATOM
-        faster = self.overwriting(node) if node.op in self.in_place else None
+        faster = self.written(node) if node in self.places else None
+        if faster is None and node.op in self.in_place:
+            faster = self.overwriting(node)
         if faster is None and len(node.operands) == 2:
             faster = self.scalar_form(node)
         if faster is not None:
@@ -249,6 +285,20 @@ class _Writer:
             arguments.append(f"{name}={self.attribute(name, value)}")
         return f"{self.emission.bind(_word(node.op), native)}({', '.join(arguments)})", ATOM
 
+    def written(self, node: Node) -> str | None:
+        """Return the call of a kernel that writes to the place of a result."""
+        kernel = self.backend.kernels.fast.into.get(node.op)
+        operands = node.operands
+        if kernel is None or not self.is_one_dtype(node):
+            return None
+        if operands[0].type.kind == "scalar":
+            if node.op not in (ops.ADD, ops.MUL):
+                return None
+            operands = operands[::-1]
+        arguments = [self.operand(node, o)[0] for o in operands]
+        name = self.emission.bind(f"{_word(node.op)}_to", kernel)
+        return f"{name}({', '.join(arguments)}, out={self.places[node]})"
+
     def overwriting(self, node: Node) -> str | None:
         """Return the call of a kernel that writes over an operand which nobody else holds."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
@@ -263,6 +313,11 @@ class _Writer:
                 name = self.emission.bind(f"{_word(node.op)}_{suffix}", kernel)
                 return f"{name}({', '.join(arguments)})"
         return None
+
+    def is_one_dtype(self, node: Node) -> bool:
+        """Return whether the tensors that a node takes have the dtype that it gives."""
+        tensors = [o for o in node.operands if o.type.kind == "tensor"]
+        return all(o.type.dtype == node.type.dtype for o in tensors)
 
     def is_fresh(self, node: Node) -> bool:
         """Return whether a value lies in memory of its own, is read once, and has a known shape."""

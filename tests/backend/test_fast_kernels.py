@@ -132,9 +132,9 @@ def with_numbers(ctx: Any, grad_out: Any, tin: Any, slope: float = 0.3) -> Any:
     return grad_out / (slope * abs(tin) + 0.7)
 
 
-# Rows that are no rewrites of a backward, with the forward that uses them, or none where size
-# decides.
-OTHERS = {"torch.heaviside": "Heaviside", "numpy.blocks": None}
+# Rows that are no rewrites of a backward, with the forward that uses them, or none where size or a
+# loop decides.
+OTHERS = {"torch.heaviside": "Heaviside", "numpy.blocks": None, "torch.turns": None}
 # Rows that round once where the plain code rounds twice.
 ROUNDING = {
     "numpy.norm",

@@ -14,13 +14,13 @@ import torch
 from multigrad.backend import compositions
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import changed, limited, run
-from multigrad.graph.ops.arrays.scans import scanning
+from multigrad.graph.ops.arrays.scans import check_kept, length_of, scanning
 
 from ..distributed import collectives
 from . import arrays, elementwise, shapes
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
-__all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "scan", "while_loop"]
+__all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "scan", "turns", "while_loop"]
 
 Tensor: TypeAlias = torch.Tensor
 Function = Callable[..., Any]
@@ -124,6 +124,46 @@ def keeping_dtypes(body: Function, dtypes: Sequence[torch.dtype]) -> Function:
 
 
 in_python = scanning(lambda x: x.unbind(0), torch.stack, lambda like, shape: like.new_zeros(shape))
+
+
+def turns(
+    carry: tuple[Tensor, ...],
+    rows: tuple[Tensor, ...],
+    constants: tuple[Any, ...],
+    body: Function,
+    reverse: bool,
+    turn: Function,
+    assumed: Sequence[tuple[int, int]],
+    held: Sequence[tuple[int, int]],
+) -> tuple[Tensor, ...]:
+    """The same where each turn writes into what the scan gives. The first is taken by `body`: it
+    tells the shapes, of which all others have the same.
+
+    Raises:
+        TypeError: the first turn changes a dtype or a shape.
+    """
+    length, own = length_of(rows), len(carry)
+    fits = all(rows[i - own].shape[1:] == carry[j].shape for i, j in assumed)
+    if length < 2 or not fits or torch.is_autocast_enabled(rows[0].device.type):
+        return scan(carry, rows, constants, body, reverse)
+    order = slice(None, None, -1 if reverse else 1)
+    columns = zip(*[x.unbind(0)[order] for x in rows], strict=True)
+    found = body(*carry, *next(columns), *constants)
+    check_kept(carry, found)
+    stacks = [y.new_empty((length, *y.shape)) for y in found[own:]]
+    places = [stack.unbind(0)[order] for stack in stacks]
+    after: list[Any] = [[None] * length] * own
+    for i, j in held:
+        after[j] = (*places[i - own][1:], None)
+    slots = zip(*after, *places, strict=True)
+    for place, y in zip(next(slots)[own:], found[own:], strict=True):
+        place.copy_(y)
+    for row, slot in zip(columns, slots, strict=True):
+        found = turn(*found[:own], *row, *constants, *slot)
+        for place, y in zip(slot[own:], found[own:], strict=True):
+            if y is not place:
+                place.copy_(y)
+    return (*found[:own], *stacks)
 
 
 def compiled_scan(

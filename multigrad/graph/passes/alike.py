@@ -10,10 +10,11 @@ from collections.abc import Mapping
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
+from ..ir.types import INPUT_SHAPE, UNKNOWN, Shape, Type
 from ..ops.results import PER_ELEMENT
 from .residuals import by_value
 from .scalars import constant
-from .simplify import rebuild
+from .simplify import rebuild, simplify
 
 THROUGH = (ops.CALL, ops.OUTPUT)  # their first operand's
 
@@ -22,17 +23,7 @@ def find_alike(body: Graph, carried: int) -> dict[Node, int]:
     """Return the nodes of a turn that have the shape of something carried, each with the place of
     the first such.
     """
-    above: dict[Node, set[int]] = {node: {i} for i, node in enumerate(body.inputs[:carried])}
-    for node in body.nodes:
-        if node not in above:
-            above[node] = {i for operand in _made_of(node) for i in above[operand]}
-    below: dict[Node, set[int]] = {node: set() for node in body.nodes}
-    for i, node in enumerate(body.outputs[:carried]):
-        below[node].add(i)
-        above[node].add(i)
-    for node in reversed(body.nodes):
-        for operand in _made_of(node):
-            below[operand] |= below[node]
+    above, below = _around(body, carried)
     first = [*range(carried)]
     for node in body.nodes:
         alike = sorted(above[node] & below[node])
@@ -41,6 +32,71 @@ def find_alike(body: Graph, carried: int) -> dict[Node, int]:
     found = {node: above[node] & below[node] for node in body.nodes}
     found |= {node: {i} for i, node in enumerate(body.inputs[:carried])}
     return {node: first[min(alike)] for node, alike in found.items() if alike}
+
+
+def _around(body: Graph, carried: int) -> tuple[dict[Node, set[int]], dict[Node, set[int]]]:
+    """Return of each node of a turn what is carried of which it is made element by element, and
+    which next carry is made so of it.
+    """
+    above: dict[Node, set[int]] = {node: {i} for i, node in enumerate(body.inputs[:carried])}
+    for node in body.nodes:
+        if node not in above:
+            above[node] = {i for operand in _made_of(node) for i in above[operand]}
+    below: dict[Node, set[int]] = {node: set() for node in (*body.nodes, *body.inputs)}
+    for i, node in enumerate(body.outputs[:carried]):
+        below[node].add(i)
+        above[node].add(i)
+    for node in reversed(body.nodes):
+        for operand in _made_of(node):
+            below[operand] |= below[node]
+    return above, below
+
+
+def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int, int]]:
+    """Return a turn in whose types the shapes are told apart, and which row is assumed to have the
+    shape of which carry: those that make a next carry, element by element, or whose gradient does.
+    They could be smaller.
+    """
+    alike, (_, below) = find_alike(body, carried), _around(body, carried)
+    for node in body.nodes:
+        if node.op is ops.SUM_TO and node.operands[0] in alike:
+            below[node.operands[1]].add(alike[node.operands[0]])
+    assumed = {
+        i: alike[body.inputs[min(below[node])]]
+        for i, node in enumerate(body.inputs[carried : carried + rows], carried)
+        if below[node]
+    }
+    taken = {node.type.shape for i, node in enumerate(body.inputs) if i not in assumed}
+    shapes = [node.type.shape for node in body.inputs[:carried]]
+    for i, shape in enumerate(shapes):
+        first = alike[body.inputs[i]]
+        if shape == UNKNOWN:
+            own = ("alike", i) if first or INPUT_SHAPE in taken else INPUT_SHAPE
+            shapes[i] = own if first == i else shapes[first]
+    places = {node: alike[node] for node in body.inputs[:carried]}
+    places |= {body.inputs[i]: first for i, first in assumed.items()}
+    inputs = {
+        node: node
+        if node not in places
+        else make_node(node.op, (), dict(node.attrs), _with_shape(node.type, shapes[places[node]]))
+        for node in body.inputs
+    }
+    done = dict(inputs)
+    for node in body.nodes:
+        if node in done or tuple(map(done.__getitem__, node.operands)) == node.operands:
+            done.setdefault(node, node)
+            continue
+        operands, attrs = [done[operand] for operand in node.operands], dict(node.attrs)
+        type_ = node.op.result(*[operand.type for operand in operands], **attrs)
+        type_ = _with_shape(type_, shapes[alike[node]]) if node in alike else type_
+        done[node] = make_node(node.op, operands, attrs, type_)
+    locations = {done[node]: where for node, where in body.locations.items() if node in done}
+    outputs = tuple([done[node] for node in body.outputs])
+    return simplify(Graph(body.name, tuple(inputs.values()), outputs, locations)), assumed
+
+
+def _with_shape(type_: Type, shape: Shape) -> Type:
+    return Type(type_.kind, type_.dtype, shape)
 
 
 def _made_of(node: Node) -> tuple[Node, ...]:

@@ -22,6 +22,7 @@ from multigrad.graph.ir.types import Type
 from multigrad.graph.ops.results import elementwise
 
 from ..elementwise import fitting
+from ..ops import turns
 from . import fused, masks
 
 Tensor: TypeAlias = torch.Tensor
@@ -167,6 +168,12 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     CLAMP_MAX: (Tensor.clamp_max_, None),
 }
 
+INTO: dict[Op, Callable[..., Tensor]] = {
+    **{ops.OPS[name]: getattr(torch, name) for name in UNARY.split() if name != "relu"},
+    **{op: getattr(torch, op.name) for op in (ops.ADD, ops.SUB, ops.MUL, ops.DIV)},
+    masks.HEAVISIDE: masks.heaviside,
+}
+
 CONSTANTS: dict[Op, tuple[int, ...]] = {
     **dict.fromkeys((ops.ADD, ops.SUB, ops.MUL, ops.DIV), (0, 1)),
     **masks.CONSTANTS,
@@ -179,6 +186,11 @@ FAST = FastKernels(
             "torch.in_place",
             "an op over a fresh temporary 40 to 80 us, into new memory 80 to 300; triangular's "
             "backward 760 to 490 us; at 1,000 elements 25 to 23 us",
+        ),
+        Pattern(
+            "torch.turns",
+            "25 steps of 100,000 spiking neurons, forward and backward: 10.6 ms where rows are "
+            "stacked, 8.0 where each turn writes into the stack",
         ),
         Pattern(
             "torch.constants",
@@ -232,5 +244,7 @@ FAST = FastKernels(
         CLAMP_MAX: torch.clamp_max,
     },
     in_place={**IN_PLACE, **masks.IN_PLACE, **fused.IN_PLACE},
+    into=INTO,
+    turns=turns,
     constants=CONSTANTS,
 )

@@ -104,6 +104,12 @@ def one_plus_square(x: Tensor, number: Any, squared: float | None) -> Tensor:
     return (x * number).square_().add_(1.0)
 
 
+def one_plus_square_(x: Tensor, number: Any, squared: float | None) -> Tensor:
+    if squared is not None and type(number) is Tensor:
+        return torch.addcmul(ONE, x, x, value=squared, out=x)
+    return x.mul_(number).square_().add_(1.0)
+
+
 def divided(x: Tensor, number: Any, factor: float | None, divisor: Tensor) -> Tensor:
     return divided_into(divisor.clone(), x, number, factor)
 
@@ -113,7 +119,8 @@ def divided_into(divisor: Tensor, x: Tensor, number: Any, factor: float | None) 
     if factor is not None and type(number) is Tensor:
         quotient = torch.div(x, divisor, out=divisor)
         return quotient if factor == 1.0 else quotient.mul_(number)
-    return divisor.reciprocal_().mul_(number).mul_(x)
+    quotient = divisor.reciprocal_()
+    return (quotient if factor == 1.0 else quotient.mul_(number)).mul_(x)
 
 
 def fuse_one_plus_square(node: Node) -> Node | None:
@@ -182,6 +189,7 @@ KERNELS = {
     NORM_NUMBER: norm_number,
 }
 IN_PLACE = {
+    ONE_PLUS_SQUARE: (one_plus_square_, None, None),
     ONE_MINUS_SCALED: (one_minus_scaled_, None, None),
     DIVIDED: (None, None, None, divided_into),
 }

@@ -120,8 +120,8 @@ PLAIN = {fast: op for op, fast in BOOL_RESULT.items()}
 HEAVISIDE = kernel("torch.heaviside", "x", elementwise)
 
 
-def heaviside(x: Tensor) -> Tensor:
-    return torch.gt(x, ZERO if x.is_cpu else 0, out=torch.empty_like(x))
+def heaviside(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return torch.gt(x, ZERO if x.is_cpu else 0, out=torch.empty_like(x) if out is None else out)
 
 
 def write_heaviside(node: Node) -> Node | None:

@@ -80,15 +80,20 @@ def turn_rows(
     turns = zip(*rows, strict=True)
     for row in reversed([*turns]) if reverse else turns:
         found = body(*state, *row, *constants)
-        for i, old in enumerate(state):
-            new = found[i]
-            if old.dtype != new.dtype or old.shape != new.shape:
-                raise changed(old, new)
+        check_kept(state, found)
         state = found[:own]
         gathered.append(found[own:])
     if reverse:
         gathered.reverse()
     return (*state, *(stack([*column]) for column in zip(*gathered, strict=True)))
+
+
+def check_kept(carry: Sequence[Array], found: Sequence[Array]) -> None:
+    """Raise TypeError where a turn changes a dtype or a shape of what is carried."""
+    for i, old in enumerate(carry):
+        new = found[i]
+        if old.dtype != new.dtype or old.shape != new.shape:
+            raise changed(old, new)
 
 
 def scanning(
