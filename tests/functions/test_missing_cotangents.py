@@ -100,6 +100,49 @@ def test_one_that_takes_it_for_zeros_is_captured_everywhere(
     np.testing.assert_array_equal(found, gradient_in_torch(original.apply, position))
 
 
+def summed(x: Any, w: Any, a: Any, b: Any) -> Any:
+    """Sum what comes, beginning with a number, through indices."""
+    total, places = 0, w.argsort()
+    if a is not None:
+        total = total + a * w
+    if b is not None:
+        total = total + b[places] * x[places]
+    return total, None
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("position", [0, 1])
+def test_one_that_sums_from_a_number_on_takes_what_is_missing_for_zero(
+    backend: Any, position: int
+) -> None:
+    ours = xg.convert(branching(summed))
+    cotangents: list[Any] = [None, None]
+    cotangents[position] = backend.array(ONES)
+    _, pull = xg.vjp(ours, backend.array(X), backend.array(2 * X))
+    expected = 2 * X if position == 0 else X  # 2 * X is in order
+    np.testing.assert_array_equal(backend.numpy(pull(tuple(cotangents))[0]), expected)
+
+
+def picked(x: Any, w: Any, a: Any, b: Any) -> Any:
+    import torch
+
+    hot = torch.zeros_like(x).scatter_(0, w.long(), 1.0)
+    total = 0
+    if a is not None:
+        total = total + a * hot
+    if b is not None:
+        total = total + b * x
+    return total, None
+
+
+@pytest.mark.needs("torch")
+def test_one_that_scatters_by_integers_is_compared_too(backend: Any) -> None:
+    ours = xg.convert(branching(picked))
+    _, pull = xg.vjp(ours, backend.array(X), backend.array(np.array([1, 2, 0], np.int32)))
+    found = pull((backend.array(ONES), None))[0]
+    np.testing.assert_array_equal(backend.numpy(found), ONES)
+
+
 @pytest.mark.needs("torch")
 def test_one_that_does_not_is_refused_on_other_frameworks() -> None:
     with pytest.raises(TraceError, match="where a cotangent is missing than where it is zero"):

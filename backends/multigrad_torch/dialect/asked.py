@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from multigrad.capture.code.names import handlers
-from multigrad.capture.code.outside import CHANGES, refusing
+from multigrad.capture.code.outside import CHANGES, SWITCHES, refusing
 from multigrad.capture.meanings import arrays
 from multigrad.capture.meanings.casts import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
@@ -283,10 +284,50 @@ def is_grad_enabled(trace: Trace) -> bool:
     """Answer as torch does while a class runs; its backward records in a second derivative alone,
     so that it is captured for the first.
     """
-    if trace.kind != "imported function":
-        refusing(torch.is_grad_enabled, CHANGES, trace, "torch.is_grad_enabled")()
+    for_classes(trace, torch.is_grad_enabled, CHANGES)
     trace.is_once |= trace.in_backward
     return torch.is_grad_enabled()
+
+
+def is_autocast_enabled(trace: Trace, device_type: str = "") -> bool:
+    """Answer as torch does outside of autocast, under which the class itself runs."""
+    for_classes(trace, torch.is_autocast_enabled, CHANGES)
+    trace.lacks = trace.lacks or "what it computes under autocast"
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorState:
+    """What a class keeps of the generator while it is captured: how much was drawn before."""
+
+    draws: int
+
+
+def get_rng_state(trace: Trace) -> GeneratorState:
+    """Answer what `set_rng_state` takes."""
+    for_classes(trace, torch.get_rng_state, CHANGES)
+    return GeneratorState(trace.draws)
+
+
+def set_rng_state(trace: Trace, new_state: Any) -> None:
+    """Set the generator to where it is: a checkpoint does so, though its function may draw nothing.
+
+    Raises:
+        TraceError: something was drawn since, which would be drawn again.
+    """
+    if not isinstance(new_state, GeneratorState):
+        refusing(torch.set_rng_state, SWITCHES, trace, "torch.set_rng_state")()
+    if new_state.draws != trace.draws:
+        raise trace.error(
+            "draws, sets the generator back, and draws the same numbers again, which a graph does "
+            f"not do{trace.words.advise('keep what was drawn')}"
+        )
+
+
+def for_classes(trace: Trace, function: Callable[..., Any], reason: str) -> None:
+    """Refuse a function that asks for torch's state, but in a class, which has one of its own."""
+    if trace.kind != "imported function":
+        refusing(function, reason, trace, f"torch.{function.__name__}")()
 
 
 # --- what torch's code, its own distributions too, asserts of a tensor ----------------------------

@@ -288,13 +288,13 @@ def generators() -> list[Generator]:
 
 # What torch is set to, and what sets it: outside of a graph.
 READ = """
-    is_inference_mode_enabled is_autocast_enabled get_default_dtype
-    get_default_device get_rng_state initial_seed are_deterministic_algorithms_enabled
+    is_inference_mode_enabled get_default_dtype get_default_device initial_seed
+    are_deterministic_algorithms_enabled
 """
 # torch.manual_seed and torch.random's are two functions, once torch compiles.
 SET = """
-    manual_seed random.manual_seed seed set_default_dtype set_default_device set_rng_state
-    set_printoptions use_deterministic_algorithms set_num_threads cuda.manual_seed
+    manual_seed random.manual_seed seed set_default_dtype set_default_device set_printoptions
+    use_deterministic_algorithms set_num_threads cuda.manual_seed
     cuda.manual_seed_all
 """
 REFUSED = {
@@ -323,6 +323,9 @@ register_dialect(
             **gradients.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
+            torch.is_autocast_enabled: creation.Told(asked.is_autocast_enabled),
+            torch.get_rng_state: creation.Told(asked.get_rng_state),
+            torch.set_rng_state: creation.Told(asked.set_rng_state),
             **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
         },
         at_once=dynamo.force_eager,  # Dynamo cannot read symbols

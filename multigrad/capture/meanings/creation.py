@@ -177,15 +177,15 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Stands in for a function without arguments: what it gives follows from what is captured."""
+    """Stands in for a function without tensors: what it gives follows from what is captured."""
 
-    answer: Callable[[Trace], Any]
+    answer: Callable[..., Any]
     trace: Trace | None = None
 
-    def __call__(self) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer."""
         assert self.trace is not None  # which `in_trace` has told it
-        return self.answer(self.trace)
+        return self.answer(self.trace, *args, **kwargs)
 
 
 def in_trace(stand_in: Any, trace: Trace) -> Any:

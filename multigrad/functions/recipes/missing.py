@@ -18,7 +18,7 @@ from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
 from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
 from ...graph.passes.facts import shape_fact
 from ...graph.passes.simplify import simplify
-from ...trace.trace import Trace, Value
+from ...trace.trace import Trace, Value, constant
 from ..calls.assumptions import evaluate
 from ..calls.failures import NotCaptured
 
@@ -121,9 +121,12 @@ def _without(node: Node, operands: Sequence[Node | None]) -> Node | None:
         is_kept = node.op is ops.ADD or operands[0] is not None
         return left[0] if is_kept else make_node(ops.NEG, left, {}, node.type)
     pairs = zip(operands, node.operands, strict=True)
-    return make_node(
-        node.op, [old if new is None else new for new, old in pairs], dict(node.attrs), node.type
-    )
+    whole = [_zeros_like(old) if new is None else new for new, old in pairs]
+    return make_node(node.op, whole, dict(node.attrs), node.type)
+
+
+def _zeros_like(node: Node) -> Node:
+    return make_node(ops.FULL_LIKE, (node, constant(0.0)), {"dtype": node.type.dtype}, node.type)
 
 
 def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
@@ -137,7 +140,7 @@ def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
             shape = trace.facts.get(shape_fact(node, "shape") or "", UNTOLD)
             is_tensor = node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
             drawn = generator.normal(size=shape if is_tensor else ())
-            whole = drawn > 0 if node.type.dtype == BOOL else abs(drawn.round())
+            whole = drawn > 0 if node.type.dtype == BOOL else abs(drawn.round()).astype(np.int64)
             is_whole = node.type.dtype in (BOOL, *WHOLE)
             arrays[node.attr("name")] = whole if is_whole else drawn
     try:
