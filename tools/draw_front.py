@@ -84,7 +84,7 @@ def draw(x: np.ndarray, gradients: Mapping[str, np.ndarray], runs: list[Any], da
         "ytick.color": quiet,
     }
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(9.2, 3.4), layout="constrained")
+        figure = Figure(figsize=(7.8, 3.2), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.plot([-2, 0, 0, 2], [0, 0, 1, 1], color=quiet, linewidth=1.6)
         left.text(2, 1.04, "forward: a step", color=quiet, ha="right")
