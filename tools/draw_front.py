@@ -74,7 +74,7 @@ def draw(x: np.ndarray, gradients: Mapping[str, np.ndarray], runs: list[Any], da
     from matplotlib.figure import Figure
 
     ink, quiet, colors = DARK if dark else LIGHT
-    settings = {
+    settings: dict[Any, Any] = {
         "font.size": 12,
         "svg.hashsalt": "multigrad",
         "text.color": ink,
