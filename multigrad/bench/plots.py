@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from multigrad.backend.finding.installed import extra_line
 from multigrad.errors import MultigradError
 
 from .cases import FREEGRAD, HAND_WRITTEN, OURS, PLAIN, SHORTCUT
@@ -33,7 +34,7 @@ class MissingPlotExtra(MultigradError, ImportError):
 def check_picture(path: Path) -> None:
     """Raise an error if a picture could not be drawn, before anything is measured for it."""
     if find_spec("matplotlib") is None:
-        raise MissingPlotExtra("--plot needs matplotlib; type: pip install 'multigrad-rules[plot]'")
+        raise MissingPlotExtra(f"--plot needs matplotlib; type: {extra_line('plot')}")
     if path.suffix.lower() not in FORMATS:
         endings = ", ".join(FORMATS)
         raise MultigradError(f"--plot takes a file that ends in {endings}, not {str(path)!r}")

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import Self
 
+from multigrad.backend.finding.installed import extra_line
 from multigrad.errors import MultigradError
 
 from .parity import compare
@@ -18,7 +19,6 @@ from .runs import Gap, Outcome, check_rules, plan, run_all
 from .task import BATCH, HIDDEN, LEARNING_RATE, Task, load_task
 
 EXTRA_MODULES = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich"}
-INSTALL_LINE = "pip install 'multigrad-rules[demo]'"
 FAILED, INTERRUPTED = 1, 130
 
 
@@ -55,7 +55,7 @@ def check_extra() -> None:
     """Raise MissingExtra if a package of the extra `demo` is not installed."""
     missing = [name for module, name in EXTRA_MODULES.items() if find_spec(module) is None]
     if missing:
-        raise MissingExtra(f"the demo needs {', '.join(missing)}; type: {INSTALL_LINE}")
+        raise MissingExtra(f"the demo needs {', '.join(missing)}; type: {extra_line('demo')}")
 
 
 def run(options: Options) -> int:

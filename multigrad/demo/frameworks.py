@@ -14,6 +14,12 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Protocol, cast
 
+from multigrad.backend.finding.installed import (
+    extra_line,
+    install_line,
+    package_of,
+    requirements_of,
+)
 from multigrad.errors import BackendNotFound, suggest
 
 from ..lowering.names import ActivationName
@@ -40,20 +46,27 @@ class TrainingLoop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One column of the tables: its name, the modules it needs, and how to get them."""
+    """One column of the tables: its name, the modules it needs, and how to get them where that is
+    not an extra of the same name.
+    """
 
     name: str
     needs: tuple[str, ...]
-    install: str
+    otherwise: str = ""
+
+    @property
+    def install(self) -> str:
+        """What to type if it is not there."""
+        return self.otherwise or extra_line(self.name)
 
 
 GROUP = "multigrad.demo"
 OWN = (
-    Framework("numpy", ("numpy",), "pip install multigrad-rules"),
-    Framework("torch", ("torch",), "pip install 'multigrad-rules[torch]'"),
-    Framework("jax", ("jax",), "pip install 'multigrad-rules[jax]'"),
-    Framework("tensorflow", ("tensorflow",), "pip install 'multigrad-rules[tensorflow]'"),
-    Framework("keras", ("keras",), "pip install 'multigrad-rules[keras]'"),
+    Framework("numpy", ("numpy",)),
+    Framework("torch", ("torch",)),
+    Framework("jax", ("jax",)),
+    Framework("tensorflow", ("tensorflow",)),
+    Framework("keras", ("keras",)),
     # freegrad 1.0.1 requires torchvision, which would replace the installed torch.
     Framework("freegrad", ("torch", "freegrad"), "pip install --no-deps freegrad==1.0.1"),
 )
@@ -63,9 +76,10 @@ def brought() -> tuple[Framework, ...]:
     """Return the columns that installed backends bring: entry points of the group
     `multigrad.demo`, named as the backend, each a module with a training loop.
     """
-    names = sorted({point.name for point in entry_points(group=GROUP)})
+    packages = {point.name: package_of(point) for point in entry_points(group=GROUP)}
     return tuple(
-        Framework(name, (name,), f"pip install 'multigrad-rules[{name}]'") for name in names
+        Framework(name, (name,), install_line(name, package, requirements_of(name, package)))
+        for name, package in sorted(packages.items())
     )
 
 
@@ -79,7 +93,7 @@ def explain_absence(framework: Framework) -> str | None:
     if any(find_spec(module) is None for module in framework.needs):
         return f"{framework.name} is not installed; type: {framework.install}"
     if framework.name == "keras" and find_keras_backend() is None:
-        return "keras has no framework to run on; type: pip install 'multigrad-rules[jax]'"
+        return f"keras has no framework to run on; type: {extra_line('jax')}"
     return None
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.finding.discovery import OWN, load_backend
-from ..backend.finding.installed import why_too_old
+from ..backend.finding.discovery import load_backend
+from ..backend.finding.installed import OWN, extra_line, why_too_old
 from ..errors import BackendNotFound
 from ..graph.support.namespace import namespace
 
@@ -22,7 +22,7 @@ try:
     import keras
 except ImportError as error:
     if error.name == "keras":
-        advice = "install it: pip install 'multigrad-rules[keras]'"
+        advice = f"install it: {extra_line('keras')}"
     else:
         advice = "install one of tensorflow, torch, jax and name it in KERAS_BACKEND"
     raise BackendNotFound(f"Keras cannot be imported ({error}); {advice}") from error

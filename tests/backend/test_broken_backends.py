@@ -25,6 +25,7 @@ def make(name, types, **groups):
     autodiff = Autodiff(none, none, none, none)
     return Backend(name, tensors, Kernels({}, {}), autodiff, **groups)
 """
+MARKED = "platform_machine"
 FRAMEWORK = '__version__ = "1.4.2"\n\n\nclass Array:\n    pass\n'
 # By name: the module of the backend, and what is said of it.
 BROKEN = {
@@ -79,6 +80,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lay(folder, "young", "", version="1.4.2")
     lay(folder, "mg-again", "twice = mg_again:backend")
     lay(folder, "mg-absent", "absent = mg_absent:backend", "Requires-Dist: absent>=0.3\n")
+    choices = f"{MARKED} == 'none'", f"{MARKED} != 'none' or {MARKED} == 'none'"
+    requires = "".join(
+        f"Requires-Dist: marked-{i}>=0.3; ({choice}) and extra == 'marked'\n"
+        for i, choice in enumerate(choices)
+    )
+    lay(folder, "mg-marked", "marked = mg_marked:backend", requires)
     (folder / "gone.py").write_text(FRAMEWORK)
     lay(folder, "mg-gone", "gone = mg_gone:backend")
     lay(folder, "mg-numpy", "numpy = mg_raises:backend")
@@ -122,6 +129,7 @@ for row in rows:
         assert listed.startswith(f"listed {name} False ") and said in listed, listed
         assert name not in ("young", "unsaid") or " 1.4.2 needs" in listed
     assert "listed absent False None pip install 'absent>=0.3'" in lines
+    assert "listed marked False None pip install 'marked-1>=0.3'" in lines
 
 
 def test_what_can_be_told_without_an_import_is_told_without_one(site: Path) -> None:

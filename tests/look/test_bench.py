@@ -138,7 +138,7 @@ def test_a_wrong_option_is_an_error_before_anything_is_measured(
 def test_a_framework_that_is_not_installed_names_its_install_line() -> None:
     result = run_without(["jax"], "bench", "--quick", "--backends", "jax")
     assert result.returncode == 2
-    assert "pip install 'multigrad-rules[jax]'" in result.stderr
+    assert "pip install 'jax>=" in result.stderr
 
 
 def test_a_broken_framework_does_not_cost_the_others_their_figures(
@@ -322,7 +322,7 @@ def test_plot_without_matplotlib_names_the_install_line_first(tmp_path: Path) ->
     words = (*ALONE, "--plot", tmp_path / "bench.png")
     result = run_without(["matplotlib"], "bench", *words)
     assert result.returncode == 2
-    assert "pip install 'multigrad-rules[plot]'" in result.stderr
+    assert "pip install 'matplotlib>=" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

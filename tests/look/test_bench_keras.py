@@ -182,9 +182,8 @@ main()
     words = ("--quick", "--only", "keras")
     result = run_python("-c", code, "bench", *words)
     assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert "jax is not installed; type: pip install 'multigrad-rules[jax]'" in lines
-    assert "keras is not installed; type: pip install 'multigrad-rules[keras]'" in lines
+    assert "jax is not installed; type: pip install 'jax>=" in result.stdout
+    assert "keras is not installed; type: pip install 'keras>=" in result.stdout
     assert "Traceback" not in result.stderr
 
 

@@ -89,6 +89,12 @@ def test_a_page_or_file_that_a_docstring_or_an_error_names_is_there() -> None:
     assert missing == []
 
 
+def test_the_navigation_has_at_most_six_tabs() -> None:
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    tabs = re.findall(r"^  - (.+?):", config.partition("\nnav:")[2], re.MULTILINE)
+    assert tabs[0] == "Home" and len(tabs) <= 6
+
+
 def test_every_page_is_in_the_navigation() -> None:
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     moved = re.search(r"\nnot_in_nav: \|\n((?:  /.+\n)+)", config)

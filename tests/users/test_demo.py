@@ -195,7 +195,7 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
 def test_a_framework_that_is_not_installed_names_its_install_line(tmp_path: Path) -> None:
     result = run_without(["jax"], "demo", "--frameworks", "numpy,jax", "--out", tmp_path / "out")
     assert result.returncode == 2
-    assert "pip install 'multigrad-rules[jax]'" in result.stderr
+    assert "pip install 'jax>=" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -203,7 +203,7 @@ def test_a_framework_that_is_not_installed_names_its_install_line(tmp_path: Path
 def test_without_the_extra_it_names_the_install_line(module: str) -> None:
     result = run_without([module], "demo", "--frameworks", "numpy")
     assert result.returncode == 2
-    assert "pip install 'multigrad-rules[demo]'" in result.stderr
+    assert "'scikit-learn>=" in result.stderr
     assert "Traceback" not in result.stderr
 
 

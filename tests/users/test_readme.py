@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import multigrad as xg
 
 README = Path(__file__).parents[2] / "README.md"
@@ -42,3 +45,22 @@ def test_every_extra_that_it_installs_is_declared() -> None:
     declared = (README.parent / "pyproject.toml").read_text(encoding="utf-8")
     extras = {name for names in re.findall(r"'\.\[([\w,]+)\]'", TEXT) for name in names.split(",")}
     assert extras and all(re.search(rf"^{name} = \[", declared, re.MULTILINE) for name in extras)
+
+
+def test_a_newcomer_reads_at_most_150_words_and_sees_a_picture_before_the_first_code() -> None:
+    face = TEXT.partition("```python")[0]
+    assert len(face.split()) <= 150
+    pictures = re.findall(r'src(?:set)?="([^"]+)"', face)
+    assert len(pictures) == 2
+    assert [name for name in pictures if not (README.parent / name).is_file()] == []
+
+
+@pytest.mark.needs("torch", "jax", "tensorflow")
+def test_the_picture_shows_the_formula_in_every_framework() -> None:
+    from draw_front import TITLES, surrogates
+
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    drawn = surrogates(x)
+    assert list(drawn) == list(TITLES)
+    for values in drawn.values():
+        np.testing.assert_allclose(values, np.maximum(1 - np.abs(x), 0), rtol=1e-6)

@@ -17,9 +17,7 @@ def parts() -> Iterator[str]:
     """Yield the parts of the page: what the command is for, then each subcommand."""
     group: Any = typer.main.get_command(app)
     shown = {name: each for name, each in group.commands.items() if not each.hidden}
-    yield (
-        f"{group.help} It is installed with the extra `cli`: `pip install 'multigrad-rules[cli]'`."
-    )
+    yield f"{group.help} It needs the [extra](../install.md#extras) `cli`."
     rows = "\n".join(
         f"| [`multigrad {name}`](#multigrad-{name}) | {first_line(each)} |"
         for name, each in shown.items()

@@ -23,6 +23,7 @@ from ...graph.support.threads import make_lock
 from ..contract import Backend, Reader
 from .admission import admit
 from .installed import (
+    OWN,
     find_points,
     find_version,
     install_line,
@@ -33,7 +34,6 @@ from .installed import (
 )
 
 GROUP = "multigrad.backends"
-OWN = "multigrad-rules"  # the distribution whose names nobody else takes
 # The reference needs no installation metadata, so that the core works from a source tree.
 REFERENCE = ("numpy", "multigrad.lowering.reference.backend:backend", GROUP)
 # What an activation asks before it acts: (types, is reading, what to call then). Both tables change

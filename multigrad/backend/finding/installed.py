@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+OWN = "multigrad-rules"  # the distribution whose names nobody else takes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
-SYSTEM = re.compile(r"""sys_platform\s*==\s*["']([^"']+)["']""")
+MACHINE = re.compile(r"""(sys_platform|platform_machine)\s*([!=]=)\s*["']([^"']+)["']""")
 LEAST = re.compile(r"[~>]=\s*([0-9][0-9.]*)")
 RELEASE = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 
@@ -105,8 +106,11 @@ def requirements_of(name: str, package: str) -> list[Requirement]:
 
 
 def _is_of_here(line: str) -> bool:
-    system = SYSTEM.search(line)
-    return system is None or system[1] == sys.platform
+    import platform
+
+    here = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
+    asked = [(here[name] == value) is (sign == "==") for name, sign, value in MACHINE.findall(line)]
+    return (any if " or " in line else all)(asked) if asked else True
 
 
 def find_version(name: str, requirements: list[Requirement]) -> str | None:
@@ -140,12 +144,19 @@ def is_importable(name: str) -> bool:
 
 
 def install_line(name: str, package: str, requirements: list[Requirement]) -> str:
-    """Return what installs, or renews, the framework of a backend."""
-    if any(row.extra for row in requirements):
-        return f"pip install '{package}[{name}]'"
+    """Return what installs, or renews, the framework of a backend.
+
+    It names the framework and not the extra: so it is right in a clone, too, and after an
+    installation from a file.
+    """
     if requirements:
-        return f"pip install '{requirements[0].text}'"
+        return " ".join(["pip install", *(f"'{row.text}'" for row in requirements)])
     return f"see how {package or 'its backend'} says to install {name}"
+
+
+def extra_line(extra: str) -> str:
+    """Return what installs the packages of an extra of ours."""
+    return install_line(extra, OWN, requirements_of(extra, OWN))
 
 
 def why_too_old(name: str, package: str) -> str | None:

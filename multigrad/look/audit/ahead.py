@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...backend.finding.installed import extra_line
+
 HELPERS = {"triton": "multigrad_torch.compat.triton"}
 _used: list[Any] = []
 
@@ -84,7 +86,7 @@ def advise(error: BaseException | None) -> str:
     name = getattr(error, "name", None)
     if not isinstance(error, ModuleNotFoundError) or name not in HELPERS:
         return ""
-    return f": pip install 'multigrad-rules[{name}]'"
+    return f": {extra_line(name)}"
 
 
 def read_notes() -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 
-INSTALL_LINE = "pip install 'multigrad-rules[cli]'"
 EXTRA_MODULES = ("typer", "rich")
 STOPPED = 130  # what shells say of a program that Ctrl-C ended
 
@@ -33,6 +32,9 @@ def _run() -> None:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRA_MODULES:
             raise
-        print(f"the command multigrad needs {missing}; type: {INSTALL_LINE}", file=sys.stderr)
+        from ...backend.finding.installed import extra_line
+
+        line = extra_line("cli")
+        print(f"the command multigrad needs {missing}; type: {line}", file=sys.stderr)
         sys.exit(2)
     app()

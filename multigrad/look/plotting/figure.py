@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...backend.finding.installed import extra_line
 from ...errors import BackendNotFound
 from .curves import make_picture
 from .picture import Curve, Picture
@@ -18,7 +19,6 @@ COLORS = {
 GRAY = {False: "#808080", True: "#9A9A9A"}
 LINES = ("-", "--", ":")  # a second time round, another line
 SIZE = (7.0, 4.4)
-INSTALL_LINE = "pip install 'multigrad-rules[plot]'"
 
 
 def plot(
@@ -92,7 +92,7 @@ def make_figure() -> Any:
 
 
 def lacking() -> BackendNotFound:
-    return BackendNotFound(f"plot needs matplotlib; type: {INSTALL_LINE}")
+    return BackendNotFound(f"plot needs matplotlib; type: {extra_line('plot')}")
 
 
 def draw_picture(picture: Picture, ax: Axes) -> Axes:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from ...backend.finding.installed import extra_line
 from ...errors import MultigradError
 from .elementwise import Formula
 from .rounding import Format, High, is_near_tie
 
 Function = Callable[..., High]
-INSTALL_LINE = 'pip install "multigrad-rules[vectors]"'
 FAR = (10**15, 10**25)  # times e: in the place of infinity
 SAME = 1e-9
 
@@ -39,7 +39,7 @@ def library(name: str) -> ModuleType:
     except ImportError as error:
         raise MissingWitness(
             f"vectors are computed by mpmath and sympy, and {name} is not installed; type: "
-            f"{INSTALL_LINE}"
+            f"{extra_line('vectors')}"
         ) from error
 
 

@@ -334,4 +334,4 @@ def test_a_file_whose_backend_is_not_installed_loads_with_a_warning(
 
 
 def refuse_numpy(name: str) -> Any:
-    raise xg.BackendNotFound(f"backend {name!r} needs it: pip install 'multigrad-rules[{name}]'")
+    raise xg.BackendNotFound(f"backend {name!r} needs it: pip install '{name}'")
