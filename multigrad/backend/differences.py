@@ -16,12 +16,12 @@ KINDS = {
     "value": "the result of an op or activation",
     "slope": "its gradient, in a lowered rule or derivative",
     "rule": "the gradient that a rule gives",
-    "own gradient": "the gradient that the framework itself takes, where no rule is in force",
+    "own gradient": "the framework's own gradient, where no rule is in force",
     "subnormals": "numbers below the smallest normal one",
-    "zero": "which of 0 and -0 comes out",
-    "integers": "integers, and what stands at the places that they name",
-    "matrices": "what comes of a matrix without a factor or inverse, or with several",
-    "compiled": "the result of ops that meet in compiled code",
+    "zero": "whether the result is 0 or -0",
+    "integers": "integers, and the elements at the indices that they give",
+    "matrices": "the result for a matrix without a factor or inverse, or with several",
+    "compiled": "the result of ops that are combined in compiled code",
 }
 
 

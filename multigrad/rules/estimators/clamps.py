@@ -1,4 +1,4 @@
-"""Clamps, and a gradient turned round."""
+"""Clamps and gradient reversal."""
 
 from __future__ import annotations
 

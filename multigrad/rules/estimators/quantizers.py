@@ -1,4 +1,4 @@
-"""Quantizers whose range is fixed or clipped: DoReFa, PACT, learned ends, noise in their place.
+"""Quantizers with a fixed or clipped range: DoReFa, PACT, learned ends, quantization noise.
 
 Rounding is to the nearest level, ties to even; 16-bit tensors are computed in float32 and rounded
 once.

@@ -1,4 +1,4 @@
-"""Quantizers that learn where their levels lie: LSQ, LSQ+ and learned thresholds.
+"""Quantizers that learn their levels: LSQ, LSQ+ and learned thresholds.
 
 Levels are rounded to the nearest, ties to even. 16-bit tensors are computed in float32 and rounded
 once, so that neither x / step nor a sum over many elements overflows. The number of elements that

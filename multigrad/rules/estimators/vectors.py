@@ -1,4 +1,4 @@
-"""Vector quantization, and gradients past what has none; vectors lie along the last axis."""
+"""Vector quantization, and gradients that bypass operations; vectors lie along the last axis."""
 
 from __future__ import annotations
 
