@@ -83,7 +83,7 @@ class Activation(nn.Module):
 
     @property
     def rule(self) -> Any:
-        """The own rule; assign to change it."""
+        """The module's own rule; assign to change it."""
         return self._activation.rule
 
     @rule.setter
@@ -92,7 +92,7 @@ class Activation(nn.Module):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The own rule's params; assign to change them."""
+        """The params of the module's own rule; assign to change them."""
         return FixedParams(self._activation.params, "assign all: act.params = {**act.params, ...}")
 
     @params.setter
@@ -186,8 +186,8 @@ class Activation(nn.Module):
         return {name: value for name, value in pairs if isinstance(value, Schedule)}
 
     def set_spiking_mode(self, spiking: bool) -> None:
-        """Let a step spike, or (False) give the function whose derivative its rule is, with torch's
-        derivative: the two modes of SpikingJelly's surrogates.
+        """Make a step spike, or (False) return the function whose derivative its rule is, with
+        torch's derivative: the two modes of SpikingJelly's surrogates.
 
         Raises:
             RuleError: no such function is known of the rule.

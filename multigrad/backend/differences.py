@@ -27,7 +27,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One way in which numbers are not the formula's.
+    """One way in which numbers deviate from the formula.
 
     Attributes:
         what: the op, activation or rule; "*" for all of them.
@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """A kernel that is not used as it is.
+    """A kernel that is not used directly.
 
     Attributes:
         kernel: its name in the framework.
@@ -70,10 +70,10 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All that a backend declares.
+    """All differences that a backend declares.
 
     Attributes:
-        kept: what its rows let be.
+        kept: the differences that its rows leave.
         mended: kernels that its rows replace or correct.
         measured: the framework and the version that the figures are of.
     """

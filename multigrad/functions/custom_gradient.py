@@ -197,7 +197,7 @@ def custom_gradient(
     dialect: str | None = None,
     prove: bool = True,
 ) -> Function[P, R] | Decorator:
-    """Give a function a gradient of its own, on every framework.
+    """Give a function its own gradient, in every framework.
 
     Examples:
         >>> @xg.custom_gradient

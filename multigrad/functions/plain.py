@@ -123,7 +123,7 @@ def function(
     dialect: str | None = None,
     prove: bool = True,
 ) -> Function[P, R]:
-    """Return a Function of a forward and a backward, for every framework.
+    """Return a Function made from a forward and a backward, for every framework.
 
     Examples:
         >>> clipped = xg.function(

@@ -85,7 +85,7 @@ class CustomGradient(HoldingLayer):
 
     @property
     def function(self) -> Function:
-        """What is called. Assign to change it."""
+        """The Function that is called. Assign to change it."""
         return self._held.what
 
     @function.setter

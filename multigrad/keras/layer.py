@@ -139,8 +139,8 @@ class Activation(HoldingLayer):
 
     @property
     def rule(self) -> str | Rule | Callable[..., Any] | None:
-        """The own rule; None where `use` decides. Assign to change it; its params are then its
-        defaults.
+        """The layer's own rule; None if `use` decides. Assign to change it; its params are then
+        reset to their defaults.
         """
         return self._activation.rule
 
@@ -150,7 +150,9 @@ class Activation(HoldingLayer):
 
     @property
     def params(self) -> Params:
-        """The own rule's params by name, numbers as Variables. Assign a dict to set them all."""
+        """The params of the layer's own rule by name, numbers as Variables. Assign a dict to set
+        them all.
+        """
         return self._params
 
     @params.setter

@@ -42,9 +42,9 @@ def apply_to_gradients(
     after_reduce: bool = False,
     **others: Never,
 ) -> Any:
-    """Return an optimizer whose steps see each gradient after the rule, with `tin=None`.
+    """Return an optimizer that applies a rule to each gradient before its step, with `tin=None`.
 
-    The rule comes before the optimizer's own clipping, weight decay, averaging and gradient
+    The rule runs before the optimizer's own clipping, weight decay, averaging and gradient
     accumulation. Applied twice, the rule given last acts first. Given a LossScaleOptimizer, the
     rule sees the unscaled gradients.
 

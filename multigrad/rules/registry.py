@@ -175,7 +175,7 @@ def get(rule: str | Rule | _AnyFunction) -> Rule | _AnyFunction:
 
 
 def unregister(name: str) -> None:
-    """Remove a rule; one of the library that it took the place of is there again.
+    """Remove a rule; a library rule that it had replaced is restored.
 
     Examples:
         >>> @xg.register("halved")
@@ -225,9 +225,10 @@ def compose(*parts: Any) -> Any:
     """Return the rule that applies the given ones in series, first to last; of Functions, the
     Function x -> g(f(x)), each with its own gradient.
 
-    A param reaches every part that declares it; "noise.sigma" is that of one part alone,
-    "noise[1].sigma" where several have the name. Bind one to a part with `rule.with_params(...)`,
-    `function.bind({...})`. Compositions may be composed, saved and pickled.
+    A param reaches every part that declares it; "noise.sigma" reaches one part only,
+    "noise[1].sigma" if several parts have that name. Bind one to a part with
+    `rule.with_params(...)`, `function.bind({...})`. Compositions may be composed, saved and
+    pickled.
 
     Examples:
         >>> clip_then_halve = xg.compose("clip_norm", xg.get("scale").with_params(s=0.5))

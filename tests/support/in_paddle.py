@@ -119,7 +119,7 @@ REFUSED = [
     Refused(
         ("ejected, without multigrad (`xg.source(..., standalone=True)`)",),
         (),
-        "backend 'paddle' does not say how its code stands in a file of its own",
+        "backend 'paddle' does not define standalone files",
         "UnsupportedOp",
     ),
     Refused(

@@ -23,7 +23,7 @@ HOME = "norse.torch.functional.threshold"
 
 @contextmanager
 def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
-    """Let norse's neurons name activations as their `method`; undone at the end.
+    """Make activations available to norse's neurons as `method` names, until the context ends.
 
     Examples:
         >>> import torch

@@ -24,10 +24,10 @@ class SolveReport(NamedTuple):
 
     Attributes:
         residual: the largest number in the residual of the solution.
-        iterations: how many the linear system of backward took.
-        error: what is left of its right side, relative to it.
-        converged: whether both are as little as was asked for; where not, gradients are an error,
-            or NaN in compiled code.
+        iterations: the number of iterations for the linear system of backward.
+        error: the residual of that system, relative to its right-hand side.
+        converged: whether both are as small as requested; if not, gradients raise an error, or are
+        NaN in compiled code.
     """
 
     residual: Any
@@ -46,12 +46,12 @@ def implicit(
     accept: float | None = None,
     dialect: str | None = None,
 ) -> Implicit[P, R]:
-    """Return a Function of a solver, whose gradient is that of the equation which it solves.
+    """Return a Function of a solver, with the gradient of the equation that it solves.
 
     Where `residual(x, *params)` is zero at `x = solver(*params)`, the implicit-function theorem
-    gives the gradient: of a cotangent u of x it solves (d residual / d x)^T w = -u, and returns
-    (d residual / d params)^T w (Blondel et al., Efficient and modular implicit differentiation,
-    2022). The solver's iterations are neither kept nor differentiated.
+    gives the gradient: for a cotangent u of x it solves (d residual / d x)^T w = -u, and returns (d
+    residual / d params)^T w (Blondel et al., Efficient and modular implicit differentiation, 2022).
+    The solver's iterations are neither kept nor differentiated.
 
     Examples:
         >>> def solver(theta):  # Newton's iteration, as it is

@@ -27,7 +27,7 @@ from .rules import make_layer_run, plan_composite
 
 
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
-    """Put rules on layers and operations of a Keras model that exists.
+    """Put rules on layers and operations of an existing Keras model.
 
     Examples:
         >>> import keras, multigrad.keras

@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Composite(InNotebooks):
-    """Which rule each layer of a model gets. Data: printed, it is a table.
+    """Which rule each layer of a model gets; prints as a table.
 
     Examples:
         >>> mine = xg.composites.Composite(
@@ -154,7 +154,7 @@ def _entry(rules: Rules, kind: str | None) -> str | None:
 
 
 def find(composite: str | Composite) -> Composite:
-    """Return the composite of a name, with its defaults; one that is one stays as it is.
+    """Return the composite with a name and its defaults; a composite is returned unchanged.
 
     Examples:
         >>> xg.composites.find("guided_backprop")
@@ -299,7 +299,7 @@ def epsilon_plus_flat(
     zero_params: ZeroParams = None,
     canonize: bool = False,
 ) -> Composite:
-    """As `epsilon_plus`, flat for the first layer with weights.
+    """Like `epsilon_plus`, but flat for the first layer with weights.
 
     Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlusFlat` of zennit.
 
@@ -318,7 +318,7 @@ def epsilon_alpha2_beta1_flat(
     zero_params: ZeroParams = None,
     canonize: bool = False,
 ) -> Composite:
-    """As `epsilon_alpha2_beta1`, flat for the first layer with weights.
+    """Like `epsilon_alpha2_beta1`, but flat for the first layer with weights.
 
     Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1Flat` of zennit.
 

@@ -208,7 +208,7 @@ def merge_batch_norm(
     *,
     axis: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias of the layer that computes both: for the tensors of any framework.
+    """Return weight and bias of the layer that computes both, for tensors of any framework.
 
     weight * f and (bias - mean) * f + shift, with f = scale / sqrt(variance + epsilon).
 

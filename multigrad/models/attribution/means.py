@@ -27,7 +27,7 @@ def smooth(
 ) -> Tensor:
     """The mean of a gradient over n copies of x with noise: SmoothGrad, under any rules.
 
-    mean over i of gradient(x + sigma * N(0, 1)), drawn anew for each copy.
+    mean over i of gradient(x + sigma * N(0, 1)), with new draws for each copy.
 
     Examples:
         >>> def slope(x):
@@ -61,10 +61,11 @@ def smooth(
 def integrated(
     gradient: Gradient, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
 ) -> Tensor:
-    """The mean of a gradient on the way from a baseline to x, times that way: integrated gradients.
+    """Integrated gradients: the mean of a gradient on the path from a baseline to x, times x -
+    baseline.
 
     (x - baseline) * mean over i = 1 .. n of gradient(baseline + (i - 1/2) / n * (x - baseline)).
-    What all elements get adds up to what the output gained, but for the error of the sum.
+    The results of all elements add up to the change of the output, up to the error of the sum.
 
     Examples:
         >>> def slope(x):

@@ -41,7 +41,8 @@ def jit(
     """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
 
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not
-    retrace; so is what a schedule (`xg.schedule`) stands at, also that of a layer's own rule.
+    retrace; so is the current value of a schedule (`xg.schedule`), including those in a layer's own
+    rule.
 
     Examples:
         >>> import jax, jax.numpy as jnp

@@ -21,10 +21,11 @@ Tensor = Any
 
 
 def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[R, Any]:
-    """Return `f(*inputs)`, and how it changes where the inputs change by the tangents.
+    """Return `f(*inputs)` and its change when the inputs change by the tangents.
 
     The tangent map of a Function, or of a rule under an activation, is the transpose of its
-    backward: `sum(u * tangent)` is what its gradient for the cotangent `u` gives by `tangents`.
+    backward: `sum(u * tangent)` equals the sum of its gradient for the cotangent `u` times
+    `tangents`.
 
     Examples:
         >>> spike = xg.activation("Heaviside", "triangular")

@@ -37,7 +37,7 @@ Pullback = Callable[[Any], tuple[Any, ...]]
 
 
 def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
-    """Return `f(*inputs)`, and the map from a cotangent of it to the gradients of the inputs.
+    """Return `f(*inputs)` and the map from its cotangent to the gradients of the inputs.
 
     Examples:
         >>> @xg.custom_gradient

@@ -166,7 +166,7 @@ MAKERS: dict[str, Callable[..., Schedule]] = {
 
 
 def from_dict(data: Mapping[str, Any]) -> Schedule:
-    """Return the schedule that `to_dict` described, where it stood.
+    """Return the schedule that `to_dict` described, with its count.
 
     Nothing is imported: the function of an `of` must be in a module that is imported already.
 
