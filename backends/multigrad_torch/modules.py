@@ -42,11 +42,11 @@ class Activation(nn.Module):
     Args:
         forward: a name that `xg.activations()` lists, in any case, or a function of one tensor;
             see `xg.activation`. An `nn.Module` without parameters and buffers is such a function.
-        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside it
             the true derivative acts (zero for the steps), or a Function's own backward.
         params: values for the rule's params.
-        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0.
-        threshold: of Ternary, 0.05 by default.
+        at_zero: for Heaviside and Sign, the value at exactly 0, by default 0.
+        threshold: for Ternary, 0.05 by default.
 
     Attributes:
         spiking: whether it gives what its name says; see `set_spiking_mode`.

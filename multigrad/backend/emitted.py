@@ -246,7 +246,7 @@ class Emitted:
 
     @property
     def refuse_gradients(self) -> tuple[str, ...]:
-        """The lines by which what people call refuses tensors in the place of numbers."""
+        """The lines by which what people call refuses tensors instead of numbers."""
         return tuple([f"{name} = {refuse}({name})" for name, refuse in self.refusals.items()])
 
     @property

@@ -70,9 +70,9 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
             returned: a Function `apply(parameters, *args)`, whose parameters get gradients, on
             every framework; and the parameters by name, copied: those that ask for a gradient, or
             all floats where a framework does not say. All else that it holds is as it is now.
-        capture: how it becomes a graph; None: as `xg.Capture()` has it. A framework's own custom
-            gradient has that framework's dialect, and runs as it is there where it cannot be
-            captured: of its options, only `prove` and `copies` can be given.
+        capture: how it becomes a graph; None: the defaults of `xg.Capture()`. A framework's own
+            custom gradient has that framework's dialect, and runs there unchanged if it cannot be
+            captured: of the options, only `prove` and `copies` can be given.
 
     Raises:
         RuleTypeError: it is a rule, nothing that is called, or a class of another kind; or an

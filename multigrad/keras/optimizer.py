@@ -395,7 +395,7 @@ def pass_on(grads_and_vars: Any) -> Any:
 
 
 def sum_over_replicas(grads: list[Tensor]) -> list[Tensor]:
-    """Return the sums of the replicas' gradients; outside of replicas they are as they are."""
+    """Return the sums of the replicas' gradients; outside replicas they are as they are."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()

@@ -207,7 +207,7 @@ def _export_function(
     """Write forward and backward of a Function as it is captured for these inputs.
 
     Raises:
-        RuleTypeError: it is no Function.
+        RuleTypeError: it is not a Function.
         UnsupportedOp: it draws random numbers, or runs as it is.
     """
     function, args = _function_of(obj, path, inputs)

@@ -70,7 +70,7 @@ def assert_gradient(
     Args:
         fn: as for `xg.audit`.
         *inputs: as for `xg.audit`.
-        laws: the names of those to hold it against; None: all.
+        laws: the names of the laws to test; None: all.
         surrogate: as for `xg.audit`.
 
     Raises:

@@ -144,7 +144,7 @@ def attach_param_hooks(
         reduced: act on the gradients of DistributedDataParallel after its all-reduce.
 
     Returns:
-        The hooks: `remove()` takes them off.
+        The hooks: `remove()` removes them.
 
     Raises:
         GradientError: the model is a FullyShardedDataParallel, whose parameters get no gradient of

@@ -302,7 +302,7 @@ def _find_owner(type_: type) -> Backend:
 
 
 def refuse_unusable(*types: type) -> None:
-    """Say of what is no tensor to us why its framework's backend cannot be used.
+    """Say of what is not a tensor to us why its framework's backend cannot be used.
 
     Raises:
         BackendNotFound: one of them is of such a framework.

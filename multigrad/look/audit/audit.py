@@ -153,13 +153,13 @@ def audit(
     Args:
         fn: what is audited.
         *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
-        laws: the names of those to hold it against; None: all.
+        laws: the names of the laws to test; None: all.
         surrogate: whether its gradient is meant to differ from the derivative; None: a rule under
             an activation is, and whatever has a flat forward. A function of the same arguments: it
             is meant to be the derivative of that.
 
     Raises:
-        RuleTypeError: fn is nothing that is called, there is no tensor among the inputs, or a law
+        RuleTypeError: fn is not callable, there is no tensor among the inputs, or a law
             has another name.
     """
     chosen = _choose(laws)

@@ -54,7 +54,7 @@ class Composite(InNotebooks):
           linear  epsilon(epsilon=0.25)
 
     Attributes:
-        name: what messages call it.
+        name: its name in messages.
         layers: a rule by kind; a layer of a kind that has none keeps its own gradient. What is said
             of `activation` holds of `relu`, of `convolution` of `convolution_transpose`, of
             `average_pooling` of the adaptive one, where nothing is said of these.
@@ -227,7 +227,7 @@ def epsilon_gamma_box(
           linear               epsilon(epsilon=1e-06)
 
     Args:
-        low: the least value of the model's input: a number, or a tensor as for
+        low: the smallest value of the model's input: a number, or a tensor as for
             `xg.attribution.zbox`.
         high: the largest.
         epsilon: of the rule for linear layers.

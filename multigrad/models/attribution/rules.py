@@ -139,7 +139,7 @@ def zbox(
         array([[3., 1.]])
 
     Args:
-        low: the least value of the input: a number, or a tensor of the model's framework that
+        low: the smallest value of the input: a number, or a tensor of the model's framework that
             broadcasts to it, for a convolution with channels before lengths, (1, channels, 1, 1),
             also where the framework has them last.
         high: the largest.

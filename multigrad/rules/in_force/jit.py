@@ -62,7 +62,7 @@ def jit(
         fn: the function; without it, a decorator is returned.
         framework: "torch", "jax" or "tensorflow"; by default that of the first tensor among the
             arguments.
-        **options: handed to the framework's compiler (`backend="aot_eager"`, `static_argnums=...`,
+        **options: passed to the framework's compiler (`backend="aot_eager"`, `static_argnums=...`,
             `jit_compile=True`).
 
     Raises:
@@ -174,7 +174,7 @@ def fixed(cut: Cut, epoch: int | str, moving: tuple[Moving, ...]) -> str:
     """Return as text what is fixed in compiled code.
 
     Args:
-        moving: the numbers that move which it takes besides.
+        moving: the numbers that change which it takes besides.
     """
     words = [_fixed(rule, names) for rule, names in zip(cut.rules, cut.looked_at, strict=True)]
     both = cut.active.params is cut.active.activations

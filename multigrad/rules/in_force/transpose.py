@@ -55,7 +55,7 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
 
     Raises:
         UnsupportedOp: f is not linear in its arguments, or draws random numbers.
-        RuleTypeError: an example is no float tensor.
+        RuleTypeError: an example is not a float tensor.
         TraceError: f cannot be captured.
         RuleValueError, RuleTypeError: at a call; the cotangents are not those of f's outputs.
     """

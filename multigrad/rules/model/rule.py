@@ -62,7 +62,7 @@ class Rule(RuleDefinition):
         first_order: see `register`.
         library: the one whose methods the function means, "" where the code tells.
         prove: see `register`.
-        shards: see `over`; None: as the framework has it.
+        shards: see `over`; None: the framework's own meaning.
     """
 
     # Tells AutoGraph that nothing is to be converted.
@@ -93,7 +93,7 @@ class Rule(RuleDefinition):
 
         Returns:
             A rule whose norms, means and other reductions are those of the whole array, and whose
-            draws under a key are this part of what the whole array would draw.
+            draws under a key are this part of what the entire array would draw.
 
         Raises:
             RuleValueError: they say nothing that is known, or contradict each other.

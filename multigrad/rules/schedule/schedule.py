@@ -112,10 +112,10 @@ class Schedule(Moving, InNotebooks):
             (5, 0.5)
 
         Raises:
-            RuleTypeError: n is no whole number, or the schedule gives no number there.
+            RuleTypeError: n is not a whole number, or the schedule gives no number there.
             RuleValueError: n is negative, or the schedule gives NaN or infinity there; it stays
                 where it is.
-            TraceError: code is being traced or captured, which would step once, at the trace.
+            TraceError: code is being traced or captured, and would step only once.
         """
         is_plain = type(n) is int and n >= 0
         self.meet_followers()
@@ -147,7 +147,7 @@ class Schedule(Moving, InNotebooks):
                 gives a tensor of its shape, float32 where the steps are integers.
 
         Raises:
-            RuleTypeError, RuleValueError: the step is no number, or there is none at it.
+            RuleTypeError, RuleValueError: the step is not a number, or there is none at it.
         """
         if isinstance(step, Real) and not isinstance(step, bool):
             return self._check(step)
@@ -215,7 +215,7 @@ class Schedule(Moving, InNotebooks):
             0.5
 
         Raises:
-            FormatError: it is none.
+            FormatError: it is not a state of a schedule.
         """
         if not isinstance(state, Mapping) or set(state) != {"count"}:
             raise FormatError(f"a schedule's state is {{'count': ...}}, got {state!r:.60}")
