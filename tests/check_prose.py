@@ -27,7 +27,7 @@ CONFIG: Config = {"max_errors": 1000, "checks": {**DEFAULT["checks"], **dict.fro
 HISTORY = ("CHANGELOG.md",)
 # Code and markup; each piece becomes a word of the same length, so that a finding keeps its line.
 NOT_PROSE = re.compile(
-    r"^ *(```|~~~).*?^ *\1[^\n]*$|<!--.*?-->|<[^>\n]+>|^:::.*?$|^--8<--.*?$|`+[^`]+`+|\]\([^)]*\)"
+    r"^ *(```|~~~).*?^ *\1[^\n]*$|<!--.*?-->|<[^>\n]+>|^:::.*?$|^ {4,}\w+: .*?$|^--8<--.*?$|`+[^`]+`+|\]\([^)]*\)"
     r"|https?://\S+",
     re.MULTILINE | re.DOTALL,
 )

@@ -79,8 +79,8 @@ def apply_to_gradients(
         params: values for the rule's params.
         key: the key of random rules; each leaf counts as one application.
         over: what the rule's reductions and draws are taken over, where each leaf is a part of an
-            array that is split over devices; see `Rule.over`. Gradients that every device holds
-            whole are no parts: leave it out for them.
+            array that is split over devices; see `Rule.over`. Gradients that are complete
+            on every device are not parts: leave it out for them.
         axis_name: the mesh axes or the group that the leaves' first axis is split over.
         tasks: whether the rule sees the gradients of several losses at once: "pcgrad", "gradnorm",
             or a function `(products, **params) -> weights` of the matrix of scalar products of the
