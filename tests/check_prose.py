@@ -23,12 +23,12 @@ ROOT = Path(__file__).parents[1]
 # the text below it; PHRASES has a word that is written twice in a line.
 OFF = ("typography", "misc.preferred_forms", "lexical_illusions")
 CONFIG: Config = {"max_errors": 1000, "checks": {**DEFAULT["checks"], **dict.fromkeys(OFF, False)}}
-# The changelog keeps the words of its releases.
-HISTORY = ("CHANGELOG.md",)
+# The changelog keeps the words of its releases, and CONTRIBUTING quotes the phrases.
+WITHOUT_PHRASES = ("CHANGELOG.md", "CONTRIBUTING.md")
 # Code and markup; each piece becomes a word of the same length, so that a finding keeps its line.
 NOT_PROSE = re.compile(
-    r"^ *(```|~~~).*?^ *\1[^\n]*$|<!--.*?-->|<[^>\n]+>|^:::.*?$|^ {4,}\w+: .*?$|^--8<--.*?$|`+[^`]+`+|\]\([^)]*\)"
-    r"|https?://\S+",
+    r"^ *(```|~~~).*?^ *\1[^\n]*$|<!--.*?-->|<[^>\n]+>|^:::.*?$|^ {4,}\w+: .*?$|^--8<--.*?$"
+    r"|`+[^`]+`+|\]\([^)]*\)|https?://\S+",
     re.MULTILINE | re.DOTALL,
 )
 PHRASES = {
@@ -77,7 +77,7 @@ def findings(path: Path) -> Iterator[tuple[int, str]]:
     prose = prose_of(path.read_text(encoding="utf-8"))
     for result in LintFile(path.name, prose).lint(CONFIG):
         yield result.pos[0] - 1, f"{result.check_result.check_path}: {result.check_result.message}"
-    if path.name in HISTORY:
+    if path.name in WITHOUT_PHRASES:
         return
     for found in HOUSE.finditer(prose):
         better = list(PHRASES.values())[int((found.lastgroup or "p0")[1:])]

@@ -107,7 +107,7 @@ class AuditReport(InNotebooks):
                 if finding.state == state and finding.reason:
                     lines.append(f"  {finding}")
                     if state == BROKEN:
-                        lines.append(f"    {finding.sentence} Else {finding.matters}.")
+                        lines.append(f"    {finding.sentence} Otherwise {finding.matters}.")
         return "\n".join(lines)
 
     def to_json(self) -> str:

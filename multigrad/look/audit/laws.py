@@ -25,7 +25,7 @@ LAWS: tuple[Law[Trial, str], ...] = (
         "derivative",
         "The gradient is the derivative of the forward.",
         numbers.judge_derivative,
-        reason="training optimizes a different function",
+        reason="training goes wrong",
         is_loud=False,
     ),
     Law(
