@@ -234,7 +234,7 @@ def backends(*, load: bool = False) -> Statuses:
 
     Args:
         load: load each, to find out for certain which of them work. Without it no framework is
-        imported, and a package that fails on import is only noticed when it is used.
+            imported, and a package that fails on import is only noticed when it is used.
 
     Examples:
         >>> "numpy" in [row.name for row in xg.backends() if row.installed]

@@ -27,7 +27,7 @@ class SolveReport(NamedTuple):
         iterations: the number of iterations for the linear system of backward.
         error: the residual of that system, relative to its right-hand side.
         converged: whether both are as small as requested; if not, gradients raise an error, or are
-        NaN in compiled code.
+            NaN in compiled code.
     """
 
     residual: Any
