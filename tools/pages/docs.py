@@ -447,7 +447,7 @@ def render_attribution() -> str:
     """Return the page about rules of relevance and composites."""
     heads = attribution_docs.HEADS
     return page(
-        "Attribution",
+        "Relevance propagation (LRP)",
         "Rules that read a layer's contents: the relevance R at its output is distributed over "
         "its input x, according to the contribution of each input to the output z. They are in "
         "`xg.attribution`, with zennit's names and defaults; `stabilize(z)` is z + e, or z - e "
@@ -500,7 +500,7 @@ def render_command() -> str:
     """Return the page about the command."""
     from . import command_docs  # the only page that needs typer
 
-    return page("The command", *command_docs.parts())
+    return page("The command line", *command_docs.parts())
 
 
 def render_conventions() -> str:
@@ -513,7 +513,7 @@ def render_conventions() -> str:
             releases.append(f"### {conventions.NAMES[name]}\n\n{each['probes']} probes.")
             releases.append(table(header, conventions.differences(each)))
     return page(
-        "What frameworks give at kinks",
+        "Gradients at kinks",
         "Where a function has no derivative, or more than one, each framework makes a choice, "
         "and some releases change it. [`multigrad lock`](how_to/lock.md) records the choices of "
         "your versions.",
