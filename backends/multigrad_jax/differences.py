@@ -72,7 +72,7 @@ KEPT: tuple[Difference, ...] = (
         "jax.nn.leaky_relu takes the upper branch at zero"
     ),
     Difference(
-        "ELU", "own gradient", ALL, "half an eps of 1 in the negative tail",
+        "ELU", "own gradient", ALL, "half an eps of 1 in the left tail",
         "the derivative of expm1 is its value + 1",
     ),
 )  # fmt: skip

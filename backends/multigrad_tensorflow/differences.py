@@ -40,7 +40,7 @@ KEPT: tuple[Difference, ...] = (
         formula=elu_by_exp,
     ),
     Difference(
-        "ELU", "own gradient", ALL, "half an eps of 1 in the negative tail, 1 at NaN",
+        "ELU", "own gradient", ALL, "half an eps of 1 in the left tail, 1 at NaN",
         "the kernel takes y + 1 where y < 0, which NaN is not",
     ),
     Difference(

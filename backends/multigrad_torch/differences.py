@@ -48,7 +48,7 @@ KEPT: tuple[Difference, ...] = (
         "value",
         ALL,
         "half an eps of x, where the value is far smaller",
-        "1 + erf cancels in the negative tail",
+        "1 + erf cancels in the left tail",
         formula=gelu_by_erf,
     ),
     Difference(

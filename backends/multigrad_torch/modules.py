@@ -42,11 +42,11 @@ class Activation(nn.Module):
     Args:
         forward: a name that `xg.activations()` lists, in any case, or a function of one tensor;
             see `xg.activation`. An `nn.Module` without parameters and buffers is such a function.
-        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside it
             the true derivative acts (zero for the steps), or a Function's own backward.
         params: values for the rule's params.
-        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0.
-        threshold: of Ternary, 0.05 by default.
+        at_zero: for Heaviside and Sign, the value at exactly 0, by default 0.
+        threshold: for Ternary, 0.05 by default.
 
     Attributes:
         spiking: whether it gives what its name says; see `set_spiking_mode`.
@@ -83,7 +83,7 @@ class Activation(nn.Module):
 
     @property
     def rule(self) -> Any:
-        """The own rule; assign to change it."""
+        """The module's own rule; assign to change it."""
         return self._activation.rule
 
     @rule.setter
@@ -92,7 +92,7 @@ class Activation(nn.Module):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The own rule's params; assign to change them."""
+        """The params of the module's own rule; assign to change them."""
         return FixedParams(self._activation.params, "assign all: act.params = {**act.params, ...}")
 
     @params.setter
@@ -186,8 +186,8 @@ class Activation(nn.Module):
         return {name: value for name, value in pairs if isinstance(value, Schedule)}
 
     def set_spiking_mode(self, spiking: bool) -> None:
-        """Let a step spike, or (False) give the function whose derivative its rule is, with torch's
-        derivative: the two modes of SpikingJelly's surrogates.
+        """Make a step spike, or (False) return the function whose derivative its rule is, with
+        torch's derivative: the two modes of SpikingJelly's surrogates.
 
         Raises:
             RuleError: no such function is known of the rule.

@@ -51,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranks:
-    """What a framework knows of them."""
+    """What a framework knows about the processes of one program."""
 
     group: Callable[[], Group | None] | None = None
     """The ranks of which the code that runs now on this thread is one; None: it is alone, or on a
@@ -76,7 +76,7 @@ def never(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensors:
-    """Which tensors are the framework's, and how values come into them and out again."""
+    """Which tensors belong to the framework, and how values get in and out of them."""
 
     types: tuple[type, ...]
     """The classes of its tensors, tracers and parameters included."""
@@ -169,7 +169,7 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Autodiff:
-    """How emitted code becomes the framework's own custom gradient; what its autodiff can do."""
+    """How emitted code becomes the framework's own custom gradient, and what autodiff can do."""
 
     render: Callable[[Emitted], Source]
     """The source of the native custom-gradient object for a lowering."""
@@ -265,7 +265,7 @@ class Draws:
 
 
 class Reader(NamedTuple):
-    """What acts in the place of a call: for a compiler that reads code, for what will run again."""
+    """What replaces a call, for a compiler that reads code and for code that will run again."""
 
     is_reading: Callable[[], bool]
     """Whether it does so now."""
@@ -280,7 +280,8 @@ class Reader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiler:
-    """What keeps code beyond a call: caches and graphs, regions that run again within backward.
+    """Everything that keeps code beyond a call: caches, graphs, and regions that run again in
+    backward.
 
     The events tell it what such code depends on: the rule in force, and which rule a name means.
     """
@@ -353,7 +354,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interop:
-    """The framework beside others: as a guest in their programs, and as a host of theirs."""
+    """The framework together with others: as a guest in their programs, and as their host."""
 
     lend: Callable[[Tensor], SharedBuffer] | None = None
     """A tensor as others may read it; without it they get NumPy's copy."""
@@ -373,7 +374,7 @@ class Interop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imports:
-    """What its users already have: custom gradients of its own, modules with parameters."""
+    """What users of the framework already have: its custom gradients, modules with parameters."""
 
     import_function: Callable[[Any], Any] | None = None
     """The recipe of the framework's own custom gradient."""
@@ -397,7 +398,7 @@ class Imports:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Models:
-    """What its users have: models with layers, functions that call its operations."""
+    """Existing models with layers, and functions that call the framework's operations."""
 
     is_model: Callable[[Any], bool] | None = None
     """Whether an object is a model of the framework, for `attach`."""
@@ -484,7 +485,7 @@ class Modes:
     """The other ways in which the framework runs a custom gradient, which an audit tries.
 
     Each takes what `Autodiff.vjp` does, a function of a list of tensors and the tensors, and raises
-    NotImplementedError where the code says that it has no such way.
+    NotImplementedError if the code does not support it.
     """
 
     jvp: Callable[[Function, Any, Any], tuple[list[Any], list[Any]]] | None = None
@@ -533,7 +534,7 @@ class Backend:
     """Where its numbers are not those of the formulas."""
 
     ejection: Ejection | None = None
-    """How its code stands in a file of its own; without it nothing can be ejected."""
+    """How to write standalone files; without it nothing can be ejected."""
 
     exports: Exports = field(default_factory=Exports)
     """What `xg.export` writes by the framework."""

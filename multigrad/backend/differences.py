@@ -16,18 +16,18 @@ KINDS = {
     "value": "the result of an op or activation",
     "slope": "its gradient, in a lowered rule or derivative",
     "rule": "the gradient that a rule gives",
-    "own gradient": "the gradient that the framework itself takes, where no rule is in force",
+    "own gradient": "the framework's own gradient, where no rule is in force",
     "subnormals": "numbers below the smallest normal one",
-    "zero": "which of 0 and -0 comes out",
-    "integers": "integers, and what stands at the places that they name",
-    "matrices": "what comes of a matrix without a factor or inverse, or with several",
-    "compiled": "the result of ops that meet in compiled code",
+    "zero": "whether the result is 0 or -0",
+    "integers": "integers, and the elements at the indices that they give",
+    "matrices": "the result for a matrix without a factor or inverse, or with several",
+    "compiled": "the result of ops that are combined in compiled code",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One way in which numbers are not the formula's.
+    """One way in which numbers deviate from the formula.
 
     Attributes:
         what: the op, activation or rule; "*" for all of them.
@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """A kernel that is not used as it is.
+    """A kernel that is not used directly.
 
     Attributes:
         kernel: its name in the framework.
@@ -70,10 +70,10 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All that a backend declares.
+    """All differences that a backend declares.
 
     Attributes:
-        kept: what its rows let be.
+        kept: the differences that its rows leave.
         mended: kernels that its rows replace or correct.
         measured: the framework and the version that the figures are of.
     """

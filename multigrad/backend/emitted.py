@@ -38,7 +38,7 @@ class Body:
 
 @dataclass(slots=True)
 class Prepared:
-    """What fast code needs of the params, computed once instead of at each call.
+    """What fast code needs from the params, computed once instead of in each call.
 
     A number that meets a tensor costs a call of torch 1.1 us more than a tensor without dimensions,
     and what is computed of the params alone need not be computed again. Emitted as a function
@@ -84,7 +84,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Emitted:
-    """A pair of graphs made ready for one backend: what `render` turns into source.
+    """A pair of graphs prepared for one backend, which `render` turns into source.
 
     Attributes:
         name: "rule under forward".
@@ -248,7 +248,7 @@ class Emitted:
 
     @property
     def refuse_gradients(self) -> tuple[str, ...]:
-        """The lines by which what people call refuses tensors in the place of numbers."""
+        """The lines by which what people call refuses tensors instead of numbers."""
         return tuple([f"{name} = {refuse}({name})" for name, refuse in self.refusals.items()])
 
     @property
@@ -282,7 +282,7 @@ class Emitted:
 
 
 class Made(NamedTuple):
-    """What a file makes by calling a function, in the place of what cannot be written."""
+    """A value that a file creates by calling a function, because it cannot be written out."""
 
     factory: Callable[..., Any]
     args: tuple[Any, ...]

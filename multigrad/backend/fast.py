@@ -85,7 +85,7 @@ class FastKernels:
 
 
 def kernel(name: str, operands: str, result: Callable[..., Type]) -> Op:
-    """Declare an op of a backend's own; it stands in no graph but an emitted one."""
+    """Declare a backend's own op; it occurs only in emitted graphs."""
     return Op(
         name,
         tuple(operands.split()),

@@ -2,7 +2,7 @@
 
 A host lends its inputs and borrows the results, and attaches the gradient to its own autodiff. It
 either keeps what `record` gives, so that residuals stay in the guest, or calls `gradients`, which
-begins from the inputs again. Who lends gives contiguous memory of the host's processor, outside of
+begins from the inputs again. Who lends gives contiguous memory of the host's processor, outside
 any autodiff, and does not write to it as long as the borrower may read.
 """
 

@@ -18,13 +18,13 @@ Axis = int | tuple[int, ...] | None
 
 
 def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
-    """Return the rows that stand in a file under the names of their ops: `abs`, or `abs_`."""
+    """Return the functions in a file that are named after their ops: `abs`, or `abs_`."""
     spellings = ((op, name) for op in ops.CALLABLE_OPS for name in (op.name, f"{op.name}_"))
     return {op: functions[name] for op, name in spellings if name in functions}
 
 
 def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[Op, Row]:
-    """Return the rows of ops that are made of others, by a backend's own, which override them.
+    """Return rows for the ops that are composed of others; a backend's own rows override them.
 
     Args:
         rows: the backend's own.
@@ -71,11 +71,11 @@ def lifted(row: Row) -> Row:
 def orderings(
     order: Callable[[Tensor, int, bool], Tensor], take: Callable[[Tensor, Tensor, int], Tensor]
 ) -> dict[Op, Row]:
-    """Return the rows that put values in order, made of a stable permutation.
+    """Return the rows that sort values, built from a stable permutation.
 
     Args:
         order: `(x, axis, descending)` -> the permutation that sorts x; NaN is the largest.
-        take: `(x, places, axis)` -> x at places along an axis, each row at its own.
+        take: `(x, places, axis)` -> x at indices along an axis, separate for each row.
     """
 
     @lifted

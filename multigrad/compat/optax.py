@@ -14,7 +14,7 @@ __all__ = ["RuleState", "apply_rule"]
 
 
 class RuleState(NamedTuple):
-    """What the transformation remembers: the number of updates, and the key of random rules as two
+    """The state of the transformation: the number of updates, and the key of random rules as two
     uint32.
 
     Examples:

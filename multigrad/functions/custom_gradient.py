@@ -197,7 +197,7 @@ def custom_gradient(
     dialect: str | None = None,
     prove: bool = True,
 ) -> Function[P, R] | Decorator:
-    """Give a function a gradient of its own, on every framework.
+    """Give a function its own gradient, in every framework.
 
     Examples:
         >>> @xg.custom_gradient
@@ -218,10 +218,10 @@ def custom_gradient(
             `upstream` is nested like the outputs. It returns a gradient for each argument, flat or
             nested like them, None where there is none. Floats among the arguments are run-time
             numbers; ints, bools, strings and None are fixed.
-        capture: how it becomes a graph; None: as `xg.Capture()` has it.
-        native: that option of `Capture`, given by itself.
-        dialect: the same.
-        prove: the same.
+        capture: how it becomes a graph; None: the defaults of `xg.Capture()`.
+        native: this option of `Capture`, given directly.
+        dialect: likewise.
+        prove: likewise.
 
     Returns:
         A Function, called like `function`, which returns the outputs.
@@ -231,7 +231,7 @@ def custom_gradient(
             dtype.
         TraceError: at a call; it cannot be captured and is written for another framework.
         TypeError: it is a class.
-        RuleTypeError: an option is none of `Capture`'s.
+        RuleTypeError: an option is not one of `Capture`'s.
     """
     options = settled(capture, native, dialect, prove)
     if function is None:

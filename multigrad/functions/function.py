@@ -53,10 +53,10 @@ ANY = inspect.Signature(
 
 
 class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
-    """A function with a gradient of its own, for tensors of every framework.
+    """A function with its own gradient, for tensors of every framework.
 
-    Made by `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their like. Called
-    with tensors of one framework, it is that framework's own custom gradient; with NumPy arrays, it
+    Made by `xg.custom_gradient`, `xg.function`, `xg.convert` and similar functions. Called with
+    tensors of one framework, it is that framework's own custom gradient; with NumPy arrays, it
     computes the outputs, and `xg.vjp` gives the gradient.
 
     Examples:
@@ -177,7 +177,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         return other
 
     def bind(self, params: Mapping[str, object] | None = None, key: Any = None) -> BoundFunction:
-        """Return this Function with values for some of its arguments, and a key of its own.
+        """Return this Function with values for some of its arguments, and its own key.
 
         Examples:
             >>> spike = xg.get("triangular").under("Heaviside").bind({"width": 2.0})
@@ -214,8 +214,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         return other
 
     def with_defaults(self, values: tuple[Any, ...]) -> Self:
-        """Return this Function with values for all arguments but the first, which a call may then
-        leave out.
+        """Return this Function with default values for all arguments but the first.
 
         Examples:
             >>> clip = xg.function(lambda x, top: xp.minimum(x, top), lambda g, x, top: (g, None))
@@ -314,8 +313,8 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         """Return this Function as plain data, which `xg.from_dict` reads and `xg.save` writes as
         JSON.
 
-        Saved are the forms in which it has been captured: for the kinds of arguments that it was
-        called with; the arguments that a call may leave out; and the key of its draws.
+        This includes the forms captured so far, one for each kind of arguments with which it was
+        called; the values of optional arguments; and the key of its draws.
 
         Examples:
             >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)

@@ -28,12 +28,12 @@ def convert(
     obj: Callable[..., R], *, to: str, capture: Capture | None = None
 ) -> tuple[Function[..., R], dict[str, Any]]: ...
 def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) -> Any:
-    """Return code that somebody has written for one framework as a Function for every framework.
+    """Return code written for one framework as a Function for every framework.
 
-    It is told by what it is: a `torch.autograd.Function` class, what `jax.custom_vjp`,
-    `jax.custom_jvp` or `tf.custom_gradient` has decorated, a custom gradient of another framework
-    whose backend imports such. Any other callable is a function of tensors: it keeps its
-    derivative, and that of the custom gradients that it calls.
+    It recognizes what it is given: a `torch.autograd.Function` class, a function decorated with
+    `jax.custom_vjp`, `jax.custom_jvp` or `tf.custom_gradient`, or a custom gradient of another
+    framework whose backend imports these. Any other callable is treated as a function of tensors:
+    it keeps its derivative, and those of the custom gradients that it calls.
 
     Examples:
         >>> import torch
@@ -69,12 +69,12 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
         to: of a module: the framework in which its parameters are to be tensors. Then a pair is
             returned: a Function `apply(parameters, *args)`, whose parameters get gradients, on
             every framework; and the parameters, copied, by the names that its library has for them
-            (`layers.0.weight` of torch, `dense/kernel` of Keras, `layers.0.kernel` of flax nnx):
-            those that are trained, or all floats where a library does not say. All else that it
-            holds is as it is now.
-        capture: how it becomes a graph; None: as `xg.Capture()` has it. A framework's own custom
-            gradient has that framework's dialect, and runs as it is there where it cannot be
-            captured: of its options, only `prove` and `copies` can be given.
+            (`layers.0.weight` for torch, `dense/kernel` for Keras, `layers.0.kernel` for flax nnx):
+            those that are trained, or all floats where a library does not say. Everything else that
+            it holds keeps its current value.
+        capture: how it becomes a graph; None: the defaults of `xg.Capture()`. A framework's own
+            custom gradient has that framework's dialect, and runs there unchanged if it cannot be
+            captured: of the options, only `prove` and `copies` can be given.
 
     Raises:
         RuleTypeError: it is a rule, nothing that is called, or a class of another kind; or an
@@ -125,12 +125,12 @@ def owner_of_custom(obj: Any) -> Backend | None:
 
 def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
     """Return a `torch.autograd.Function` class as a Function for every framework; also a class of
-    another framework whose backend imports such. `xg.convert` takes these, and all else.
+    another framework whose backend imports these. `xg.convert` takes these and everything else.
 
-    Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
-    taken: a forward that gets `ctx`, and one with `setup_context`. Where the class does more than a
-    graph holds (asserts something of values, is differentiated twice through another class), torch
-    runs the class itself.
+    Call it like `cls.apply`: positionally, with values other than tensors included. Both styles
+    work: a forward that gets `ctx`, and one with `setup_context`. If the class does more than a
+    graph can express (asserts something about values, is differentiated twice through another
+    class), torch runs the class itself.
 
     Examples:
         >>> import torch
@@ -170,12 +170,12 @@ def framework_of(cls: Any, default: str = "torch") -> str:
 
 
 def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
-    """Return a `jax.custom_vjp` function as a Function for every framework; also a function with a
-    gradient of its own of another framework whose backend imports such. `xg.convert` takes these,
-    and all else.
+    """Return a `jax.custom_vjp` function as a Function for every framework; also a function with
+    its own gradient from another framework whose backend imports these. `xg.convert` takes these
+    and everything else.
 
-    A `jax.custom_jvp` function is taken too (`from_custom_jvp`), and what `jax.custom_gradient`
-    makes.
+    A `jax.custom_jvp` function is accepted too (`from_custom_jvp`), and one made by
+    `jax.custom_gradient`.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -199,14 +199,14 @@ def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
 
 
 def from_custom_jvp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
-    """Return a `jax.custom_jvp` function as a Function for every framework; also what comes with a
-    tangent rule of its own from another framework, as a `torch.autograd.Function` class with `jvp`.
-    `xg.convert` takes these, and all else.
+    """Return a `jax.custom_jvp` function as a Function for every framework; also a function of
+    another framework with its own tangent rule, such as a `torch.autograd.Function` class with
+    `jvp`. `xg.convert` takes these and everything else.
 
     Forward mode is the rule as its author wrote it, in `jax.jvp`, `jacfwd` and `linearize`, and on
     every framework in `xg.jvp`; reverse mode is the transpose of a `jax.custom_jvp` function's
-    rule, and a class's own backward. TensorFlow transposes backward by itself, whatever a class
-    says.
+    rule, and a class's own backward. TensorFlow transposes the backward itself, whatever the class
+    defines.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -241,7 +241,7 @@ def from_custom_jvp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
 
 def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a function decorated with `tf.custom_gradient` as a Function for every framework.
-    `xg.convert` takes these, and all else.
+    `xg.convert` takes these and everything else.
 
     Examples:
         >>> import tensorflow as tf

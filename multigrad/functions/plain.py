@@ -123,7 +123,7 @@ def function(
     dialect: str | None = None,
     prove: bool = True,
 ) -> Function[P, R]:
-    """Return a Function of a forward and a backward, for every framework.
+    """Return a Function made from a forward and a backward, for every framework.
 
     Examples:
         >>> clipped = xg.function(
@@ -150,7 +150,7 @@ def function(
             several functions with gradients of their own: "sum"; "max", element by element, NaN
             passed on; or "overwrite", where that of the call made last in the forward is taken and
             the others are dropped, NaN too. For all arguments, or by name: `{"scale": "max"}`, for
-            what a backward hands on that is no derivative, as the scales and histories of largest
+            what a backward passes on that is no derivative, as the scales and histories of largest
             values of fp8. For a forward without a `backward`, which gives one cotangent anyway. It
             is part of the captured graph, so the same on every framework. Of several calls of the
             Function the cotangents become one so where a capture holds the calls: another
@@ -158,13 +158,13 @@ def function(
             second call with the same tensor, through which the same derivative may pass, is
             refused. What cannot be seen (calls in torch.compile, one compiled function called
             twice, a loop of the framework's own) is added up: make the calls in one function.
-        capture: how they become graphs; None: as `xg.Capture()` has it.
-        native: that option of `Capture`, given by itself.
-        dialect: the same.
-        prove: the same.
+        capture: how they become graphs; None: the defaults of `xg.Capture()`.
+        native: this option of `Capture`, given directly.
+        dialect: likewise.
+        prove: likewise.
 
     Raises:
-        TypeError: it is a class, a rule, or nothing that is called; `accumulate` names no argument,
+        TypeError: it is a class, a rule, or not callable; `accumulate` names no argument,
             stands beside a backward or native=True, or is none of the three words.
         GradientError, TraceError: at a call; see `custom_gradient`. With `accumulate`, also what
             cannot be captured; an argument that ops or loops read beside such calls, whose shares

@@ -57,7 +57,7 @@ class Anneal(keras.callbacks.Callback):
     Raises:
         RuleError: no layer has the param, or none of that name is there, or none follows a
             schedule (when `fit` begins).
-        RuleTypeError: the schedule is no function, or gives no number (at that step), or the param
+        RuleTypeError: the schedule is not a function, or gives no number at that step, or the param
             is part of the rule's code, so that it is no Variable.
         RuleValueError: `per` is another word.
     """

@@ -71,7 +71,7 @@ class CustomGradient(HoldingLayer):
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:
-        RuleError: it is no Function (also a TypeError).
+        RuleError: it is not a Function (also a TypeError).
         BackendNotFound: no such backend, or it is not installed.
         UnsupportedOp: the backend lacks an op of the Function.
     """
@@ -85,7 +85,7 @@ class CustomGradient(HoldingLayer):
 
     @property
     def function(self) -> Function:
-        """What is called. Assign to change it."""
+        """The Function that is called. Assign to change it."""
         return self._held.what
 
     @function.setter
@@ -248,7 +248,7 @@ class Bound:
 
 
 def check_function(layer: str, function: Any) -> None:
-    """Refuse what is no Function, with what to write.
+    """Refuse what is not a Function, with what to write.
 
     Raises:
         RuleTypeError: it is none.

@@ -81,7 +81,7 @@ class Activation(HoldingLayer):
         forward: a name that `xg.activations()` lists, in any case, or a function of one tensor; see
             `xg.activation`. What is saved of a function is its graph, so that a file loads where
             the function is unknown.
-        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside it
             the true derivative acts (zero for the steps), or a Function's own backward. What is
             saved of it is its graph, so that a file loads where the rule is unknown; a rule that
             cannot be captured must be registered to be saved.
@@ -90,8 +90,8 @@ class Activation(HoldingLayer):
             "numpy"; None is Keras's own. Another one is reached by DLPack in eager code and by the
             host's callbacks in compiled code, so with TensorFlow as host not under
             `jit_compile=True`.
-        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0.
-        threshold: of Ternary, 0.05 by default.
+        at_zero: for Heaviside and Sign, the value at exactly 0, by default 0.
+        threshold: for Ternary, 0.05 by default.
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:
@@ -139,8 +139,8 @@ class Activation(HoldingLayer):
 
     @property
     def rule(self) -> str | Rule | Callable[..., Any] | None:
-        """The own rule; None where `use` decides. Assign to change it; its params are then its
-        defaults.
+        """The layer's own rule; None if `use` decides. Assign to change it; its params are then
+        reset to their defaults.
         """
         return self._activation.rule
 
@@ -150,7 +150,9 @@ class Activation(HoldingLayer):
 
     @property
     def params(self) -> Params:
-        """The own rule's params by name, numbers as Variables. Assign a dict to set them all."""
+        """The params of the layer's own rule by name, numbers as Variables. Assign a dict to set
+        them all.
+        """
         return self._params
 
     @params.setter

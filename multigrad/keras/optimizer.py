@@ -42,9 +42,9 @@ def apply_to_gradients(
     after_reduce: bool = False,
     **others: Never,
 ) -> Any:
-    """Return an optimizer whose steps see each gradient after the rule, with `tin=None`.
+    """Return an optimizer that applies a rule to each gradient before its step, with `tin=None`.
 
-    The rule comes before the optimizer's own clipping, weight decay, averaging and gradient
+    The rule runs before the optimizer's own clipping, weight decay, averaging and gradient
     accumulation. Applied twice, the rule given last acts first. Given a LossScaleOptimizer, the
     rule sees the unscaled gradients.
 
@@ -395,7 +395,7 @@ def pass_on(grads_and_vars: Any) -> Any:
 
 
 def sum_over_replicas(grads: list[Tensor]) -> list[Tensor]:
-    """Return the sums of the replicas' gradients; outside of replicas they are as they are."""
+    """Return the sums of the replicas' gradients; outside replicas they are as they are."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()

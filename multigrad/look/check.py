@@ -99,7 +99,7 @@ class CheckReport(InNotebooks):
 
     @property
     def reason(self) -> str:
-        """Why nothing was compared, "" where something was."""
+        """Why nothing was compared; "" if something was."""
         if self.compared:
             return ""
         if self.kinks:

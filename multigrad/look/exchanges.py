@@ -21,12 +21,12 @@ from ..rules.model.rule import Rule
 from ..trace.derived.shards import over_shards
 
 KINDS = {
-    "elementwise": "each element for itself: nothing is exchanged",
-    "draws": "draws its part of what the whole array draws: nothing is exchanged",
+    "elementwise": "acts on each element separately: nothing is exchanged",
+    "draws": "draws its part of the entire array's draws: nothing is exchanged",
     "own axes": "reduces axes that are not split: nothing is exchanged",
     "reduces": "reduces the split axis: numbers are exchanged",
-    "refused": "an error: it needs the whole array, or runs as it is",
-    "not known": "the rule needs a param that only a call gives",
+    "refused": "an error: it needs the entire array, or runs as native code",
+    "not known": "the rule needs a param that is known only in a call",
 }
 ROWS, COLUMNS = 6, (4, 8)
 # A length is an int64 where it is asked for at run time (torch); jax knows it when it compiles.

@@ -47,17 +47,17 @@ def export(
 ) -> Any:
     """Write a model or a Function to a file for exchange, with its gradient in it.
 
-    A `.pt2` file is what `torch.export` writes of a torch model or a function of tensors, in which
+    A `.pt2` file is written by `torch.export` from a torch model or a function of tensors. In it
     every Function, and every activation with a rule, is one operator, `multigrad::<name>_<hash of
-    its graphs>`, that has the custom gradient: eager, under `torch.compile`, after
-    `run_decompositions()`, and differentiated again where the Function can be. A process that
-    loads has to know the operators, or torch refuses the file: call `xg.load_operators(path)`
+    its graphs>`, with the custom gradient: in eager code, under `torch.compile`, after
+    `run_decompositions()`, and for second derivatives if the Function has them. A process that
+    loads the file has to know the operators, or torch refuses it: call `xg.load_operators(path)`
     there, or import the `standalone` file where multigrad is not installed.
 
     An `.onnx` file is a Function, or an activation with its rule, as two models. The one at `path`
-    maps the inputs to the outputs, and to what forward keeps. The one beside it
+    maps the inputs to the outputs, and to what forward keeps. The other one
     (`clipped.backward.onnx`) maps the cotangents (`grad_out`) and what forward keeps to a gradient
-    `grad_<input>` of each input. What is called the same is the same. Both are run once by onnx's
+    `grad_<input>` of each input. Equal names mean equal values. Both are run once by onnx's
     reference evaluator, and compared.
 
     Examples:
@@ -148,11 +148,11 @@ def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
 
 
 def load_operators(path: StrPath) -> dict[str, Function[..., Any]]:
-    """Register the operators that a program calls which `xg.export` wrote, and return them.
+    """Register the operators of a program written by `xg.export`, and return them.
 
-    They stand in the file as graphs, which are data: no code of the file runs, and nothing else of
-    it is read. An operator is named by the hash of its graphs, so that no program meets another
-    gradient than it was exported with.
+    They are stored in the file as graphs, which are data: no code in the file runs, and nothing
+    else in it is read. An operator's name contains the hash of its graphs, so that a program never
+    runs with a gradient other than its own.
 
     Examples:
         >>> import torch
@@ -207,7 +207,7 @@ def _export_function(
     """Write forward and backward of a Function as it is captured for these inputs.
 
     Raises:
-        RuleTypeError: it is no Function.
+        RuleTypeError: it is not a Function.
         UnsupportedOp: it draws random numbers, or runs as it is.
     """
     function, args = _function_of(obj, path, inputs)

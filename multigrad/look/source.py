@@ -76,7 +76,7 @@ def source(
     forward: ActivationName | Callable[..., Any] = "Linear",
     standalone: bool = False,
 ) -> Shown:
-    """Return the source that is emitted for a rule under a forward, for reading and pasting.
+    """Return the source emitted for a rule under a forward, to read or paste.
 
     Examples:
         >>> print(xg.source("rectangular", "numpy", forward="Heaviside"))

@@ -17,8 +17,7 @@ from ..graph.passes.simplify import rebuild
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Turn rows off for what is lowered inside of the block (`xg.lower`; layers keep what they
-    have).
+    """Turn off fast kernels for code lowered inside the block (`xg.lower`; layers keep theirs).
 
     Examples:
         >>> import torch

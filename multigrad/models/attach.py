@@ -38,8 +38,8 @@ def attach(model: HasModules | HasConfig, rules: Rules) -> Attachment: ...
 @overload
 def attach(model: Callable[P, R], rules: Rules) -> Overridden[P, R]: ...
 def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
-    """Put rules on layers and operations of a model that exists: it computes what it computed, and
-    its gradients are the rules'. Of a function, return one with rules on what it calls.
+    """Put rules on layers and operations of an existing model: it computes the same values, and its
+    gradients follow the rules. For a function, return one with rules on the operations it calls.
 
     Examples:
         >>> import torch

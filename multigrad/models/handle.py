@@ -37,7 +37,7 @@ class Row:
 
 
 class Attachment(InNotebooks):
-    """Rules on a model. As a context manager it takes them off at the end; printed, it is a table.
+    """Rules on a model. As a context manager it removes them at the end; it prints as a table.
 
     Examples:
         >>> import torch
@@ -74,7 +74,7 @@ class Attachment(InNotebooks):
         return self._undo is not None
 
     def detach(self) -> None:
-        """Take the rules off: the model is as it was. A second time changes nothing.
+        """Remove the rules, so that the model is as before. A second call changes nothing.
 
         Examples:
             >>> import torch

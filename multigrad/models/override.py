@@ -129,7 +129,7 @@ class Overridden(Generic[P, R]):
             if backend.models.override is None:
                 raise RuleTypeError(
                     f"backend {backend.name!r} overrides no functions: call xg.activation(forward, "
-                    "rule) in the place of the operation"
+                    "rule) instead of the operation"
                 )
             found = backend.models.override(self.function, self.rules)
             self._by_backend[backend.name] = found

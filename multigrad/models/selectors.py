@@ -126,7 +126,7 @@ def check_row(selector: Any, rule: Any) -> None:
         )
     if rule is None:
         raise RuleTypeError(
-            f"selector {selector!r:.60} has None in the place of a rule: leave it out, which keeps "
+            f"selector {selector!r:.60} has None instead of a rule: leave it out, which keeps "
             "the gradient as it is, or give a name, a Rule or a function"
         )
 

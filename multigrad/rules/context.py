@@ -70,7 +70,7 @@ class use:
 
     The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins
     over all. Where no scope is given, a rule that an outer `use` put in force by naming "params"
-    stays: a surrogate gradient put in force inside of a training step does not turn off the
+    stays: a surrogate gradient put in force inside a training step does not turn off the
     clipping around it. `scope="all"` replaces both. A `scope` that names "params" acts by itself in
     torch, Keras on torch included: each forward attaches hooks to the module's trainable parameters
     (`multigrad.hook.remove_param_hooks` takes them off). `scope="all"` alone acts on parameters
@@ -82,16 +82,16 @@ class use:
     Args:
         rule: a name, a Rule or a function `(ctx, grad_out, tin, **params)`.
         params: values for the rule's params.
-        scope: "activations", "params", "all", or a tuple of them. Default: "all", save for what an
-            outer `use` named.
+        scope: "activations", "params", "all", or a tuple of them. Default: "all", except for
+            scopes that an outer `use` named.
         key: makes random rules reproducible, the same in every framework: an int as for
-            `jax.random.key`, a jax key, or two uint32. The n-th application, counted at forward
+            `jax.random.key`, a jax key, or two uint32. The n-th application, counted in forward
             from 0 at each entry, draws from `fold_in(key, n)`. One key gives every example of a
             `vmap` and every shard of a `shard_map` the same draws: fold the index in first, as in
             `jax.random.fold_in(key, jax.lax.axis_index("i"))`, or say `over`: then each shard draws
-            its part of what the whole array would draw.
-        over: what a tensor in hand is a part of, where the array is split over devices: "global",
-            "shard" or a partition spec; see `Rule.over`. None: as the framework has it.
+            its part of what the entire array would draw.
+        over: which array a tensor is a part of, if it is split over devices: "global",
+            "shard" or a partition spec; see `Rule.over`. None: the framework's own meaning.
         axis_name: the mesh axes or the group that its first axis is split over.
 
     Raises:

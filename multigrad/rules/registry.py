@@ -76,16 +76,16 @@ def register(
             comparison (>, >=, <, <=, !=) with a number or with another param, or "finite". Infinity
             is compared as any number; NaN is in no range. A number out of its range is an error
             where it is given (`use`, `with_params`, a call, a layer); tensors are not read.
-        capture: how it becomes a graph; None: as `xg.Capture()` has it.
-        native: that option of `Capture`, given by itself.
-        dialect: the same.
-        prove: the same.
+        capture: how it becomes a graph; None: the defaults of `xg.Capture()`.
+        native: this option of `Capture`, given directly.
+        dialect: likewise.
+        prove: likewise.
 
     Returns:
         A decorator that returns the `Rule`, which is still callable.
 
     Raises:
-        RuleError: the name is taken, or is no string.
+        RuleError: the name is taken, or is not a string.
         RuleTypeError: the function's signature is not (ctx, grad_out, tin, **params), or a range is
             for no param of it.
         RuleValueError: a range cannot be read, or a default is out of it.
@@ -175,7 +175,7 @@ def get(rule: str | Rule | _AnyFunction) -> Rule | _AnyFunction:
 
 
 def unregister(name: str) -> None:
-    """Remove a rule; one of the library that it took the place of is there again.
+    """Remove a rule; a library rule that it had replaced is restored.
 
     Examples:
         >>> @xg.register("halved")
@@ -186,7 +186,7 @@ def unregister(name: str) -> None:
         False
 
     Raises:
-        RuleError: there is none of that name.
+        RuleError: there is no rule of that name.
     """
     load_library()
     with lock:
@@ -225,9 +225,10 @@ def compose(*parts: Any) -> Any:
     """Return the rule that applies the given ones in series, first to last; of Functions, the
     Function x -> g(f(x)), each with its own gradient.
 
-    A param reaches every part that declares it; "noise.sigma" is that of one part alone,
-    "noise[1].sigma" where several have the name. Bind one to a part with `rule.with_params(...)`,
-    `function.bind({...})`. Compositions may be composed, saved and pickled.
+    A param reaches every part that declares it; "noise.sigma" reaches one part only,
+    "noise[1].sigma" if several parts have that name. Bind one to a part with
+    `rule.with_params(...)`, `function.bind({...})`. Compositions may be composed, saved and
+    pickled.
 
     Examples:
         >>> clip_then_halve = xg.compose("clip_norm", xg.get("scale").with_params(s=0.5))

@@ -64,13 +64,13 @@ def assert_gradient(
             ...
         AssertionError: <lambda> on numpy with float64[2]: 0 laws kept, 1 broken
           derivative: broken: argument 0[0] = 1: -0.359668456, expected -0.719336911 by differences
-            The gradient is the derivative of the forward. Else training follows another function.
+            The gradient is the derivative of the forward. Otherwise training goes wrong.
           derivative is broken by inputs as small as these: array([1.])
 
     Args:
         fn: as for `xg.audit`.
         *inputs: as for `xg.audit`.
-        laws: the names of those to hold it against; None: all.
+        laws: the names of the laws to test; None: all.
         surrogate: as for `xg.audit`.
 
     Raises:

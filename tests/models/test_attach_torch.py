@@ -343,8 +343,8 @@ def test_a_module_without_forward_has_the_rules_in_its_call(selector: Any) -> No
 
 def test_a_selector_that_means_nothing_is_refused(net: Any) -> None:
     for rules, words in (
-        ({"relu": None}, "'relu' has None in the place of a rule"),
-        ({nn.Linear: None}, "has None in the place of a rule"),
+        ({"relu": None}, "'relu' has None instead of a rule"),
+        ({nn.Linear: None}, "has None instead of a rule"),
         ({(): "attached_doubles"}, r"selector \(\) means nothing"),
         ({nn.ReLU(): "attached_doubles"}, "selector ReLU is a layer, and none of this model's"),
     ):

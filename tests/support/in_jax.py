@@ -251,6 +251,6 @@ NOTES = [
             "loop by values",
             "composed",
         ),
-        "Each row is what the rule gives for a gradient of one 1: not the matrix of a linear map.",
+        "Each row is the result for a gradient with a single 1: not the matrix of a linear map.",
     ),
 ]

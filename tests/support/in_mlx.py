@@ -100,7 +100,7 @@ REFUSED = [
     Refused(
         ("ejected, without multigrad (`xg.source(..., standalone=True)`)",),
         (),
-        "backend 'mlx' does not say how its code stands in a file of its own",
+        "backend 'mlx' does not define standalone files",
         "UnsupportedOp",
     ),
     # the first row that covers a cell is its own

@@ -69,7 +69,7 @@ TRANSFORMS = {
     "backward": backward,
     "backward, repeated": twice_pulled,
     "`xg.jvp`": pushed,
-    "inside of another Function": inside,
+    "inside another Function": inside,
     "pickle": pickled,
     "another thread": in_thread,
     "`xg.override`": overridden,
@@ -101,13 +101,13 @@ REFUSED = [
         "RuleTypeError",
     ),
     Refused(
-        ("inside of another Function",),
+        ("inside another Function",),
         ("random, with a key",),
         "under a key, which counts calls one by one",
         "TraceError",
     ),
     Refused(
-        ("inside of another Function",), ("as it is",), "runs as it is (native=True)", "TraceError"
+        ("inside another Function",), ("as it is",), "runs as it is (native=True)", "TraceError"
     ),
 ]
 NOTES: list[Note] = []

@@ -119,7 +119,7 @@ REFUSED = [
     Refused(
         ("ejected, without multigrad (`xg.source(..., standalone=True)`)",),
         (),
-        "backend 'paddle' does not say how its code stands in a file of its own",
+        "backend 'paddle' does not define standalone files",
         "UnsupportedOp",
     ),
     Refused(
@@ -134,6 +134,6 @@ NOTES = [
     Note(
         ("Jacobian by reverse mode",),
         ("with a reduction", "random, with a key", "random, without a key", "composed"),
-        "Each row is what the rule gives for a gradient of one 1: not the matrix of a linear map.",
+        "Each row is the result for a gradient with a single 1: not the matrix of a linear map.",
     ),
 ]

@@ -286,7 +286,7 @@ TRANSFORMS = {
     "recomputed (checkpoint)": checkpointed,
     "bfloat16": half,
     "autocast": autocast,
-    "no gradient asked": inference,
+    "no gradient requested": inference,
     "export": exported,
     "pickle": pickled,
     "deep copy": copied,
@@ -342,11 +342,11 @@ NOTES = [
     Note(
         ("Jacobian by reverse mode",),
         ("with a reduction", "random, with a key", "random, without a key", "composed"),
-        "Each row is what the rule gives for a gradient of one 1: not the matrix of a linear map.",
+        "Each row is the result for a gradient with a single 1: not the matrix of a linear map.",
     ),
     Note(
         ("export",),
         (),
-        "What is exported computes the forward; a `.pt2` file holds no gradient of its own.",
+        "The exported program computes the forward; a `.pt2` file contains no custom gradient.",
     ),
 ]

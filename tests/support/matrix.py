@@ -158,17 +158,17 @@ INTRODUCTION = """\
 
 <!-- Written by `python -m tests.support.matrix`; change a file of tests/support instead. -->
 
-Every cell is run by a test, on four numbers, and compared with the rule's meaning: what NumPy gives
-when the rule is called by itself, or, for second derivatives, finite differences of that. So a cell
-that works gives the right numbers, not only no error.
+A test runs every cell on four numbers and compares the result with the rule's meaning: the result
+of calling the rule itself on NumPy, or, for second derivatives, finite differences of that. So a
+cell that works gives the right numbers, and does not merely run without an error.
 
 - **yes**: works.
 - **yes (1)**: works, with a note below the table.
-- **no (2)**: refused with an error, whose words stand below the table. Nothing is silently wrong.
-- **-**: has no meaning for that kind.
+- **no (2)**: refused with an error, quoted below the table. Nothing is silently wrong.
+- **-**: not applicable to that kind.
 
 Rows on several devices run on two processes of PyTorch, four devices of JAX and two of TensorFlow,
-all of them processors. MLX and Paddle run in environments of their own.
+all on CPUs. MLX and Paddle run in separate environments.
 
 The kinds of rules:
 """
@@ -194,8 +194,8 @@ def overview() -> Iterator[str]:
         lines.append(f"| {transform} | {counts} |")
     yield "## At a glance"
     yield (
-        f"How many of the {len(KINDS)} kinds work, of those for which it has a meaning; nothing: "
-        "the framework has no such transform, or it is another row."
+        f"How many of the {len(KINDS)} kinds work, if the transform applies to them; an empty "
+        "cell means that the framework has no such transform, or that it is in another row."
     )
     yield "\n".join(lines)
 

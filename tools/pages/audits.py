@@ -22,16 +22,16 @@ MEANT = "by design"
 HEADING = re.compile(r"# (?P<package>[\w.-]+)==(?P<version>[\w.]+), (?P<law>[\w ]+): (?P<said>.+)")
 STATES = (KEPT, BROKEN, MEANT, REFUSED, NOT_APPLICABLE)
 MEANINGS = {
-    BROKEN: "the numbers are other than the law says, without a word; for `bytes` and `saved`, "
-    "what is kept for the backward is. That is what was measured; what was looked into, and is a "
-    "fault, stands under [faults](#faults)",
-    MEANT: "they are, and the author says so, in a docstring, a comment or the name, or by a None "
-    "for an argument: a straight-through estimator, a clipped gradient, a drawn spike",
-    REFUSED: "the code, or the framework for it, raises an error: it is not offered",
-    "mended": "broken or refused, and kept by `xg.convert` of it, on the same framework",
+    BROKEN: "the numbers silently differ from what the law says; for `bytes` and `saved`, what is "
+    "kept for the backward does. This is a measurement; what was investigated and is a fault is "
+    "listed under [faults](#faults)",
+    MEANT: "they differ, and the author says so, in a docstring, a comment or the name, or with "
+    "None for an argument: a straight-through estimator, a clipped gradient, a random spike",
+    REFUSED: "the code, or the framework on its behalf, raises an error: it is not supported",
+    "fixed": "broken or refused as published, and kept after `xg.convert`, on the same framework",
 }  # fmt: skip
 STEPS = (
-    "tox -e audit  # all of it, but for kernels\ntox -e audit -- entmax  # one package\n"
+    "tox -e audit  # everything except kernels\ntox -e audit -- entmax  # one package\n"
     "tox -e audit -- --faults\ntox -e kernels  # the kernels, and their faults"
 )
 KERNELS = {"liger_kernel": "liger_kernel", "fla": "fla_core"}  # distributions by module

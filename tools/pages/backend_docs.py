@@ -34,14 +34,14 @@ def parts(name: str) -> list[str]:
     kept = [(what_of(r), r.kind, dtypes_of(r), r.figure, reason_of(r)) for r in rows.kept]
     mended = [(f"`{row.kernel}`", row.dtypes, row.figure) for row in rows.mended]
     measured = f"Measured with {rows.measured}; [differences](differences.md) has the kinds."
-    errors = "Our rows replace these kernels. Errors are in eps where nothing else is said."
-    said = f"{len(lacking)} ops. A rule that uses one says so by name."
+    errors = "Our rows replace these kernels. Errors are in eps unless stated otherwise."
+    said = f"{len(lacking)} ops. A rule that uses one raises an error that names it."
     return [
         f"## What is unsupported\n\n{said if lacking else 'No op is missing.'}",
         *([table(("op", "reason"), lacking)] if lacking else []),
         f"## Differences\n\n{measured}",
         table(("what", "kind", "dtypes", "figure", "reason"), kept),
-        f"## What is mended\n\n{errors}",
+        f"## What is fixed\n\n{errors}",
         table(("kernel", "where", "its error"), mended),
     ]
 

@@ -24,8 +24,8 @@ def parts() -> Iterator[str]:
     )
     yield f"| command | what it does |\n| --- | --- |\n{rows}"
     yield (
-        "A command ends with 0 where all is well, 1 where a check found a difference, 2 where it "
-        "was misused; `multigrad COMMAND --help` prints what stands here."
+        "A command exits with 0 if all is well, 1 if a check found a difference, and 2 if it "
+        "was misused; `multigrad COMMAND --help` prints the same help."
     )
     for name, each in shown.items():
         yield from subcommand(name, each)

@@ -110,15 +110,15 @@ def render_ops() -> str:
         rows.append((*cells, *(status(op, backend) for backend in backends)))
     return page(
         "Ops",
-        f"The {len(rows)} operations that a rule may be made of, in the order of the op table. A "
-        "rule written for torch, NumPy, jax or TensorFlow is captured as these; written with "
-        "`xg.xp` it names them itself. Ops marked *in VJPs* appear only where another op is "
-        "differentiated.",
+        f"The {len(rows)} operations that graphs are made of, in the order of the op table. A "
+        "rule written for torch, NumPy, jax or TensorFlow is captured as these ops; a rule "
+        "written with `xg.xp` calls them directly. Ops marked *in VJPs* appear only where "
+        "another op is differentiated.",
         "The last columns say what each backend runs: its framework's `kernel`; the kernel "
         "`adapted` (16-bit floats computed in float32 and rounded once, numbers and devices "
-        "brought together); a short function of its `own`, where names and defaults differ or "
-        "where the kernel is wrong or missing (see [differences](differences.md)); what the op is "
-        "`made of`, by the rows of other ops; or the `infix` operator.",
+        "reconciled); a short function of its `own`, where names and defaults differ or where "
+        "the kernel is wrong or missing (see [differences](differences.md)); the composition "
+        "that the op is `made of`, using the rows of other ops; or the `infix` operator.",
         table(header, rows),
     )
 
@@ -157,12 +157,12 @@ def render_rules() -> str:
             rows.append((f"`{row.name}`", *cells))
     return page(
         "Rules",
-        f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
-        "input of the forward. *Example*: what comes of `grad_out` = 1 at `tin` = -1, -0.5, 0, 0.5 "
-        "and 1, with the default params. A rule on a parameter's gradient gets no `tin`; the fifth "
-        "column says what it then does. Beside a param's default stands its range: a number out of "
-        "it is an error where it is given.",
-        "*Over shards*: what the rule exchanges where a tensor is a part of an array, "
+        f"The {len(rows)} rules of the library. `grad_out` is the incoming gradient, `tin` the "
+        "input of the forward. *Example*: the result for `grad_out` = 1 at `tin` = -1, -0.5, 0, "
+        "0.5 and 1, with the default params. A rule on a parameter's gradient gets no `tin`; the"
+        " fifth column says what it does then. Each param is shown with its default and its "
+        "range: a number out of range is an error where it is given.",
+        "*Over shards*: what the rule exchanges when a tensor is a part of an array, "
         '`over="global"`; see [devices](devices.md).',
         bullets(exchanges.KINDS),
         table(
@@ -181,7 +181,7 @@ def render_rules() -> str:
         "Rules that see the gradients of several losses at once: "
         '`xg.apply_to_gradients([grads_1, grads_2], "pcgrad", tasks=True)`; see '
         "[parameters](how_to/parameters.md#several-losses).",
-        table(("rule", "what comes of them", "params", "source"), map(task_row, task_rule_names())),
+        table(("rule", "result", "params", "source"), map(task_row, task_rule_names())),
     )
 
 
@@ -225,16 +225,16 @@ def render_dialects() -> str:
     own = [row for row in own if callable(getattr(xp, row[0].strip("`").removeprefix("xp.")))]
     common = [(f"`x.{name}`", describe(handler)) for name, handler in sorted(METHODS.items())]
     return page(
-        "Dialects",
-        "Every name that a rule may use, by library, with the op that it is captured as (see "
-        "[ops](ops.md)); where there are several, the handler is composed of them, and the "
+        "Names of each dialect",
+        "Every name that a rule may use, by library, with the op as which it is captured (see "
+        "[ops](ops.md)); where there are several, the function is composed of them, and the "
         "arguments decide which are recorded. A library's name keeps that library's defaults: "
-        "`torch.std` divides by n - 1, `jnp.std` by n. Names of one function stand in one row. "
-        "Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
+        "`torch.std` divides by n - 1, `jnp.std` by n. Different names of one function share a "
+        "row. Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
         "numbers are captured in every dialect.",
         "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` "
-        "keras.ops. *No op*: the name gives the tensor itself, a shape, a dtype, a constant or a "
-        "Python value.",
+        "keras.ops. *No op*: the name gives the tensor itself, a shape, a dtype, a constant or a"
+        " Python value.",
         *parts,
         f"## xg.xp and the Array API\n\n{len(own)} functions; `x.__array_namespace__()` gives them "
         "too.",
@@ -261,19 +261,20 @@ def render_fast_kernels() -> str:
     ]
     return page(
         "Fast kernels",
-        "Where nobody takes a derivative of the lowered code, a backend may run it by these rows. "
-        "A test compares each with the plain code on edge values: the same bits, or, where a row "
-        "rounds less often or sums in another order, within the bound of the rule. The figures "
-        "are of 1,000,000 float32 numbers on one thread of a CPU, unless they say otherwise. jax "
-        "and TensorFlow have none: their compilers fuse by themselves.",
+        "Where nobody takes a derivative of the lowered code, a backend may use these faster "
+        "kernels. A test compares each with the plain code on edge values: the results are the "
+        "same bits, or, where a kernel rounds less often or sums in another order, within the "
+        "error bound of the rule. Unless stated otherwise, the figures are for 1,000,000 float32"
+        " numbers on one thread of a CPU. jax and TensorFlow have none, because their compilers "
+        "fuse operations themselves.",
         table(("row", "what it is", "what was measured"), rows),
-        "To turn rows off, for a comparison or because one is suspected:",
+        "To turn some of them off, for a comparison or because you suspect one:",
         "```python\nimport torch\nimport multigrad as xg\n"
         "from multigrad.lowering.patterns import without\n\n"
         'with without("torch.in_place", "torch.square"):\n'
         '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
-        'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the '
-        "environment.",
+        'or, for an entire process, set `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the'
+        " environment.",
     )
 
 
@@ -297,22 +298,22 @@ def render_differences() -> str:
     return page(
         "Differences between frameworks",
         "Every op, rule and activation gives the same numbers on every backend: within 4 eps of "
-        "the exact result, or of the largest value met on the way to it; masks are exact. What "
-        "follows are the exceptions, with their figures. They were measured on a CPU with "
-        f"{versions}. An eps is the distance from 1 to the next number of the dtype.",
-        "## What is left\n\nThe tests hold each row to its figure, and fail where it is no longer "
-        "needed (rows that depend on the processor aside). The kinds:",
+        "the exact result, or of the largest value that occurred on the way to it; masks are "
+        "exact. This page lists the exceptions, with their figures. They were measured on a CPU "
+        f"with {versions}. An eps is the distance from 1 to the next number of the dtype.",
+        "## What remains\n\nThe tests hold each row to its figure, and fail when it is no longer"
+        " needed (except for rows that depend on the processor). The kinds:",
         bullets(KINDS),
         table(("backend", "what", "kind", "dtypes", "figure", "reason"), kept),
-        "## What is mended\n\nThese kernels are wrong, or missing, as the frameworks have them. "
-        "Our rows correct or replace them, so a rule does not meet these errors; code that calls "
-        "the kernel itself does. Errors are in eps of the result where nothing else is said.",
+        "## What is fixed\n\nThese kernels are wrong or missing in the frameworks. Our rows "
+        "correct or replace them, so a rule does not meet these errors; code that calls the "
+        "kernel directly does. Errors are in eps of the result unless stated otherwise.",
         table(("backend", "kernel", "dtypes", "its error"), mended),
-        "Kept although they look large, because the formula's own intermediate values are larger: "
-        "the far tail of `erfc` (26 eps in jax, 24 in TensorFlow), `lgamma` and `digamma` near "
-        "their zeros (up to 27 and 7 eps of 1), `polygamma` of order 2 and above, which "
-        "underflows for inputs above 1e18. `prod` and `cumprod` lose second derivatives where two "
-        "factors of one product are exactly zero.",
+        "These errors look large, but are kept, because the formula's own intermediate values "
+        "are larger: the far tail of `erfc` (26 eps in jax, 24 in TensorFlow), `lgamma` and "
+        "`digamma` near their zeros (up to 27 and 7 eps of 1), `polygamma` of order 2 and above,"
+        " which underflows for inputs above 1e18. `prod` and `cumprod` lose second derivatives "
+        "where two factors of one product are exactly zero.",
     )
 
 
@@ -341,10 +342,11 @@ def render_laws() -> str:
     rows = ([f"`{law.name}`", law.sentence, law.reason] for law in LAWS)
     return page(
         "Laws of gradients",
-        f"The {len(LAWS)} laws that [an audit](how_to/audit.md) holds a custom gradient against. "
-        "Code that raises an error under `vmap`, a compiler, a stride, an empty batch, a second "
-        "derivative or in 16 bits says that it cannot: it is *refused*, and no law is broken.",
-        table(["law", "it says", "where it is broken"], rows),
+        f"The {len(LAWS)} laws against which [an audit](how_to/audit.md) tests a custom gradient."
+        " Code that raises an error under `vmap`, a compiler, a stride, an empty batch, a second"
+        " derivative or in 16 bits says that it does not support this: the law is *refused*, not"
+        " broken.",
+        table(["law", "what it says", "what goes wrong if it is broken"], rows),
     )
 
 
@@ -365,14 +367,14 @@ def render_conversions() -> str:
         header = ("what", "inputs", "verdict", "what is not captured")
         sections.append(f"## {package}: {count_equal(own)}\n\n{table(header, cells)}")
     return page(
-        "Conversions",
-        f"{len(rows)} custom gradients of {len(packages.keys() - {OF_USERS})} packages, and "
-        "functions of users that apply them, unchanged. Each is "
-        "run on its own framework, forward and backward, and by multigrad on NumPy, torch, jax "
-        "(eager and under `jax.jit`) and TensorFlow (eager and under `tf.function`). *Equal*: the "
-        "same numbers as the original; *as it is*: the original itself runs, on its own framework; "
-        "*refused*: a TraceError says what is not captured, and where. `tox -e foreign` holds the "
-        "pinned packages to this table; `multigrad convert` does the same for any other.",
+        "Custom gradients of packages",
+        f"{len(rows)} unchanged custom gradients of {len(packages.keys() - {OF_USERS})} packages,"
+        " and user functions that apply them. Each is run on its own framework, forward and "
+        "backward, and by multigrad on NumPy, torch, jax (eager and under `jax.jit`) and "
+        "TensorFlow (eager and under `tf.function`). *Equal*: the same numbers as the original; "
+        "*as it is*: the original itself runs, on its own framework; *refused*: a TraceError "
+        "says what could not be captured, and where. `tox -e foreign` checks the pinned packages"
+        " against this table; `multigrad convert` does the same for any other.",
         table(
             ("what", "equal on every backend"),
             [(kind, count_equal(own)) for kind, own in kinds.items()],
@@ -398,39 +400,41 @@ def render_audit() -> str:
     )
     return page(
         "Audit of published gradients",
-        f"{len(rows)} custom gradients of {len(packages)} packages, as they are published, each on "
-        f"its own framework, held against the [{len([*audits.by_law(rows)])} laws](laws.md) that "
-        f"[`multigrad audit`](how_to/audit.md) asks; {len(kernels)} of them are kernels of "
-        "Liger and flash-linear-attention, in Triton's interpreter. Packages are pinned; they "
-        "stand in `tests/foreign/requirements.txt` and `requirements_audit.txt`, inputs in "
-        "`cases.toml`, `audit_cases.toml` and `kernels.toml` beside them. What stands under a "
-        "name such as `cases_torch:` is a function there that applies what the package holds.",
+        f"{len(rows)} custom gradients of {len(packages)} packages, as published, each tested on "
+        f"its own framework against the [{len([*audits.by_law(rows)])} laws](laws.md) of "
+        f"[`multigrad audit`](how_to/audit.md); {len(kernels)} of them are kernels of Liger and "
+        "flash-linear-attention, in Triton's interpreter. Packages are pinned in "
+        "`tests/foreign/requirements.txt` and `requirements_audit.txt`; inputs are in "
+        "`cases.toml`, `audit_cases.toml` and `kernels.toml` in the same folder. Names such as "
+        "`cases_torch:` refer to functions in that folder that apply the package's code.",
         bullets(audits.MEANINGS),
-        f"To see it again:\n\n```text\n{audits.STEPS}\n```",
-        "## By law\n\nA law that is newer than the last run of a row does not count it; kernels, "
-        "which run outside of compiled code, are not asked `compiled`.\n\n"
-        + table(("law", *audits.STATES, "mended by conversion"), audits.by_law(rows)),
-        "## By package\n\nHow many gradients break a law or refuse one, how many of these laws "
-        "they keep once they are converted, and how many faults are written down below.\n\n"
+        f"To reproduce it:\n\n```text\n{audits.STEPS}\n```",
+        "## By law\n\nA law that is newer than the last run of a row is not counted for it; "
+        "kernels run outside compiled code, so `compiled` is not tested for them.\n\n"
+        + table(("law", *audits.STATES, "fixed by conversion"), audits.by_law(rows)),
+        "## By package\n\nHow many gradients break or refuse a law, how many of these laws they "
+        "keep once they are converted, and how many faults are listed below.\n\n"
         + table(
-            ("package", "audited", "break", "refuse", "mended", "faults"),
+            ("package", "audited", "break", "refuse", "fixed", "faults"),
             audits.by_package(rows, faults),
         ),
-        "## What conversion gives on torch\n\nEach torch gradient whose conversion runs, asked "
-        "by `python tests/foreign/gains.py` as it is published and as `xg.convert` of it. Bytes "
-        "are what forward leaves for backward, saved or on `ctx`; the counts are of those that "
-        f"keep fewer than the other. {gains.say_lost()}\n\n" + render_gains(),
-        "## Faults\n\nWhat packages do that their own documentation, the paper they name, or a "
-        f"law does not say: {len(faults)} faults, each as code that needs only the package and its "
-        "framework, and runs to its end while the fault is there; `tox -e audit` runs them all, "
-        "`tox -e kernels` those of kernels, and each says which a release has mended. A surrogate "
-        "that means to differ is none, nor is a limit that is documented, nor what raises an error "
-        "that says so. The rules here follow the paper; what a package really computes stands "
-        "under the package's name, where it is a curve at all ([which is which](same_name.md)).",
+        "## What conversion gives on torch\n\nEach torch gradient whose "
+        "conversion runs was tested by `python tests/foreign/gains.py`, as "
+        "published and after `xg.convert`. Bytes are those that forward keeps "
+        "for backward, saved or on `ctx`; the counts are of gradients that keep"
+        f" fewer than the other version. {gains.say_lost()}\n\n" + render_gains(),
+        "## Faults\n\nWhere packages deviate from their own documentation, from the paper that "
+        f"they name, or from a law: {len(faults)} faults, each as code that needs only the "
+        "package and its framework, and that runs to its end as long as the fault exists; `tox "
+        "-e audit` runs them all, `tox -e kernels` those of kernels, and each reports if a "
+        "release has fixed the fault. A surrogate that is meant to differ is not a fault; "
+        "neither is a documented limit, nor code that raises an error which says so. Our own "
+        "rules follow the paper; what a package really computes is available under the package's"
+        " name, where it is a curve at all ([which is which](same_name.md)).",
         shown,
-        "## What is broken, and what is meant\n\n"
+        "## What is broken, and what is intended\n\n"
         + table(
-            ("what", "inputs", "law", "state", "what was seen", "mended"), audits.broken_rows(rows)
+            ("what", "inputs", "law", "state", "observation", "fixed"), audits.broken_rows(rows)
         ),
         *(["## What did not run\n\n" + table(("what", "why"), unrun)] if unrun else []),
     )
@@ -443,23 +447,24 @@ def render_attribution() -> str:
     """Return the page about rules of relevance and composites."""
     heads = attribution_docs.HEADS
     return page(
-        "Attribution",
-        "Rules that read what a layer holds: relevance R at its output comes back to its input x, "
-        "shared out by what each input did for the output z. They stand in `xg.attribution` "
-        "under zennit's names and with its defaults; `stabilize(z)` is z + e, or z - e where "
-        "z < 0. 16-bit tensors are computed in float32 and rounded once. Rules that read no "
-        "weights (`guided`, `deconvnet`, `beta_smooth`, `pass`) are among the [rules](rules.md).",
+        "Relevance propagation (LRP)",
+        "Rules that read a layer's contents: the relevance R at its output is distributed over "
+        "its input x, according to the contribution of each input to the output z. They are in "
+        "`xg.attribution`, with zennit's names and defaults; `stabilize(z)` is z + e, or z - e "
+        "where z < 0. 16-bit tensors are computed in float32 and rounded once. Rules that read "
+        "no weights (`guided`, `deconvnet`, `beta_smooth`, `pass`) are among the "
+        "[rules](rules.md).",
         table(heads, attribution_docs.rule_rows()),
-        "`rule.over(kind)` is a layer with that rule for its gradient, on any framework's tensors: "
-        '`xg.attribution.gamma().over("linear")(x, weight, bias)`.',
-        "## Composites\n\nWhich rule each kind of layer of a model gets, `xg.composites`. A layer "
-        "of a kind that is not named keeps its own gradient. `canonize=True` merges a batch "
-        "normalization with the layer before it and lets additions in code count as layers; no "
-        "weight is changed.",
+        "`rule.over(kind)` is a layer with that rule as its gradient, on any framework's "
+        'tensors: `xg.attribution.gamma().over("linear")(x, weight, bias)`.',
+        "## Composites\n\nA composite in `xg.composites` says which rule each kind of layer "
+        "gets. A layer of a kind that is not listed keeps its own gradient. `canonize=True` "
+        "merges a batch normalization with the layer before it and treats additions in code as "
+        "layers; no weight is changed.",
         attribution_docs.EXAMPLE,
         table(("composite", *heads[1:]), attribution_docs.composite_rows()),
-        "## Means of a gradient\n\nOf any gradient: under a composite, under rules, or the model's "
-        "own.",
+        "## Averages of a gradient\n\nThese work with any gradient: under a composite, under "
+        "rules, or the model's own.",
         table((heads[0], "what it is", heads[-1]), attribution_docs.mean_rows()),
     )
 
@@ -476,13 +481,13 @@ def render_estimators() -> str:
     count = sum(len(functions) for _, functions in estimator_docs.families())
     return page(
         "Estimators",
-        f"The {count} Functions of the library, for the tensors of every framework: "
-        "`xg.estimators.NAME(x, ...)`. Each has a forward of its own, and gradients that are not "
-        "its derivative; for those that are put under an activation see [rules](rules.md). "
-        "`g` is the gradient that arrives; *x: 1* says that x gets g times 1. A number may be "
-        "given for any tensor but the first, and then has no gradient; a tensor may be given for "
-        "a number. *Numbers*: defaults, and the ranges of what is given as a number; one outside "
-        "of its range, and a shape that does not fit, is an error at the call.",
+        f"The {count} Functions of the library, for tensors of every framework: "
+        "`xg.estimators.NAME(x, ...)`. Each has its own forward, and gradients that are not its "
+        "derivative; for rules that are put under an activation see [rules](rules.md). `g` is "
+        "the incoming gradient; *x: 1* says that x gets g times 1. Any tensor but the first may "
+        "be given as a number, and then has no gradient; a number may be given as a tensor. "
+        "*Numbers*: defaults, and the ranges of arguments that are given as numbers; a number "
+        "out of range, or a shape that does not fit, is an error in the call.",
         estimator_docs.EXAMPLE,
         *tables,
     )
@@ -495,7 +500,7 @@ def render_command() -> str:
     """Return the page about the command."""
     from . import command_docs  # the only page that needs typer
 
-    return page("The command", *command_docs.parts())
+    return page("The command line", *command_docs.parts())
 
 
 def render_conventions() -> str:
@@ -508,18 +513,19 @@ def render_conventions() -> str:
             releases.append(f"### {conventions.NAMES[name]}\n\n{each['probes']} probes.")
             releases.append(table(header, conventions.differences(each)))
     return page(
-        "What frameworks give at kinks",
-        "Where a function has no derivative, or more than one, each framework chooses, and some "
-        "releases choose anew. [`multigrad lock`](how_to/lock.md) writes down what yours choose.",
+        "Gradients at kinks",
+        "Where a function has no derivative, or more than one, each framework makes a choice, "
+        "and some releases change it. [`multigrad lock`](how_to/lock.md) records the choices of "
+        "your versions.",
         "## Side by side",
-        "The derivatives, for a cotangent of 1 (of several numbers: 1, 2, 3); for each argument "
-        "where there are two. *None*: the framework gives none.",
+        "The derivatives, for a cotangent of 1 (for several numbers: 1, 2, 3); for each argument"
+        " if there are two. *None*: the framework gives none.",
         table(*conventions.beside(data)),
         "## Release by release",
-        "All that differs between these releases among the probes of "
-        "`multigrad/look/lock/probes.txt`, in float32 on a CPU, in November 2026; *-*: there is no "
-        "such function. What differs of each function was seen again in code that was written by "
-        "hand, with the framework alone.",
+        "Everything that differs between these releases among the probes of "
+        "`multigrad/look/lock/probes.txt`, in float32 on a CPU, in November 2026; *-*: there is "
+        "no such function. Each difference was confirmed with hand-written code that uses only "
+        "the framework.",
         *releases,
     )
 

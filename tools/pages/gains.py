@@ -52,7 +52,7 @@ def say_lost() -> str:
         if (asked := [row for row in rows if question in row])
     }
     words = [f"{count} lose `{question}`" for question, count in lost.items() if count]
-    return f"What conversion takes away raises an error: {', '.join(words)}." if words else ""
+    return f"A capability lost by conversion raises an error: {', '.join(words)}." if words else ""
 
 
 def fill(text: str, block: str) -> str:

@@ -68,13 +68,13 @@ STEP, MIDDLE, FAR, FARTHER = 2e-4, 16.0, 1e7, 1e9
 
 
 INTRODUCTION = (
-    "Packages give one name to several curves, and one curve several names. A plain name has one "
-    "meaning here; a package's own stands behind its name, `snntorch.atan`, with its defaults. The "
-    "figures are those of the rules, computed with these defaults: the factor that multiplies the "
-    "gradient at 0, 0.5 and -0.5, and the area below the factor, *none* where it is infinite or "
-    "undefined. *As the first*: the params that give the first rule of a table these numbers. All "
-    "rules with their sources: [rules](rules.md); what packages do that they do not say: "
-    "[faults](audit.md#faults)."
+    "Packages use one name for several curves, and several names for one curve. Here a plain name "
+    "has one meaning; a package's own version has the package's name in front, `snntorch.atan`, "
+    "and its defaults. The figures are computed from the rules, with these defaults: the factor "
+    "that multiplies the gradient at 0, 0.5 and -0.5, and the area under the factor, *none* where "
+    "it is infinite or undefined. *As the first*: the params with which the first rule of a table "
+    "gives these numbers. For all rules with their sources see [rules](rules.md), and for "
+    "undocumented behavior of packages [faults](audit.md#faults)."
 )
 
 
@@ -93,7 +93,7 @@ def parts(
         if rules not in alike
     ]
     names = "; ".join(", ".join(f"`{rule.name}`" for rule in rules) for rules in alike)
-    ending = "These have the same numbers and defaults under every one of their names"
+    ending = "These have the same numbers and defaults under each of their names"
     return [INTRODUCTION, *sections, f"## One curve\n\n{ending}: {names}."]
 
 

@@ -28,7 +28,7 @@ def vjp(
     rule: Any = None,
     params: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Return `f(x)` and the map from a cotangent of it to the gradient of x, under a rule.
+    """Return `f(x)` and the map from its cotangent to the gradient of x, under a rule.
 
     Examples:
         >>> import torch
@@ -65,7 +65,7 @@ def jvp(
     """Return the Jacobian of f at x times v, under a rule.
 
     The product is taken from the backward, by the double-vjp identity `J v = d/du (J^T u) v`: so
-    the rule counts, and it must be linear in grad_out, as the map `u -> J^T u` then is.
+    the rule is used, and it must be linear in grad_out, so that the map `u -> J^T u` is linear too.
 
     Examples:
         >>> import torch

@@ -23,7 +23,7 @@ HOME = "norse.torch.functional.threshold"
 
 @contextmanager
 def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
-    """Let norse's neurons name activations as their `method`; undone at the end.
+    """Make activations available to norse's neurons as `method` names, until the context ends.
 
     Examples:
         >>> import torch
@@ -42,7 +42,7 @@ def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
             norse's own means this here.
 
     Raises:
-        RuleTypeError: a name is no string, or its meaning cannot be called.
+        RuleTypeError: a name is not a string, or its meaning cannot be called.
         ModuleNotFoundError: norse is not installed.
     """
     for name, spike in spikes.items():
@@ -64,7 +64,7 @@ def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
 
 
 def _rebind(old: Any, new: Any) -> None:
-    """Bind a function in the place of another wherever norse has bound that."""
+    """Bind a function instead of another wherever norse has bound that."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "norse" and vars(module).get("threshold") is old:
             vars(module)["threshold"] = new

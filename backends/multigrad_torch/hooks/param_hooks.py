@@ -34,7 +34,8 @@ HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 
 
 class ParamHooks:
-    """The hooks on one model; `remove()` takes them off, as does leaving them as a context.
+    """The hooks on one model; `remove()` removes them, and so does leaving them as a context
+    manager.
 
     Examples:
         >>> import torch
@@ -59,7 +60,7 @@ class ParamHooks:
         root.mark(model)
 
     def renew(self) -> None:
-        """Hook what is new in the model, or was put in the place of what was hooked."""
+        """Hook parameters that are new in the model, or have replaced hooked ones."""
         model = self._model()
         if model is not None:
             self._hooks += hook_tree(model, self)
@@ -82,7 +83,7 @@ class ParamHooks:
             reduction.note_forward()
 
     def remove(self) -> None:
-        """Take the hooks off; the model is as before."""
+        """Remove the hooks; the model is as before."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -107,22 +108,23 @@ def attach_param_hooks(
 ) -> ParamHooks:
     """Let rules of scope "params" and "all" act on the gradients of a model's parameters.
 
-    The rule is that in force at the forward that backward belongs to, so it acts even where
+    The rule is the one in force in the forward to which a backward belongs, so it acts even if
     backward runs after the `with`, or after another forward. Frozen parameters are skipped; a
-    parameter that is hooked already is not hooked twice. Inside of a `use` that names the scope
-    "params", hooks attach by themselves to what is below a module that is called: attach them
-    yourself where code calls a method (`model.encode(x)`, `model.forward(x)`) of a model that it
-    never calls; then the rule around backward acts. Code that torch.compile has made before is not
-    aware of hooks unless it is a compiled module: attach first, then compile.
+    parameter is never hooked twice. Inside a `use` that names the scope "params", hooks are
+    attached automatically to everything below a module that is called. Attach them yourself if code
+    only calls methods of a model (`model.encode(x)`, `model.forward(x)`) and never the model
+    itself; then the rule around backward acts. Code that was compiled before does not see hooks
+    unless it is a compiled module: attach first, then compile.
 
-    On several processes: a parameter of DistributedDataParallel has a gradient on each, of which
-    DDP makes the mean. A rule acts on each process's own, before that; with `reduced`, on the mean,
-    as on one device with the whole batch. Gradients accumulated under `no_sync` are part of the
-    mean, and the rule acts once, on all. Each communication hook of DDP comes before the rule. It
-    adds no communication, but for one number for each parameter under `find_unused_parameters` and
-    `static_graph`. The parameters of `fully_shard` have reduced gradients always, and on those that
-    nothing reduces rules act as without. `xg.apply_to_gradients` acts where it is called: between
-    backward and `optimizer.step()` gradients are reduced.
+    On several processes, a parameter of DistributedDataParallel has a gradient on each, and DDP
+    averages them. A rule acts on each process's own gradient, before the averaging; with `reduced`,
+    it acts on the mean, as on one device with the global batch. Gradients accumulated under
+    `no_sync` are part of the mean, and the rule acts once, on all of them. Communication hooks of
+    DDP run before the rule. This adds no communication, except one number for each parameter under
+    `find_unused_parameters` and `static_graph`. The parameters of `fully_shard` always have reduced
+    gradients, and for gradients that nothing reduces `reduced` makes no difference.
+    `xg.apply_to_gradients` acts where it is called: between backward and `optimizer.step()`
+    gradients are reduced.
 
     Examples:
         >>> import torch
@@ -142,7 +144,7 @@ def attach_param_hooks(
         reduced: act on the gradients of DistributedDataParallel after its all-reduce.
 
     Returns:
-        The hooks: `remove()` takes them off.
+        The hooks: `remove()` removes them.
 
     Raises:
         GradientError: the model is a FullyShardedDataParallel, whose parameters get no gradient of
@@ -153,7 +155,7 @@ def attach_param_hooks(
 
 
 def remove_param_hooks(model: nn.Module) -> None:
-    """Take all hooks off a model's parameters, those that attached by themselves and those of
+    """Remove all hooks from a model's parameters, whether attached automatically or by
     `attach_param_hooks`.
 
     Examples:

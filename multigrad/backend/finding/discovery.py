@@ -57,7 +57,7 @@ class BackendStatus:
     """One row of `xg.backends()`.
 
     Attributes:
-        name: as it is asked for; the framework's import name.
+        name: the framework's import name, by which it is requested.
         installed: whether it can be used, as far as that is known.
         version: the framework's.
         reason: why it cannot be used, and what to type.
@@ -233,8 +233,8 @@ def backends(*, load: bool = False) -> Statuses:
     """Return one row per backend.
 
     Args:
-        load: load each, to know for certain which of them work. Without it no framework is
-            imported, and a package that breaks on import shows once it was asked for.
+        load: load each, to find out for certain which of them work. Without it no framework is
+            imported, and a package that fails on import is only noticed when it is used.
 
     Examples:
         >>> "numpy" in [row.name for row in xg.backends() if row.installed]
@@ -302,7 +302,7 @@ def _find_owner(type_: type) -> Backend:
 
 
 def refuse_unusable(*types: type) -> None:
-    """Say of what is no tensor to us why its framework's backend cannot be used.
+    """Say of what is not a tensor to us why its framework's backend cannot be used.
 
     Raises:
         BackendNotFound: one of them is of such a framework.

@@ -25,7 +25,7 @@ class Capture:
     Attributes:
         native: None: code that cannot be captured runs as it is, on its own framework (a rule with
             one warning). True: it always runs as it is, for side effects or values that change
-            outside of it. False: TraceError where it cannot be captured.
+            outside it. False: TraceError where it cannot be captured.
         dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its
             file imports several and it mentions none.
         prove: when it has been captured, run it once as it is on small inputs, forward and
@@ -40,7 +40,7 @@ class Capture:
             of a function whose derivative is taken: a graph whose size does not grow with the
             steps, and the framework's own loop in compiled code. A loop that is none stays
             unrolled. What a scan cannot, such as a second derivative through a gradient of one's
-            own inside of it, is refused then.
+            own inside it, is refused then.
 
     Raises:
         RuleTypeError: `native` is not None, True or False, or no dialect has that name.

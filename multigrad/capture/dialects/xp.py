@@ -76,7 +76,7 @@ def finfo(type: Any) -> FloatInfo:
 
 
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Any:
-    """A tensor or a number as it is, nested lists of numbers as a constant.
+    """A tensor or a number unchanged, nested lists of numbers as a constant.
 
     Examples:
         >>> xp.asarray([1.0, 2.0])

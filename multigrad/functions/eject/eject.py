@@ -54,13 +54,14 @@ def eject(
     ejection = backend.ejection
     if ejection is None:
         raise UnsupportedOp(
-            f"backend {backend.name!r} does not say how its code stands in a file of its own "
+            f"backend {backend.name!r} does not define standalone files "
             "(Backend.ejection); eject it for another backend, or save it with xg.save"
         )
     if _draws_parts(graphs, backend):
         raise UnsupportedOp(
-            f"{title} draws each shard's part of an array, which stands in no file of its own for "
-            f"{backend.name}: eject the rule without over= or axis_name=, or save it with xg.save"
+            f"{title} draws each shard's part of an array, which a standalone file for "
+            f"{backend.name} cannot do: eject the rule without over= or axis_name=, or save it "
+            "with xg.save"
         )
     lowered = lower_graphs(graphs, _ejecting(backend, ejection, graphs), defaults, checks=True)
     namespace, emitted = lowered.native, lowered.emitted

@@ -24,10 +24,10 @@ class SolveReport(NamedTuple):
 
     Attributes:
         residual: the largest number in the residual of the solution.
-        iterations: how many the linear system of backward took.
-        error: what is left of its right side, relative to it.
-        converged: whether both are as little as was asked for; where not, gradients are an error,
-            or NaN in compiled code.
+        iterations: the number of iterations for the linear system of backward.
+        error: the residual of that system, relative to its right-hand side.
+        converged: whether both are as small as requested; if not, gradients raise an error, or are
+            NaN in compiled code.
     """
 
     residual: Any
@@ -46,12 +46,12 @@ def implicit(
     accept: float | None = None,
     dialect: str | None = None,
 ) -> Implicit[P, R]:
-    """Return a Function of a solver, whose gradient is that of the equation which it solves.
+    """Return a Function of a solver, with the gradient of the equation that it solves.
 
     Where `residual(x, *params)` is zero at `x = solver(*params)`, the implicit-function theorem
-    gives the gradient: of a cotangent u of x it solves (d residual / d x)^T w = -u, and returns
-    (d residual / d params)^T w (Blondel et al., Efficient and modular implicit differentiation,
-    2022). The solver's iterations are neither kept nor differentiated.
+    gives the gradient: for a cotangent u of x it solves (d residual / d x)^T w = -u, and returns (d
+    residual / d params)^T w (Blondel et al., Efficient and modular implicit differentiation, 2022).
+    The solver's iterations are neither kept nor differentiated.
 
     Examples:
         >>> def solver(theta):  # Newton's iteration, as it is
@@ -87,9 +87,9 @@ def implicit(
         solve: how the linear system is solved: "gmres", for any matrix; "cg", for symmetric
             definite ones, as of a minimum; "fixed_point", for the residual of a contraction;
             "direct", by the whole matrix: of as many numbers squared as x has.
-        tol: the error at which its iterations end, relative to the right side; None: eps of the
-            dtype to the 3/4, which is 2e-12 in float64, 6e-6 in float32.
-        maxiter: how many iterations they are at most.
+        tol: the error at which its iterations end, relative to the right-hand side; None: eps of
+            the dtype to the power 3/4, which is 2e-12 in float64, 6e-6 in float32.
+        maxiter: the largest number of iterations.
         accept: the largest number that may be in the residual of the solution, relative to 1 plus
             the largest in x; None: the cube root of eps, which is 6e-6 in float64, 5e-3 in float32.
         dialect: the library whose methods the code means, where its file imports several.
@@ -101,7 +101,7 @@ def implicit(
 
     Raises:
         RuleValueError: `solve`, `tol`, `maxiter` or `accept` is none of these.
-        TypeError: residual or solver is a class, a rule, or nothing that is called.
+        TypeError: residual or solver is a class, a rule, or not callable.
         GradientError: at a call, in eager code: the residual is of another shape than x, or is not
             zero there; in its backward: the iterations did not converge, or the matrix is singular.
             In compiled code (`jax.jit`, `vmap`, `tf.function`, `torch.compile`) the gradient is NaN

@@ -86,7 +86,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A graph inside of a node, as the body of a loop: it reads its own inputs alone. Equal where
+    """A graph inside a node, as the body of a loop: it reads its own inputs alone. Equal where
     the graphs are; `repr` is equal for equal ones, and short.
     """
 

@@ -59,7 +59,7 @@ class Op:
         shape_only: the operands that give a shape (and a dtype) only: no value is read.
         shaped_like: the operand whose shape a check need not compare with the result's.
         view: whether the result shares memory with its operand in some framework.
-        on_numbers: its function of Python numbers, in the place of the meaning in NumPy.
+        on_numbers: its function of Python numbers, instead of the meaning in NumPy.
         plain: what Python computes on floats without ever raising, and tensors as well.
         on_bools: of bools alone: the op that is meant, or "numbers" (on 0 and 1, then bools again).
         power: the exponent of `pow` that is this op.

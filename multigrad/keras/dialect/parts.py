@@ -66,7 +66,7 @@ def vstack(xs: Any) -> Tensor:
 def listed(xs: Any) -> Any:
     """Refuse a tensor whose first axis would stand for a list: Keras's backends part."""
     if not isinstance(xs, list | tuple):
-        raise TypeError("a tensor in the place of a list of tensors")
+        raise TypeError("a tensor instead of a list of tensors")
     return xs
 
 

@@ -27,7 +27,7 @@ from .rules import make_layer_run, plan_composite
 
 
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
-    """Put rules on layers and operations of a Keras model that exists.
+    """Put rules on layers and operations of an existing Keras model.
 
     Examples:
         >>> import keras, multigrad.keras
@@ -41,7 +41,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     Args:
         model: a Keras model or layer of any kind, fitted, compiled, loaded or new. It is changed in
             place until the handle is detached; its weights, files, configs and pickles stay as they
-            are, and its compiled steps are compiled anew.
+            are, and its compiled steps are recompiled.
         rules: `{selector: rule}`. A selector is an operation ("relu", which is `keras.ops.relu` and
             `keras.activations.relu`), wherever Keras or a layer of the model calls it; a pattern
             for layers' names, dotted in nested models ("resnet50.conv*_relu"); a type of layers; a
@@ -55,7 +55,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         RuleValueError: a selector matches nothing, a layer is meant by two rules, or no call of the
             model comes to an operation (then).
         RuleError: a rule is unknown, or needs a param.
-        RuleTypeError: it is no model or layer of Keras; a layer takes several tensors, or none that
+        RuleTypeError: it is not a Keras model or layer; a layer takes several tensors, or none that
             has a gradient (when it is called).
     """
     if not isinstance(model, keras.Operation):
@@ -157,7 +157,7 @@ def take(parts: Sequence[Changes], handle: Attached) -> None:
 
 
 def renew(parts: Sequence[Changes], handle: Attached) -> None:
-    """Let all be compiled anew in which these layers were compiled."""
+    """Let all be recompiled in which these layers were compiled."""
     renew_steps(find_compiled([handle.model, *(part.layer for part in parts)]))
     if HOST.compiler.forget_traces is not None:
         HOST.compiler.forget_traces([each.value for each in getattr(handle.model, "variables", ())])

@@ -28,14 +28,14 @@ KEPT, BROKEN, REFUSED, NOT_APPLICABLE = "kept", "broken", "refused", "does not a
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one law.
+    """The result for one law.
 
     Attributes:
         law: its name.
         state: "kept", "broken", "refused" (the code raises, which says so) or "does not apply".
-        reason: what was seen, or why the law does not apply; where it is kept a remark, or "".
+        reason: what was observed, or why the law does not apply; a remark or "" if it is kept.
         sentence: what the law says.
-        matters: what goes wrong where it is broken.
+        matters: what goes wrong if it is broken.
     """
 
     law: str
@@ -107,7 +107,7 @@ class AuditReport(InNotebooks):
                 if finding.state == state and finding.reason:
                     lines.append(f"  {finding}")
                     if state == BROKEN:
-                        lines.append(f"    {finding.sentence} Else {finding.matters}.")
+                        lines.append(f"    {finding.sentence} Otherwise {finding.matters}.")
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -127,12 +127,12 @@ def audit(
     laws: Iterable[str] | None = None,
     surrogate: bool | Callable[..., Any] | None = None,
 ) -> AuditReport:
-    """Hold a custom gradient against the laws that every one must keep, on its own framework.
+    """Test a custom gradient against the laws of gradients, in its own framework.
 
-    Nothing is converted: a `torch.autograd.Function`, what `jax.custom_vjp`, `jax.custom_jvp` or
-    `tf.custom_gradient` has decorated, any function of tensors, and rules and Functions of ours run
-    as they are. So does a pair of plain functions, a forward and a backward, as `xg.function` takes
-    them. Of a module or a layer, gradients of the parameters are audited, too.
+    Nothing is converted: a `torch.autograd.Function`, a function decorated with `jax.custom_vjp`,
+    `jax.custom_jvp` or `tf.custom_gradient`, any function of tensors, and rules and Functions of
+    multigrad run unchanged. So does a pair of plain functions, a forward and a backward, as for
+    `xg.function`. For a module or a layer, the gradients of its parameters are audited too.
 
     Examples:
         >>> import torch
@@ -153,13 +153,13 @@ def audit(
     Args:
         fn: what is audited.
         *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
-        laws: the names of those to hold it against; None: all.
+        laws: the names of the laws to test; None: all.
         surrogate: whether its gradient is meant to differ from the derivative; None: a rule under
             an activation is, and whatever has a flat forward. A function of the same arguments: it
             is meant to be the derivative of that.
 
     Raises:
-        RuleTypeError: fn is nothing that is called, there is no tensor among the inputs, or a law
+        RuleTypeError: fn is not callable, there is no tensor among the inputs, or a law
             has another name.
     """
     chosen = _choose(laws)

@@ -50,7 +50,7 @@ def main(
 
 @app.command(epilog="Example: multigrad backends --load")
 def backends(
-    load: Annotated[bool, typer.Option("--load", help="Import each, to be certain.")] = False,
+    load: Annotated[bool, typer.Option("--load", help="Import each one, to be certain.")] = False,
 ) -> None:
     """List the frameworks that multigrad knows, and why one cannot be used."""
     prepare_environment()  # TensorFlow talks while it is imported
@@ -69,7 +69,7 @@ def rules(
         str, typer.Option(help="Only those with this word in name, formula or source.")
     ] = "",
     estimators: Annotated[
-        bool, typer.Option("--estimators", help="The Functions of xg.estimators in their place.")
+        bool, typer.Option("--estimators", help="List the Functions of xg.estimators instead.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
@@ -95,7 +95,7 @@ def plot(
     ] = None,
     params: Annotated[
         list[str] | None,
-        typer.Option("--param", help="A param with its values, as width=0.5,1,2; a curve each."),
+        typer.Option("--param", help="A param with its values, such as width=0.5,1,2."),
     ] = None,
     gallery: Annotated[
         bool, typer.Option("--gallery", help="Write one page of all rules, with sliders.")
@@ -127,7 +127,7 @@ def show(
         bool, typer.Option("--memory", help="Also say what forward keeps for backward.")
     ] = False,
 ) -> None:
-    """Print the graph that a rule was captured as."""
+    """Print the graph captured from a rule."""
     with report_errors():
         typer.echo(xg.show(find(rule, forward), memory=memory))
 
@@ -155,10 +155,10 @@ def eject(
     forward: Annotated[str, typer.Option(help="The activation that a rule sits under.")] = "Linear",
     params: Annotated[
         list[str] | None,
-        typer.Option("--param", help="A default of a rule, as width=2.0; once for each of them."),
+        typer.Option("--param", help="A default of a rule, such as width=2.0; may be repeated."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file; printed if not given.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule or a Function as one file that runs without multigrad."""
     prepare_environment()
@@ -241,13 +241,11 @@ def convert(
     ] = "jax,tensorflow",
     copies: Annotated[
         bool,
-        typer.Option("--copies", help="What it writes into its arguments, it writes on copies."),
+        typer.Option("--copies", help="Let it write to copies of its arguments."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object on a line for each.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
-    """Say what becomes of a custom gradient on each backend, or which line is not captured."""
+    """Convert a custom gradient to each backend and compare, or name the line not captured."""
     prepare_environment()
     with report_errors():
         from multigrad.look.command.convert import convert_named
@@ -270,29 +268,29 @@ def audit(
         list[str],
         typer.Argument(
             metavar="TARGET...",
-            help="module:name, or a module, a package or a .py file, whole; or a rule's name.",
+            help="module:name, an entire module, package or .py file, or a rule's name.",
         ),
     ],
     inputs: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
-            help="An input: 4x6, 4x6:int64, 0.5, True; once for each argument. Else they are read "
+            help="An input: 4x6, 4x6:int64, 0.5, True; once per argument. Otherwise they are read "
             "from GRADIENT_INPUTS of the module, taken from annotations, docstrings and tests, or "
             "guessed.",
         ),
     ] = None,
     laws: Annotated[
-        list[str] | None, typer.Option("--law", help="Only this law; may be given again.")
+        list[str] | None, typer.Option("--law", help="Only this law; may be repeated.")
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option("--without", help="Not this law; may be given again.")
+        list[str] | None, typer.Option("--without", help="Not this law; may be repeated.")
     ] = None,
     surrogate: Annotated[
         bool | None,
         typer.Option(
             "--surrogate/--derivative",
-            help="The gradient is meant to differ from the derivative, or not; else it is found.",
+            help="Whether the gradient is meant to differ from the derivative; else detected.",
         ),
     ] = None,
     examples: Annotated[
@@ -309,7 +307,7 @@ def audit(
     junit: Annotated[Path | None, typer.Option(help="Write the report as JUnit XML.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
 ) -> None:
-    """Hold custom gradients, converted or not, against laws that every one must keep."""
+    """Test custom gradients, converted or not, against the laws of gradients."""
     from multigrad.look.command.audit import Asked, audit_targets, choose_laws
 
     # A shell that starts it in the background lets no program hear Ctrl-C.
@@ -340,10 +338,10 @@ def lock(
     ] = "",
     python: Annotated[
         str | None,
-        typer.Option(help="Ask the frameworks of this Python, which need not have multigrad."),
+        typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
     ] = None,
 ) -> None:
-    """Write down what rules, Functions and the frameworks give, at kinks too: gradients.lock."""
+    """Record what rules, Functions and frameworks give, at kinks too, in gradients.lock."""
     from multigrad.look.command.lock import write_lock
 
     with report_errors():
@@ -361,11 +359,11 @@ def verify(
     ] = "",
     python: Annotated[
         str | None,
-        typer.Option(help="Ask the frameworks of this Python, which need not have multigrad."),
+        typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """Ask again what a lock holds, and name what changed."""
+    """Compare with a lock file, and name what has changed."""
     from multigrad.look.command.lock import verify_lock
 
     with report_errors():
@@ -386,7 +384,7 @@ def vectors(
     out: Annotated[str, typer.Option(help="The file; - prints.")] = "-",
     dtype: Annotated[
         list[str] | None,
-        typer.Option("--dtype", help="float16, bfloat16, float32, float64; may be given again."),
+        typer.Option("--dtype", help="float16, bfloat16, float32, float64; may be repeated."),
     ] = None,
 ) -> None:
     """Write inputs, cotangents and exact results as JSON, computed by mpmath and sympy."""
@@ -468,7 +466,7 @@ def bench(
         bool, typer.Option("--overheads/--no-overheads", help="Measure fixed costs as well.")
     ] = True,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two sizes, few rounds: a minute, not many.")
+        bool, typer.Option("--quick", help="Two sizes, few rounds: takes a minute.")
     ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print the hand-written rivals and run nothing.")

@@ -67,7 +67,7 @@ def to_junit(reports: Reports) -> str:
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.law)
             if finding.state == BROKEN:
                 failure = ElementTree.SubElement(case, "failure", message=finding.reason)
-                failure.text = f"{finding.sentence} Else {finding.matters}."
+                failure.text = f"{finding.sentence} Otherwise {finding.matters}."
             elif finding.state == NOT_APPLICABLE:
                 ElementTree.SubElement(case, "skipped", message=finding.reason)
             elif finding.state == REFUSED:
@@ -86,7 +86,7 @@ def to_html(reports: Reports) -> str:
         rows="\n".join(_row(name, report, [law.name for law in laws]) for name, report in reports),
         details="\n".join(_details(name, report) for name, report in reports if not report.ok),
         glossary="\n".join(
-            f"<dt><b>{escape(law.name)}</b></dt><dd>{escape(law.sentence)} Else "
+            f"<dt><b>{escape(law.name)}</b></dt><dd>{escape(law.sentence)} Otherwise "
             f"{escape(law.reason)}.</dd>"
             for law in laws
         ),

@@ -42,12 +42,14 @@ FILES = {
 
 
 def new_backend(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="How the framework is imported.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name for importing the framework.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
     ] = None,
 ) -> None:
-    """Write a package to begin a backend with; the conformance suite lists what is left to do."""
+    """Create a package for a new backend; the conformance suite lists what remains to be done."""
     for path in write_package(name, out):
         typer.echo(path)
     typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")

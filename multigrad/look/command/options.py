@@ -28,11 +28,11 @@ Named = Annotated[
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--input", help="The shape of a tensor, such as 3x4; once for each of them."),
+    typer.Option("--input", help="The shape of a tensor, such as 3x4; once per tensor."),
 ]
 Numbers = Annotated[
     list[float] | None,
-    typer.Option("--number", help="A number that follows the tensors; once for each of them."),
+    typer.Option("--number", help="A number after the tensors; once per number."),
 ]
 
 

@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Composite(InNotebooks):
-    """Which rule each layer of a model gets. Data: printed, it is a table.
+    """Which rule each layer of a model gets; prints as a table.
 
     Examples:
         >>> mine = xg.composites.Composite(
@@ -54,7 +54,7 @@ class Composite(InNotebooks):
           linear  epsilon(epsilon=0.25)
 
     Attributes:
-        name: what messages call it.
+        name: its name in messages.
         layers: a rule by kind; a layer of a kind that has none keeps its own gradient. What is said
             of `activation` holds of `relu`, of `convolution` of `convolution_transpose`, of
             `average_pooling` of the adaptive one, where nothing is said of these.
@@ -154,7 +154,7 @@ def _entry(rules: Rules, kind: str | None) -> str | None:
 
 
 def find(composite: str | Composite) -> Composite:
-    """Return the composite of a name, with its defaults; one that is one stays as it is.
+    """Return the composite with a name and its defaults; a composite is returned unchanged.
 
     Examples:
         >>> xg.composites.find("guided_backprop")
@@ -227,7 +227,7 @@ def epsilon_gamma_box(
           linear               epsilon(epsilon=1e-06)
 
     Args:
-        low: the least value of the model's input: a number, or a tensor as for
+        low: the smallest value of the model's input: a number, or a tensor as for
             `xg.attribution.zbox`.
         high: the largest.
         epsilon: of the rule for linear layers.
@@ -299,7 +299,7 @@ def epsilon_plus_flat(
     zero_params: ZeroParams = None,
     canonize: bool = False,
 ) -> Composite:
-    """As `epsilon_plus`, flat for the first layer with weights.
+    """Like `epsilon_plus`, but flat for the first layer with weights.
 
     Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlusFlat` of zennit.
 
@@ -318,7 +318,7 @@ def epsilon_alpha2_beta1_flat(
     zero_params: ZeroParams = None,
     canonize: bool = False,
 ) -> Composite:
-    """As `epsilon_alpha2_beta1`, flat for the first layer with weights.
+    """Like `epsilon_alpha2_beta1`, but flat for the first layer with weights.
 
     Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1Flat` of zennit.
 

@@ -208,7 +208,7 @@ def merge_batch_norm(
     *,
     axis: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias of the layer that computes both: for the tensors of any framework.
+    """Return weight and bias of the layer that computes both, for tensors of any framework.
 
     weight * f and (bias - mean) * f + shift, with f = scale / sqrt(variance + epsilon).
 
@@ -226,8 +226,8 @@ def merge_batch_norm(
         variance: the running variance, (out,).
         scale: (out,), None for ones.
         shift: (out,), None for zeros.
-        epsilon: what is added to the variance.
-        axis: that of the channels in weight.
+        epsilon: the number added to the variance.
+        axis: the channels' axis in weight.
     """
     factor = 1.0 / (variance + epsilon) ** 0.5
     if scale is not None:

@@ -27,7 +27,7 @@ def smooth(
 ) -> Tensor:
     """The mean of a gradient over n copies of x with noise: SmoothGrad, under any rules.
 
-    mean over i of gradient(x + sigma * N(0, 1)), drawn anew for each copy.
+    mean over i of gradient(x + sigma * N(0, 1)), with new draws for each copy.
 
     Examples:
         >>> def slope(x):
@@ -41,7 +41,7 @@ def smooth(
         x: the input, of any framework.
         sigma: the standard deviation of the noise, in the units of x; or a tensor that broadcasts
             to x.
-        n: how many copies.
+        n: the number of copies.
         key: an int as for `jax.random.key`, a jax key, or two uint32: makes the draws
             reproducible, the same on every framework. None: the framework's own generator.
 
@@ -49,7 +49,7 @@ def smooth(
         A tensor like x.
 
     Raises:
-        RuleValueError: n is no whole number or below 1, or sigma is negative or not finite.
+        RuleValueError: n is not a whole number or below 1, or sigma is negative or not finite.
 
     Source: Smilkov et al., 2017 (arXiv 1706.03825).
     """
@@ -61,10 +61,11 @@ def smooth(
 def integrated(
     gradient: Gradient, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
 ) -> Tensor:
-    """The mean of a gradient on the way from a baseline to x, times that way: integrated gradients.
+    """Integrated gradients: the mean of a gradient on the path from a baseline to x, times x -
+    baseline.
 
     (x - baseline) * mean over i = 1 .. n of gradient(baseline + (i - 1/2) / n * (x - baseline)).
-    What all elements get adds up to what the output gained, but for the error of the sum.
+    The results of all elements add up to the change of the output, up to the error of the sum.
 
     Examples:
         >>> def slope(x):
@@ -75,14 +76,14 @@ def integrated(
     Args:
         gradient: takes a tensor like x and returns its gradient.
         x: the input, of any framework.
-        baseline: where the way begins: a number, or a tensor that broadcasts to x.
-        n: how many points of the way.
+        baseline: the start of the path: a number, or a tensor that broadcasts to x.
+        n: the number of points on the path.
 
     Returns:
         A tensor like x.
 
     Raises:
-        RuleValueError: n is no whole number or below 1, or the baseline does not broadcast to x.
+        RuleValueError: n is not a whole number or below 1, or the baseline does not broadcast to x.
 
     Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
     """

@@ -275,7 +275,7 @@ def make_function(
 
 @dataclass(frozen=True, eq=False)
 class Relevance:
-    """A rule of relevance with its numbers; `LayerRule` is what it is to others.
+    """A relevance rule with its numbers.
 
     Examples:
         >>> rule = xg.attribution.epsilon(0.25)
@@ -323,7 +323,7 @@ class Relevance:
         return _remake, (self.formula, dict(self.numbers), self.zero_params)
 
     def over(self, kind: str, **attributes: Any) -> Function:
-        """Return a layer of a kind with this rule for its gradient; `KINDS` has what it takes.
+        """Return a layer of a kind with this rule as its gradient; `KINDS` lists its arguments.
 
         Examples:
             >>> layer = xg.attribution.epsilon().over("linear")

@@ -34,7 +34,8 @@ def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
 
 
 def zplus(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
-    """The share of what adds to z: positive inputs by positive weights, negative by negative.
+    """The share of positive contributions to z: positive inputs times positive weights, and
+    negative times negative.
 
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z+ rule; the marginal
     winning probability of Zhang et al., 2018 (arXiv 1608.00507); `ZPlus` of zennit.
@@ -51,7 +52,7 @@ def zplus(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance
 def gamma(
     gamma: float = 0.25, stabilizer: float = 1e-6, zero_params: ZeroParams = None
 ) -> Relevance:
-    """As epsilon where what is of the sign of z counts 1 + gamma times; none where z = 0.
+    """Like epsilon, but contributions with the sign of z count 1 + gamma times; none where z = 0.
 
     Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.2.3; for inputs of
     both signs Andeol et al., 2021; `Gamma` of zennit.
@@ -71,7 +72,7 @@ def alpha_beta(
     stabilizer: float = 1e-6,
     zero_params: ZeroParams = None,
 ) -> Relevance:
-    """alpha times the share of what adds to z, less beta times the share of what takes from it.
+    """alpha times the share of positive contributions to z, minus beta times that of negative ones.
 
     Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 60; `AlphaBeta` of zennit.
 
@@ -95,7 +96,7 @@ def alpha_beta(
 
 
 def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
-    """The share of the weight's square, whatever the input.
+    """The share of the squared weight, whatever the input.
 
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the w^2 rule; `WSquare` of
     zennit.
@@ -110,7 +111,7 @@ def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevan
 
 
 def flat(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
-    """An equal share for each input that is connected.
+    """An equal share for each connected input.
 
     Source: Lapuschkin et al., 2019 (doi 10.1038/s41467-019-08987-4); `Flat` of zennit.
 
@@ -138,7 +139,7 @@ def zbox(
         array([[3., 1.]])
 
     Args:
-        low: the least value of the input: a number, or a tensor of the model's framework that
+        low: the smallest value of the input: a number, or a tensor of the model's framework that
             broadcasts to it, for a convolution with channels before lengths, (1, channels, 1, 1),
             also where the framework has them last.
         high: the largest.
@@ -149,7 +150,7 @@ def zbox(
 def norm(stabilizer: float = 1e-6) -> Relevance:
     """x times the transpose of the layer at R / stabilize(z): for pooling and addition.
 
-    The formula of epsilon, whose number here only keeps from dividing by zero. Source: `Norm` of
+    The formula of epsilon, whose number here only prevents a division by zero. Source: `Norm` of
     zennit.
 
     Examples:

@@ -50,8 +50,9 @@ def opaque(
 ) -> Function[..., Any]:
     """Return a Function of code that runs on NumPy arrays: C, SciPy, a solver, a service.
 
-    On tensors of a framework its own autodiff carries the gradient, and its compiler calls back:
-    `jax.jit`, `tf.function` (but not XLA) and `torch.compile`, without a break of the graph.
+    On a framework's tensors, its own autodiff carries the gradient, and its compiler calls back
+    into the code: `jax.jit`, `tf.function` (but not XLA) and `torch.compile`, without a graph
+    break.
 
     Examples:
         >>> from scipy.special import gammaln, digamma

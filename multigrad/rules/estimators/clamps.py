@@ -1,4 +1,4 @@
-"""Clamps, and a gradient turned round."""
+"""Clamps and gradient reversal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensor = Any
 def clamp_with_grad(x: Tensor, min: float = -1.0, max: float = 1.0) -> Any:
     """x limited to [min, max].
 
-    Gradients: x: g where g * (x - clamp(x)) >= 0, else 0: outside of the range a gradient passes
+    Gradients: x: g where g * (x - clamp(x)) >= 0, else 0: outside the range a gradient passes
     if descent along it leads back; min and max: none. Source: `ClampWithGrad` of VQGAN+CLIP
     (Crowson, 2021).
 

@@ -1,4 +1,4 @@
-"""Quantizers whose range is fixed or clipped: DoReFa, PACT, learned ends, noise in their place.
+"""Quantizers with a fixed or clipped range: DoReFa, PACT, learned ends, quantization noise.
 
 Rounding is to the nearest level, ties to even; 16-bit tensors are computed in float32 and rounded
 once.
@@ -143,7 +143,7 @@ def fake_quantize(x: Tensor, low: Tensor, high: Tensor, bits: int = 8, narrow: b
 
 @estimator(ranges={"factor": ">= 0 and <= 1"})
 def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
-    """x + factor * (q - x): x on its way to what it is quantized to.
+    """x + factor * (q - x): x on its way to its quantized value q.
 
     Gradients: x: 1 - factor; q: none. Source: `quantized_bits(use_ste=False, qnoise_factor=...)` of
     qkeras.

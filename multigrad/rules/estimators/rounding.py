@@ -1,4 +1,4 @@
-"""Rounding whose gradient is that of the identity."""
+"""Rounding with the gradient of the identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantizers that learn where their levels lie: LSQ, LSQ+ and learned thresholds.
+"""Quantizers that learn their levels: LSQ, LSQ+ and learned thresholds.
 
 Levels are rounded to the nearest, ties to even. 16-bit tensors are computed in float32 and rounded
 once, so that neither x / step nor a sum over many elements overflows. The number of elements that
@@ -131,8 +131,8 @@ def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
     segment i, segments follow each other from start, each as long as its width. widths > 0.
 
     Gradients: those of the line through the segments' ends, which climbs by 1 in each: x: 1 / w
-    inside of a segment of width w, else 0; widths: -(x - left end) / w**2 for the own one, -1 / w
-    for those before it; start: -1 / w; summed to their shapes. A segment owns its right end.
+    inside a segment of width w, else 0; widths: -(x - left end) / w**2 for that segment, -1 / w for
+    those before it; start: -1 / w; summed to their shapes. A segment owns its right end.
 
     Source: Liu et al., 2022 (Nonuniform-to-Uniform Quantization, arXiv 2111.14826).
 

@@ -1,4 +1,4 @@
-"""Vector quantization, and gradients past what has none; vectors lie along the last axis."""
+"""Vector quantization, and gradients that bypass operations; vectors lie along the last axis."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def rotation_trick(x: Tensor, q: Tensor) -> Any:
 
     Gradients: x: the transpose of (|q| / |x|) * R, R the rotation that turns x to q, held constant:
     (|q| / |x|) * (g - 2 r (r . g) + 2 e (f . g)) with e = x / |x|, f = q / |q|, r = (e + f) / |e +
-    f|; opposite vectors are reflected (r = 0); where x is 0 there is no direction, and g passes as
-    it is; q: none. Source: Fifty et al., 2024 (arXiv 2410.06424), section 4.
+    f|; opposite vectors are reflected (r = 0); where x is 0 there is no direction, and g passes
+    unchanged; q: none. Source: Fifty et al., 2024 (arXiv 2410.06424), section 4.
 
     Examples:
         >>> x, q = np.array([[1.0, 0.0]]), np.array([[0.0, 2.0]])

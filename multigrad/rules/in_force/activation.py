@@ -290,7 +290,7 @@ class Activation(InNotebooks):
             backend.compiler.on_read(x, self)
 
     def _record(self, x: Value, in_force: RuleInForce | None) -> Value:
-        """Record the activation inside of a capture; derivatives pass by the rule in force now."""
+        """Record the activation inside a capture; derivatives pass by the rule in force now."""
         if self._rule is None:
             look_up(RULE_IN_FORCE)
         for lookup in self._own.lookups:
@@ -406,11 +406,11 @@ def activation(
             written with any library: a Function, `torch.sign`, `jax.nn.mish`, one of your own. It
             is captured at its first call, and the rule is that of its input, whose shape and dtype
             the output must have. An object that holds no tensors is copied.
-        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside it
             the true derivative acts (zero for the steps: Heaviside, Sign, Round, Floor, Ternary),
             or a Function's own backward.
         params: values for the rule's params.
-        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0: that of snnTorch,
+        at_zero: for Heaviside and Sign, the value at exactly 0, by default 0: that of snnTorch,
             norse and spyx. SpikingJelly, snnax and braintools have 1 for Heaviside, larq has 1 for
             Sign. It is part of the activation's name: "Heaviside(at_zero=1.0)" means the same.
         threshold: of Ternary, which is the sign where abs(x) is above it and 0 elsewhere; 0.05 by

@@ -75,18 +75,18 @@ def apply_to_gradients(
             With `tasks`, a list of such trees, one for each loss, nested alike; None where a loss
             does not reach a tensor.
         rule: a name, a Rule or a function; None takes the rule that `use` put in force for the
-            scope "params" or "all". Without one, the gradients are returned as they are.
+            scope "params" or "all". Without one, the gradients are returned unchanged.
         params: values for the rule's params.
         key: the key of random rules; each leaf counts as one application.
         over: what the rule's reductions and draws are taken over, where each leaf is a part of an
-            array that is split over devices; see `Rule.over`. Gradients that every device holds
-            whole are no parts: leave it away for them.
+            array that is split over devices; see `Rule.over`. Gradients that are complete
+            on every device are not parts: leave it out for them.
         axis_name: the mesh axes or the group that the leaves' first axis is split over.
         tasks: whether the rule sees the gradients of several losses at once: "pcgrad", "gradnorm",
             or a function `(products, **params) -> weights` of the matrix of scalar products of the
-            tasks' gradients, over all tensors and in float32 at least, that gives a weight for each
-            task. What comes back is their weighted sum. NaN in a gradient stays in its elements,
-            and is what a weight becomes that is computed of it.
+            tasks' gradients, over all tensors and in float32 at least, that returns a weight for
+            each task. The result is their weighted sum. NaN in a gradient stays in its elements,
+            and makes a weight that is computed from it NaN.
 
     Returns:
         The same structure; every leaf keeps shape and dtype. With `tasks`, that of one tree.
@@ -94,7 +94,7 @@ def apply_to_gradients(
     Raises:
         RuleError: the rule or a param is unknown; with `tasks`, the trees are not alike, or `over`
             is given, too.
-        BackendNotFound: a leaf is no tensor of an installed framework.
+        BackendNotFound: a leaf is not a tensor of an installed framework.
     """
     import optree
 

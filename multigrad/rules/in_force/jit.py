@@ -41,7 +41,8 @@ def jit(
     """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
 
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not
-    retrace; so is what a schedule (`xg.schedule`) stands at, also that of a layer's own rule.
+    retrace; so is the current value of a schedule (`xg.schedule`), including those in a layer's own
+    rule.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -61,7 +62,7 @@ def jit(
         fn: the function; without it, a decorator is returned.
         framework: "torch", "jax" or "tensorflow"; by default that of the first tensor among the
             arguments.
-        **options: handed to the framework's compiler (`backend="aot_eager"`, `static_argnums=...`,
+        **options: passed to the framework's compiler (`backend="aot_eager"`, `static_argnums=...`,
             `jit_compile=True`).
 
     Raises:
@@ -173,7 +174,7 @@ def fixed(cut: Cut, epoch: int | str, moving: tuple[Moving, ...]) -> str:
     """Return as text what is fixed in compiled code.
 
     Args:
-        moving: the numbers that move which it takes besides.
+        moving: the numbers that change which it takes besides.
     """
     words = [_fixed(rule, names) for rule, names in zip(cut.rules, cut.looked_at, strict=True)]
     both = cut.active.params is cut.active.activations

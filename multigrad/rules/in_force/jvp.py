@@ -21,10 +21,11 @@ Tensor = Any
 
 
 def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[R, Any]:
-    """Return `f(*inputs)`, and how it changes where the inputs change by the tangents.
+    """Return `f(*inputs)` and its change when the inputs change by the tangents.
 
     The tangent map of a Function, or of a rule under an activation, is the transpose of its
-    backward: `sum(u * tangent)` is what its gradient for the cotangent `u` gives by `tangents`.
+    backward: `sum(u * tangent)` equals the sum of its gradient for the cotangent `u` times
+    `tangents`.
 
     Examples:
         >>> spike = xg.activation("Heaviside", "triangular")
@@ -34,13 +35,13 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
     Args:
         f: a Function, an activation, or any function of tensors. On NumPy it is captured.
         inputs: a tuple of its arguments: tensors of one framework, or NumPy arrays; also nested.
-            Numbers and other values are handed on.
+            Numbers and other values are passed along.
         tangents: a tuple nested like the inputs, each of its input's shape; None is zero, and what
-            stands beside what is no float tensor.
+            stands beside what is not a float tensor.
 
     Returns:
         The outputs, and their tangents, nested like them: zeros where an output does not depend on
-        a tangent, None for what is no float tensor.
+        a tangent, None for what is not a float tensor.
 
     Raises:
         UnsupportedOp, GradientError: a backward is not linear in its cotangents, runs as it is, or
@@ -134,7 +135,7 @@ def _by_capture(
 
 
 def _or_zeros(tangent: Any, output: Any, backend: Backend) -> Any:
-    """Return a tangent, zeros of a float output that has none, None of what is no float tensor."""
+    """Return a tangent: zeros for a float output without one, None if it is not a float tensor."""
     if owner_of(output) is None or not _is_float(output):
         return None
     if tangent is not None:

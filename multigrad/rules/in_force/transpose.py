@@ -34,8 +34,8 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
     arguments, for arrays and tensors of every framework.
 
     f is captured, and never differentiated by the framework: `sum(ct * f(x))` is
-    `sum(linear_transpose(f, x)(ct)[0] * x)` for every x and ct. What is returned has a derivative
-    itself, whose backward is f.
+    `sum(linear_transpose(f, x)(ct)[0] * x)` for every x and ct. The result can be differentiated
+    too; its backward is f.
 
     Examples:
         >>> def differences(x):
@@ -55,7 +55,7 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
 
     Raises:
         UnsupportedOp: f is not linear in its arguments, or draws random numbers.
-        RuleTypeError: an example is no float tensor.
+        RuleTypeError: an example is not a float tensor.
         TraceError: f cannot be captured.
         RuleValueError, RuleTypeError: at a call; the cotangents are not those of f's outputs.
     """

@@ -42,7 +42,7 @@ PULLS = "pulls"  # among what a Function keeps of its calls
 
 
 def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
-    """Return `f(*inputs)`, and the map from a cotangent of it to the gradients of the inputs.
+    """Return `f(*inputs)` and the map from its cotangent to the gradients of the inputs.
 
     Examples:
         >>> @xg.custom_gradient
@@ -57,17 +57,17 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
             its own, it is captured, and differentiated by the VJPs of its ops and by the own
             backward of each Function in it.
         *inputs: tensors of one framework, or NumPy arrays; also nested. Numbers and other values
-            are handed on.
+            are passed along.
 
     Returns:
         The outputs, and `pullback(cotangent)`: the cotangent is nested like the outputs (None:
         zero); it returns a tuple with one gradient per input, nested like it; zeros where an output
-        does not depend on a float input, None for what is no float tensor.
+        does not depend on a float input, None for what is not a float tensor.
 
     Raises:
         TraceError: on NumPy; f cannot be captured.
         GradientError: the cotangent does not fit the outputs.
-        TypeError: f is a class, or nothing that is called.
+        TypeError: f is a class, or not callable.
     """
     if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, Function | Activation):
         found = _as_before(f, inputs)
@@ -97,7 +97,7 @@ def open_inputs(
     backend that owns the tensors among them.
 
     Raises:
-        RuleTypeError, TraceError: there is no tensor.
+        RuleTypeError, TraceError: there is not a tensor.
     """
     refuse_class(f)
     leaves, tree = flatten(inputs, {})

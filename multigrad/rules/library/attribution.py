@@ -38,7 +38,7 @@ def deconvnet(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
 def beta_smooth(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 10.0) -> Tensor:
     """grad_out * s(beta tin), s the logistic sigmoid: 1 / 2 at zero.
 
-    Source: the derivative of a softplus in the place of a rectifier's, Dombrowski et al., 2019
+    Source: the derivative of a softplus instead of a rectifier's, Dombrowski et al., 2019
     (arXiv 1906.07983), eq. 9; `ReLUBetaSmooth` of zennit.
     """
     return grad_out if tin is None else grad_out * xp.sigmoid(beta * tin)

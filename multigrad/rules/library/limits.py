@@ -36,7 +36,7 @@ def sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
 
 @register("clip_value", ranges={"limit": ">= 0"})
 def clip_value(ctx: Any, grad_out: Tensor, tin: Tensor | None, limit: float = 1.0) -> Tensor:
-    """grad_out limited to [-limit, limit], each element by itself; NaN stays NaN.
+    """grad_out limited to [-limit, limit], element by element; NaN stays NaN.
 
     Source: `clip_grad_value_` of torch.nn.utils.
     """

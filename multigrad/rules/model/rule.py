@@ -62,15 +62,14 @@ class Rule(RuleDefinition):
         first_order: see `register`.
         library: the one whose methods the function means, "" where the code tells.
         prove: see `register`.
-        shards: see `over`; None: as the framework has it.
+        shards: see `over`; None: the framework's own meaning.
     """
 
     # Tells AutoGraph that nothing is to be converted.
     autograph_info__: ClassVar[dict[str, Any]] = {}
 
     def over(self, over: Any = None, *, axis_name: Any = None) -> Rule:
-        """Return this rule for tensors that are parts of an array: what its reductions and draws
-        are taken over.
+        """Return this rule for tensors that are parts of an array, over which it reduces and draws.
 
         Examples:
             >>> clip = xg.get("clip_norm").over("global")  # of the whole batch, on each replica
@@ -94,7 +93,7 @@ class Rule(RuleDefinition):
 
         Returns:
             A rule whose norms, means and other reductions are those of the whole array, and whose
-            draws under a key are this part of what the whole array would draw.
+            draws under a key are this part of what the entire array would draw.
 
         Raises:
             RuleValueError: they say nothing that is known, or contradict each other.
@@ -144,7 +143,7 @@ class Rule(RuleDefinition):
         """Return the surrogate's derivative at x: the rule's result for a gradient of ones.
 
         A rule that multiplies the gradient element by element is this factor times the gradient.
-        Of any other, such as `clip_norm` or a sign, it is what the rule gives for ones, no more.
+        For any other rule, such as `clip_norm` or a sign, it is only the result for ones.
 
         Examples:
             >>> xg.get("triangular").factor(np.array([-1.0, 0.0, 0.5]), width=2.0)
@@ -280,7 +279,7 @@ def as_rule(
 
 
 def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
-    """Return the Rule now meant by a name, a Rule or a plain function.
+    """Return the Rule for which a name, a Rule or a plain function currently stands.
 
     Examples:
         >>> from multigrad.registry import resolve

@@ -60,7 +60,8 @@ def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) 
 def load(path: Path) -> Rule | Function[..., Any]:
     """Return the rule or the Function in a file. Its content is data: nothing in it is executed.
 
-    What is loaded works everywhere. A rule is not registered: `xg.register("name")(xg.load(path))`.
+    The result works in every framework. A rule is not registered:
+    `xg.register("name")(xg.load(path))`.
 
     Examples:
         >>> xg.save("rectangular", "rule.json")
@@ -76,7 +77,7 @@ def load(path: Path) -> Rule | Function[..., Any]:
 
 
 def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
-    """Return the rule or the Function of which `obj.to_dict()` gave these data.
+    """Return the rule or the Function from the data that `obj.to_dict()` returned.
 
     Examples:
         >>> data = xg.get("rectangular").to_dict()

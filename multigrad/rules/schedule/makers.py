@@ -20,7 +20,7 @@ def linear(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
         [2.0, 1.25, 0.5, 0.5]
 
     Raises:
-        RuleTypeError: an argument is no number.
+        RuleTypeError: an argument is not a number.
         RuleValueError: one is NaN or infinite, steps is not above 0, or begin is negative.
     """
     numbers = {
@@ -75,7 +75,7 @@ def exponential(
         begin: the step at which it begins.
 
     Raises:
-        RuleTypeError: an argument is no number.
+        RuleTypeError: an argument is not a number.
         RuleValueError: one is NaN or infinite, or below its range.
     """
     if not isinstance(staircase, bool):
@@ -109,7 +109,7 @@ def piecewise(
         values: then the values, one more than the boundaries.
 
     Raises:
-        RuleTypeError: there is no number in a place of one.
+        RuleTypeError: there is not a number in a place of one.
         RuleValueError: the steps do not ascend from 0, or the lengths do not fit.
     """
     if isinstance(boundaries, Mapping):
@@ -149,7 +149,7 @@ def of(fn: Callable[[Any], Any]) -> Schedule:
         0.25
 
     Raises:
-        RuleTypeError: it is no function, or gives no number at step 0.
+        RuleTypeError: it is not a function, or gives no number at step 0.
         RuleValueError: it gives NaN or infinity there.
     """
     if isinstance(fn, Schedule) or not callable(fn):
@@ -166,7 +166,7 @@ MAKERS: dict[str, Callable[..., Schedule]] = {
 
 
 def from_dict(data: Mapping[str, Any]) -> Schedule:
-    """Return the schedule that `to_dict` described, where it stood.
+    """Return the schedule that `to_dict` described, with its count.
 
     Nothing is imported: the function of an `of` must be in a module that is imported already.
 
@@ -178,7 +178,7 @@ def from_dict(data: Mapping[str, Any]) -> Schedule:
         linear(start=1.0, end=0.0, steps=4, begin=0) at step 1: 0.75
 
     Raises:
-        FormatError: it describes none.
+        FormatError: it does not describe a schedule.
     """
     kind = data.get("schedule") if isinstance(data, Mapping) else None
     if kind not in (*MAKERS, "of"):

@@ -25,10 +25,10 @@ _stepping = make_lock()
 
 
 class Schedule(Moving, InNotebooks):
-    """A number that moves from step to step: `xg.use(rule, params={"width": schedule})`.
+    """A number that changes from step to step: `xg.use(rule, params={"width": schedule})`.
 
     Made by `linear`, `cosine`, `exponential`, `piecewise` and `of`. A copy (`copy.deepcopy`, also
-    of a model that holds it) counts by itself from where this one stands.
+    of a model that contains it) counts separately from there.
 
     Examples:
         >>> width = xg.schedule.linear(2.0, 0.5, steps=2)
@@ -51,7 +51,7 @@ class Schedule(Moving, InNotebooks):
 
     @property
     def value(self) -> float:
-        """The number now.
+        """The current value.
 
         Examples:
             >>> xg.schedule.piecewise({0: 1.0, 100: 0.5}).value
@@ -61,7 +61,7 @@ class Schedule(Moving, InNotebooks):
 
     @property
     def count(self) -> int:
-        """How many steps have been made.
+        """The number of steps so far.
 
         Examples:
             >>> xg.schedule.linear(1.0, 0.0, steps=10).count
@@ -87,7 +87,7 @@ class Schedule(Moving, InNotebooks):
         return f"{self._kind}({words})"
 
     def where(self) -> str:
-        """Return where it stands, for messages.
+        """Return the current state as text, for messages.
 
         Examples:
             >>> xg.schedule.linear(1.0, 0.0, steps=10).where()
@@ -102,7 +102,7 @@ class Schedule(Moving, InNotebooks):
                 follower.before_step(self)
 
     def step(self, n: int = 1) -> None:
-        """Move on by n steps; what is applied from now on reads the new value.
+        """Advance by n steps; rules applied from now on use the new value.
 
         Examples:
             >>> width = xg.schedule.linear(1.0, 0.0, steps=10)
@@ -112,10 +112,10 @@ class Schedule(Moving, InNotebooks):
             (5, 0.5)
 
         Raises:
-            RuleTypeError: n is no whole number, or the schedule gives no number there.
+            RuleTypeError: n is not a whole number, or the schedule gives no number there.
             RuleValueError: n is negative, or the schedule gives NaN or infinity there; it stays
                 where it is.
-            TraceError: code is being traced or captured, which would step once, at the trace.
+            TraceError: code is being traced or captured, and would step only once.
         """
         is_plain = type(n) is int and n >= 0
         self.meet_followers()
@@ -147,7 +147,7 @@ class Schedule(Moving, InNotebooks):
                 gives a tensor of its shape, float32 where the steps are integers.
 
         Raises:
-            RuleTypeError, RuleValueError: the step is no number, or there is none at it.
+            RuleTypeError, RuleValueError: the step is not a number, or there is none at it.
         """
         if isinstance(step, Real) and not isinstance(step, bool):
             return self._check(step)
@@ -194,8 +194,8 @@ class Schedule(Moving, InNotebooks):
     def state_dict(self) -> dict[str, Any]:
         """Return where it stands: `{"count": ...}`, to be saved with a checkpoint.
 
-        Only a schedule that a torch module, a Keras layer or optimizer, or optax's state has is
-        saved with that; `torch.distributed.checkpoint` takes a schedule itself as an entry.
+        Only a schedule in a torch module, a Keras layer or optimizer, or optax's state is saved
+        automatically; `torch.distributed.checkpoint` takes a schedule itself as an entry.
 
         Examples:
             >>> width = xg.schedule.linear(1.0, 0.0, steps=10)
@@ -206,7 +206,7 @@ class Schedule(Moving, InNotebooks):
         return {"count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand where `state_dict` says.
+        """Restore the count that `state_dict` returned.
 
         Examples:
             >>> width = xg.schedule.linear(1.0, 0.0, steps=10)
@@ -215,7 +215,7 @@ class Schedule(Moving, InNotebooks):
             0.5
 
         Raises:
-            FormatError: it is none.
+            FormatError: it is not a state of a schedule.
         """
         if not isinstance(state, Mapping) or set(state) != {"count"}:
             raise FormatError(f"a schedule's state is {{'count': ...}}, got {state!r:.60}")
@@ -225,7 +225,7 @@ class Schedule(Moving, InNotebooks):
         self._move(int(count), is_set=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this schedule and where it stands as plain data, which `from_dict` reads.
+        """Return this schedule and its count as plain data, which `from_dict` reads.
 
         Examples:
             >>> data = xg.schedule.linear(1.0, 0.0, steps=10).to_dict()

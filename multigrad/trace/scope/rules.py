@@ -31,8 +31,8 @@ class RuleInForce:
         token: equal for equal meaning.
         specialization: the rule with its static params.
         values: the run-time params, in the order of `specialization.runtime`.
-        has_tensors: whether a param is a tensor, which may change in place, or a number that moves.
-        moves: whether one is a number that moves: `present.at_present` says what stands for it now.
+        has_tensors: whether a param is a tensor, which may change in place, or a schedule.
+        moves: whether one is a schedule: `present.at_present` returns its current value.
         present: the rule with what stood for them last.
     """
 
@@ -110,7 +110,7 @@ class ActiveRules:
         hooks_params: whether a `use` named the scope "params", so that hooks on parameters attach
             by themselves.
         names_params: whether the rule for parameters is that of such a `use`.
-        present: these with what stood last for their numbers that move.
+        present: these with what stood last for their numbers that change.
     """
 
     activations: RuleInForce | None = None

@@ -334,12 +334,12 @@ def all_max(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
 
 
 def all_gather(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> Tensor:
-    """The parts of all shards, joined along an axis in the order of shards; each gets the whole.
+    """The parts of all shards, joined along an axis in the order of shards; each gets all of them.
 
-    As `jax.lax.all_gather(..., tiled=True)`. As of all that shards exchange, each shard's result
-    has a cotangent of its own, and the gradient is that of the sum of all shards' losses, JAX's
-    convention: here `reduce_scatter` of the cotangents, and the other way round. Where one loss is
-    computed on every shard, divide it by their number. NaN goes where its element goes.
+    Like `jax.lax.all_gather(..., tiled=True)`. As in every exchange between shards, each shard's
+    result has its own cotangent, and the gradient is that of the sum of all shards' losses, JAX's
+    convention: here `reduce_scatter` of the cotangents. If every shard computes the same loss,
+    divide it by their number. NaN goes where its element goes.
 
     Examples:
         >>> x = np.array([[1.0, 2.0]])

@@ -166,7 +166,7 @@ def bitwise_xor(a: Tensor, b: Tensor) -> Tensor:
 
 
 def bitwise_invert(x: Tensor) -> Tensor:
-    """The bits not set; of a bool, the contrary.
+    """The bits not set; of a bool, its negation.
 
     Examples:
         >>> xp.bitwise_invert(np.array([0, 5]))

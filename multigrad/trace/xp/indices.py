@@ -103,7 +103,7 @@ def one_hot(indices: Tensor, depth: int, axis: int = -1) -> Tensor:
 
 
 def take_at(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """The slices of x at places along an axis, which becomes those of the indices."""
+    """The slices of x at indices along an axis, which is replaced by the axes of the indices."""
     return transposes.take_at(x, from_front(indices, x, axis), axis=axis)
 
 

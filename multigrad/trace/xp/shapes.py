@@ -135,7 +135,7 @@ def _static_item(item: Any) -> Any:
 
 
 def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
-    """x as a whole repeated along its last axes.
+    """All of x repeated along its last axes.
 
     Examples:
         >>> xp.tile(np.array([1.0, 2.0]), 2)

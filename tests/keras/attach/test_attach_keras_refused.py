@@ -211,8 +211,8 @@ def test_a_selector_that_means_nothing_is_refused() -> None:
 
     model = plain()
     for rules, words in (
-        ({"relu": None}, "'relu' has None in the place of a rule"),
-        ({keras.layers.Dense: None}, "has None in the place of a rule"),
+        ({"relu": None}, "'relu' has None instead of a rule"),
+        ({keras.layers.Dense: None}, "has None instead of a rule"),
         ({(): RULE}, r"selector \(\) means nothing"),
         ({keras.layers.ReLU(): RULE}, "selector ReLU is a layer, and none of this model's"),
     ):

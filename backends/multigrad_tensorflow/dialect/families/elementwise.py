@@ -33,7 +33,7 @@ def identity(x: Tensor, *ignored: Any) -> Tensor:
 
 def identity_n(x: Any, *ignored: Any) -> Any:
     if isinstance(x, Value):
-        raise TypeError("a tensor in the place of a list of tensors")
+        raise TypeError("a tensor instead of a list of tensors")
     return x
 
 

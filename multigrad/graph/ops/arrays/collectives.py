@@ -241,7 +241,7 @@ PLACE_KEY = op(
     numpy=place_key,
     vjp=zero,
     result=key,
-    doc="The key with which this shard draws its part of what is drawn for the whole array.",
+    doc="The key with which this shard draws its part of the draws for the entire array.",
     composed=True,
     shape_only=(1,),
     xp="",
@@ -251,7 +251,7 @@ TO_SHARD = over_shards(
     "x",
     to_shard,
     to_shard_vjp,
-    "The shard in hand of an array that is one object over all shards.",
+    "The local shard of an array that is one object over all shards.",
     degree=linear,
     in_vjps=True,
 )

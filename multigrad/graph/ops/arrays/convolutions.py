@@ -104,7 +104,7 @@ UNWINDOWS = op(
     shape_only=(1,),
     shape_of=unwindows_shape,
     **SLIDING,
-    doc="The sum of what windows brought from each element.",
+    doc="For each element, the sum over the windows that contain it.",
 )
 
 # --- convolutions ------------------------------------------------------------------------------

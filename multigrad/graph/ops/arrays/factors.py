@@ -134,7 +134,7 @@ LU_PERMUTATION = of_matrices(
     "indices like",
     lu_permutation,
     zero,
-    "Of pivots, where each row of l u stands in a matrix of as many rows as `like`.",
+    "For pivots, where each row of l u is in a matrix of as many rows as `like`.",
     result=rows_of,
     shape_of=permutation_shape,
     coerce="indices",

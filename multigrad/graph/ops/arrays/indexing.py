@@ -252,7 +252,7 @@ TILE = rearrangement(
     "tile",
     tile,
     tile_vjp,
-    "x as a whole repeated along its last axes.",
+    "All of x repeated along its last axes.",
     shape_of=result_shapes.tiled,
     repetitions=REPETITIONS,
     composed=True,

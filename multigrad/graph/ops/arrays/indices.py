@@ -44,14 +44,14 @@ def argsort(x: Array, *, axis: int, descending: bool) -> Array:
 
 
 EXTREME = {"result": index_reduced, "integer": True, "axis": AXIS_OR_NONE, "keepdims": flag(False)}
-ARGMAX = place("argmax", argmax, "The place of the first of the largest; NaN is larger.", **EXTREME)
+ARGMAX = place("argmax", argmax, "The index of the first of the largest; NaN is larger.", **EXTREME)
 ARGMIN = place(
-    "argmin", argmin, "The place of the first of the smallest; NaN is smaller.", **EXTREME
+    "argmin", argmin, "The index of the first of the smallest; NaN is smaller.", **EXTREME
 )
 ARGSORT = place(
     "argsort",
     argsort,
-    "The places that sort x along an axis, stable; NaN is larger than every number.",
+    "The indices that sort x along an axis, stable; NaN is larger than every number.",
     result=counted,
     integer=True,
     axis=AXIS,
@@ -172,7 +172,7 @@ TAKE_ALONG = at_places(
     "x indices",
     take_along,
     take_along_vjp,
-    "The elements of x at places along an axis, each row by its own.",
+    "The elements of x at indices along an axis, separate for each row.",
     result=gathered,
     shape_of=taken_along,
     in_vjps=True,
@@ -182,7 +182,7 @@ UNTAKE_ALONG = at_places(
     "x indices like",
     untake_along,
     untake_along_vjp,
-    "Zeros in the shape of `like`, x added at places along an axis, each row by its own.",
+    "Zeros in the shape of `like`, x added at indices along an axis, separate for each row.",
     result=placed,
     shape_of=put_along,
     in_vjps=True,
@@ -193,7 +193,7 @@ TAKE_AT = at_places(
     "x indices",
     take_at,
     take_at_vjp,
-    "The slices of x at places along an axis, which becomes those of the indices.",
+    "The slices of x at indices along an axis, which is replaced by the axes of the indices.",
     result=selected,
     shape_of=taken_at,
     in_vjps=True,
@@ -204,7 +204,7 @@ UNTAKE_AT = at_places(
     "x indices like",
     untake_at,
     untake_at_vjp,
-    "Zeros in the shape of `like`, slices of x added at places along an axis.",
+    "Zeros in the shape of `like`, slices of x added at indices along an axis.",
     result=placed,
     shape_of=put_at,
     in_vjps=True,

@@ -93,7 +93,7 @@ MEDIAN = reduction(
     "median",
     median,
     None,
-    "The middle value, the mean of the two middle ones of an even number; NaN propagates.",
+    "The middle value, the mean of the two middle ones if their number is even; NaN propagates.",
     made_of=middle,
     rounds=False,
 )

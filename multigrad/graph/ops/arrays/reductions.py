@@ -128,16 +128,16 @@ def count_nonzero(x: Array, *, axis: Axis, keepdims: bool) -> Array:
 
 
 SUM = reduction(
-    "sum", sum_, sum_vjp, "The sum; 0 where there is nothing.", degree=linear, integer=INT64
+    "sum", sum_, sum_vjp, "The sum; 0 if there are no elements.", degree=linear, integer=INT64
 )
-MEAN = reduction("mean", mean, mean_vjp, "The mean; NaN where there is nothing.", degree=linear)
+MEAN = reduction("mean", mean, mean_vjp, "The mean; NaN if there are no elements.", degree=linear)
 MAX = reduction(
     "max", max_, extreme_vjp, "The largest; NaN propagates.", on_bools=ANY, integer=True
 )
 MIN = reduction(
     "min", min_, extreme_vjp, "The smallest; NaN propagates.", on_bools=ALL, integer=True
 )
-PROD = reduction("prod", prod, prod_vjp, "The product; 1 where there is nothing.", integer=INT64)
+PROD = reduction("prod", prod, prod_vjp, "The product; 1 if there are no elements.", integer=INT64)
 COUNT_NONZERO = reduction(
     "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."
 )
@@ -215,7 +215,9 @@ NORM = reduction(
 )
 CORRECTION = number(0, 1, 0.5, taken="")
 VAR = reduction("var", var, var_vjp, "Variance; divides by n - correction.", correction=CORRECTION)
-STD = reduction("std", std, std_vjp, "Standard deviation, as var.", correction=CORRECTION)
+STD = reduction(
+    "std", std, std_vjp, "Standard deviation; divides as var does.", correction=CORRECTION
+)
 
 # --- sums of exponentials ----------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ def scanning(
     stack: Callable[[list[Array]], Array],
     zeros: Callable[[Array, Shape], Array],
 ) -> Function:
-    """Return a scan that takes its turns in Python: what a framework without a loop of its own has.
+    """Return a scan that loops in Python, for a framework without its own loop.
 
     Args:
         unstack: gives the rows of an array.

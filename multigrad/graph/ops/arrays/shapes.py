@@ -230,7 +230,7 @@ MOVEAXIS = rearrangement(
     "moveaxis",
     np.moveaxis,
     moveaxis_vjp,
-    "Axes moved to other places; the others keep their order.",
+    "Axes moved to other positions; the others keep their order.",
     source=MOVED,
     destination=MOVED,
     view="always",

@@ -27,7 +27,7 @@ LE = comparison("le", "<=", np.less_equal, operator.le, "a <= b.")
 GT = comparison("gt", ">", np.greater, operator.gt, "a > b.")
 GE = comparison("ge", ">=", np.greater_equal, operator.ge, "a >= b.")
 EQ = comparison("eq", "==", np.equal, operator.eq, "a equals b; 0 equals -0.")
-NE = comparison("ne", "!=", np.not_equal, operator.ne, "a differs from b; NaN differs from all.")
+NE = comparison("ne", "!=", np.not_equal, operator.ne, "a differs from b; NaN always differs.")
 
 # --- logic -------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ def logical_or(a: Number, b: Number) -> Number:
 AND = logical("and", "&", np.logical_and, logical_and, "Both.")
 OR = logical("or", "|", np.logical_or, logical_or, "At least one.")
 XOR = logical("xor", "^", np.logical_xor, operator.ne, "Exactly one.")
-NOT = logical("not", "~", np.logical_not, operator.not_, "The contrary.")
+NOT = logical("not", "~", np.logical_not, operator.not_, "Negation.")
 
 # --- questions about numbers -------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-# entmax==1.3, second derivative: that of `Entmax15LossFunction` is wrong without a word: p, which is saved, is a constant to autograd.
+# entmax==1.3, second derivative: that of `Entmax15LossFunction` is silently wrong: p, which is saved, is a constant to autograd.
 import torch
 from entmax.losses import Entmax15LossFunction
 

@@ -1,4 +1,4 @@
-# entmax==1.3, second derivative: that of `SparsemaxBisectLossFunction` is wrong without a word: p, which is saved, is a constant to autograd.
+# entmax==1.3, second derivative: that of `SparsemaxBisectLossFunction` is silently wrong: p, which is saved, is a constant to autograd.
 import torch
 from entmax.losses import SparsemaxBisectLossFunction
 

@@ -1,4 +1,4 @@
-# snnax==0.0.1, derivative: `superspike_surrogate` lacks the square that the paper it names has; `import snnax` fails by a circle of its own.
+# snnax==0.0.1, derivative: `superspike_surrogate` lacks the square that the paper it names has; `import snnax` fails with a circular import.
 import importlib.util
 
 import jax

@@ -1,4 +1,4 @@
-# torch==2.13.0, forward mode: an op of `torch.library` with a gradient loses the tangent without a word.
+# torch==2.13.0, forward mode: an op of `torch.library` with a gradient silently loses the tangent.
 import torch
 from torch.autograd import forward_ad
 

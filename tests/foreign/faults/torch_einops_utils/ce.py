@@ -1,4 +1,4 @@
-# torch-einops-utils==0.2.0, second derivative: that of `_SoftTargetCrossEntropy` is wrong without a word: what is saved is a constant to autograd.
+# torch-einops-utils==0.2.0, second derivative: that of `_SoftTargetCrossEntropy` is silently wrong: what is saved is a constant to autograd.
 import torch
 from torch_einops_utils.stable_softmax import _SoftTargetCrossEntropy
 

@@ -1,4 +1,4 @@
-# torch-einops-utils==0.2.0, second derivative: that of `_CategoricalKL` is wrong without a word: the difference that is saved is a constant to autograd.
+# torch-einops-utils==0.2.0, second derivative: that of `_CategoricalKL` is silently wrong: the difference that is saved is a constant to autograd.
 import torch
 from torch_einops_utils.stable_softmax import _CategoricalKL
 
