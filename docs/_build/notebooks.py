@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 TUTORIALS = Path(__file__).parents[1] / "tutorials"
-NOTEBOOKS = ("from_freegrad_or_snntorch", "from_custom_gradients")
-WITH_PICTURES = ("from_freegrad_or_snntorch", "explain_a_model")
+EXPLAINED = ("straight_through", "surrogate_gradient")
+NOTEBOOKS = ("from_freegrad_or_snntorch", "from_custom_gradients", *EXPLAINED)
+WITH_PICTURES = ("from_freegrad_or_snntorch", "explain_a_model", *EXPLAINED)
 FENCE = re.compile(r"^```(?P<language>[\w+-]*)(?P<info>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!\w+:)[^)]*\)")  # to another page of the site
 SHOWN_ELSEWHERE = re.compile(r"^(!\[.*\]\(.*\)|<p class=\"notebook\">.*)\n", re.MULTILINE)

@@ -379,7 +379,7 @@ def _differs_far(trial: Trial, number: float) -> str:
         if got is None:
             continue
         way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
-        moved = moved_along(weighed(trial, u), arrays, {n: way})
+        moved = moved_along(weighed(trial.stated, u), arrays, {n: way})
         slope, is_settled = differentiate(moved, 0.0)
         if not is_settled or not abs(slope) < 1e37:
             continue

@@ -44,7 +44,7 @@ def _simpler(inputs: list[Any]) -> Iterator[list[Any]]:
                 if kept < length:
                     yield [_cut(x, axis, kept) for x in inputs]
     for place, x in enumerate(inputs):
-        for simpler in _rounder(x) if is_float_array(x) else ():
+        for simpler in _rounder(x) if isinstance(x, np.ndarray) and is_float_array(x) else ():
             if simpler.tobytes() != x.tobytes():
                 yield [simpler if n == place else each for n, each in enumerate(inputs)]
 

@@ -351,6 +351,15 @@ def test_a_surrogate_is_compared_with_what_it_is_meant_to_be_the_derivative_of()
     assert "those of what is meant [(1, 4)]" in shorter.findings[0].reason
 
 
+def test_a_straight_through_gradient_is_held_against_what_is_meant_at_far_numbers_too() -> None:
+    def through(factor: float) -> Any:
+        return xg.function(lambda x: xg.xp.round(x), lambda g, x: factor * g)
+
+    laws = ["derivative", "far numbers"]
+    assert xg.audit(through(1.0), X, laws=laws, surrogate=lambda x: x).ok
+    assert "derivative" in broken(xg.audit(through(2.0), X, laws=laws, surrogate=lambda x: x))
+
+
 def test_a_report_is_data_and_names_the_worst_place() -> None:
     report = xg.audit(xg.function(lambda x: x * x, lambda g, x: x * g), X, laws=["derivative"])
     (finding,) = report.findings

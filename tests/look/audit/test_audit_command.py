@@ -212,6 +212,13 @@ def test_assert_gradient_shows_the_smallest_inputs_that_break_a_law() -> None:
     assert str(told.value).endswith("array([[0., 3.]])")
 
 
+def test_assert_gradient_shows_numbers_among_the_smallest_inputs_as_they_are() -> None:
+    function = xg.function(lambda x, n: x * n, lambda grad_out, x, n: (grad_out, None))
+    with pytest.raises(AssertionError, match="derivative is broken by inputs as small as") as told:
+        assert_gradient(function, np.array([0.3, 2.51]), 2.0, laws=["derivative"])
+    assert str(told.value).endswith("array([1.]), 2.0")
+
+
 def test_assert_gradient_returns_the_report_of_what_keeps_the_laws() -> None:
     report = assert_gradient(xg.activation("Tanh"), np.linspace(-1, 1, 5), laws=LAWS)
     assert {each.law for each in report.laws} == {*LAWS}
