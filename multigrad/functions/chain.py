@@ -228,7 +228,7 @@ class ChainRecipe(CodeRecipe):
         part = self.part_at(path)
         if self.is_bound(path, name):
             raise RuleTypeError(
-                f"function {self.name!r}: {address!r} is bound, so it is not settable any more"
+                f"function {self.name!r}: {address!r} is bound, so it can no longer be set"
             )
         if not part.takes(name):
             known = list(part.parameters or {})

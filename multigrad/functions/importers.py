@@ -97,7 +97,7 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
         return import_from(home.name, obj, options.prove, options.copies)
     if isinstance(obj, type):
         raise RuleTypeError(
-            f"the class {obj.__name__!r} is no custom gradient, as a torch.autograd.Function is; "
+            f"the class {obj.__name__!r} is not a custom gradient like a torch.autograd.Function; "
             "give an object of it, which is called, or a method"
         )
     return function(obj, capture=options)

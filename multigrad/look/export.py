@@ -191,7 +191,7 @@ def _read_documents(path: StrPath) -> bytes:
                 with archive.open(names[0]) as file:
                     return file.read(MOST_BYTES + 1)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise FormatError(f"{os.fspath(path)!r} is no exported program: {error}") from error
+        raise FormatError(f"{os.fspath(path)!r} is not an exported program: {error}") from error
     raise FormatError(
         f"{os.fspath(path)!r} holds no operators of multigrad: write it by xg.export(model, path, "
         "*inputs), which torch.export.save does not do for you"

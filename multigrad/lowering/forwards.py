@@ -201,7 +201,7 @@ def _read_value(name: str, row: Forward, value: str) -> float:
         if row.setting is not None:
             like = f"{row.name}({row.setting[0]}=1.0)"
         raise RuleValueError(
-            f"activation {name!r}: {value!r} is no number; write {like!r}"
+            f"activation {name!r}: {value!r} is not a number; write {like!r}"
         ) from None
 
 

@@ -229,7 +229,7 @@ def _once(choices: Sequence[Choice]) -> list[Choice]:
                 holder = outer.get(".".join(parts[:n]))
                 if holder is not None:
                     raise RuleValueError(
-                        f"layer {name!r} ({choice.selector!r}) lies inside of layer "
+                        f"layer {name!r} ({choice.selector!r}) lies inside layer "
                         f"{'.'.join(parts[:n])!r} ({holder.selector!r}), whose rule takes the "
                         "place of all gradients within; select one of them"
                     )

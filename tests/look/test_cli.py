@@ -221,7 +221,7 @@ def test_parity_of_a_saved_file_in_sixteen_bits(invoke: Any, tmp_path: Any) -> N
         (("check", "triangluar"), "no rule named 'triangluar'; did you mean 'triangular'?"),
         (
             ("check", "functions_of_mine:clipped", "--input", "3by4"),
-            "'3by4' is no shape; write it as 3x4",
+            "'3by4' is not a shape; write it as 3x4",
         ),
         (("parity", "triangular", "--backends", "torhc"), "no backend named 'torhc'"),
         (("check", "functions_of_mine:clipped", "--forward", "ReLU"), "has a forward of its own"),

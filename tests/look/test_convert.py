@@ -273,8 +273,8 @@ def test_what_was_printed_stays_where_somebody_stops_it(
     [
         ("{}:Dubled", (), "did you mean 'Doubled'?"),
         ("{}z:Doubled", (), "did you mean 'spikes'?"),
-        ("{}:Doubled", ("--input", "4by6"), "--input '4by6' is no value; write 4x6"),
-        ("{}:Doubled", ("--input", "4x6:flat32"), "'flat32' is no dtype"),
+        ("{}:Doubled", ("--input", "4by6"), "--input '4by6' is not a value; write 4x6"),
+        ("{}:Doubled", ("--input", "4x6:flat32"), "'flat32' is not a dtype"),
         ("{}:Numbered", ("--input", "4x6", "--input", "4x6"), "needs --input"),
     ],
 )

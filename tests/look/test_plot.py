@@ -334,11 +334,11 @@ def test_the_command_writes_a_picture(
     ("words", "message"),
     [
         ((), "name a rule, such as: multigrad plot triangular"),
-        (("triangular", "--out", "x.txt"), "x.txt is no picture"),
-        (("triangular", "--param", "width"), "'width' is no param; write it as width=0.5,1,2"),
+        (("triangular", "--out", "x.txt"), "x.txt is not a picture"),
+        (("triangular", "--param", "width"), "'width' is not a param; write it as width=0.5,1,2"),
         (("triangular", "--param", "widht=1"), "did you mean 'width'"),
         (("triangular", "--gallery"), "--gallery has all rules"),
-        (("--gallery", "--out", "x.png"), "x.png is no page"),
+        (("--gallery", "--out", "x.png"), "x.png is not a page"),
         (("triangular", "--out", "nowhere/x.png"), "nowhere"),
     ],
 )

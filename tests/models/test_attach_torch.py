@@ -431,7 +431,7 @@ def test_a_function_that_a_layer_holds_is_selected_by_its_name() -> None:
         assert torch.equal(gradient(copied, x), gradient(by_hand, x))
         with pytest.raises(xg.RuleError, match=r"'0\.activation' has rule 'attached_guides'"):
             xg.attach(model, {"*.activation": "attached_doubles"})
-        with pytest.raises(xg.RuleError, match="lies inside of layer '0'"):
+        with pytest.raises(xg.RuleError, match="lies inside layer '0'"):
             xg.attach(model, {"0": "attached_doubles", "0.activation": "attached_doubles"})
         model[0].activation = torch.tanh  # another one has the rule too
         assert model[0].__dict__["activation"] is torch.tanh

@@ -192,7 +192,7 @@ def test_rule_without_a_gradient() -> None:
 
 
 def test_leaf_that_is_no_tensor() -> None:
-    with pytest.raises(xg.BackendNotFound, match=r"apply_to_gradients met a leaf.*str"):
+    with pytest.raises(xg.BackendNotFound, match=r"apply_to_gradients found a leaf.*str"):
         xg.apply_to_gradients({"kernel": X, "name": "dense"}, "scale")
 
 

@@ -67,7 +67,7 @@ def _of_function(selector: Any, function: Callable[..., Any]) -> Called:
     if cell is None:
         made = f" ({', '.join(sorted(set(types)))})" if types else ""
         raise RuleValueError(
-            f"{name!r} is no single operation of TensorFlow{made}: select its ops by name"
+            f"{name!r} is not a single operation of TensorFlow{made}: select its ops by name"
         )
     return Called(selector, name, cell)
 

@@ -57,7 +57,7 @@ def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
     """
     check_plain(data)
     if type(data) is not dict or data.get("format") != FORMAT:
-        fail("", f'this is no multigrad document: it begins with "format": "{FORMAT}"')
+        fail("", f'this is not a multigrad document: it begins with "format": "{FORMAT}"')
     version = data.get("version")
     if type(version) is not int or version < 1:
         fail("version", f"expected {VERSION}, got {describe(version)}")

@@ -82,7 +82,7 @@ class Range:
             low = max(low, number) if sign in (">", ">=") else low
             high = min(high, number) if sign in ("<", "<=") else high
         if not words or len(words) != len(parts) or len(words) > MOST_CONDITIONS:
-            raise RuleValueError(f"{text!r:.80} is no range; write {FORM}")
+            raise RuleValueError(f"{text!r:.80} is not a range; write {FORM}")
         return cls(" and ".join(words), low, high, tuple(conditions))
 
     @property

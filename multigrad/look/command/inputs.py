@@ -40,7 +40,7 @@ def read_input(word: str, generator: np.random.Generator) -> Any:
         try:
             return ast.literal_eval(word.strip())
         except (SyntaxError, ValueError) as error:
-            raise MultigradError(f"--input {word!r} is no value; write {FORMS}") from error
+            raise MultigradError(f"--input {word!r} is not a value; write {FORMS}") from error
     shape = () if found["shape"] == "scalar" else tuple(map(int, found["shape"].split("x")))
     return draw(shape, found["kind"] or "float32", generator)
 
@@ -60,4 +60,4 @@ def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> A
     if kind == "bool":
         return np.asarray(generator.integers(0, 2, shape), bool)
     known = ", ".join((*FLOATS, *INTEGERS, "bool", "uniform"))
-    raise MultigradError(f"--input: {kind!r} is no dtype; expected one of {known}")
+    raise MultigradError(f"--input: {kind!r} is not a dtype; expected one of {known}")

@@ -65,12 +65,12 @@ def with_params(found: Any, words: Sequence[str]) -> Any:
     if not words:
         return found
     if not isinstance(found, xg.Rule):
-        raise MultigradError(f"{found!r} is no rule, so it takes no --param")
+        raise MultigradError(f"{found!r} is not a rule, so it takes no --param")
     params = {}
     for word in words:
         name, sign, value = word.partition("=")
         if not sign or not name.isidentifier():
-            raise MultigradError(f"{word!r} is no param; write it as width=2.0")
+            raise MultigradError(f"{word!r} is not a param; write it as width=2.0")
         try:
             params[name] = ast.literal_eval(value)
         except (SyntaxError, ValueError):
@@ -178,5 +178,5 @@ def read_shape(word: str) -> tuple[int, ...]:
         return ()
     parts = word.lower().split("x")
     if not all(part.isdigit() for part in parts):
-        raise MultigradError(f"{word!r} is no shape; write it as 3x4, or scalar")
+        raise MultigradError(f"{word!r} is not a shape; write it as 3x4, or scalar")
     return tuple(map(int, parts))

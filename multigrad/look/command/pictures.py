@@ -29,7 +29,9 @@ def write_picture(
         raise MultigradError("name a rule, such as: multigrad plot triangular; or add --gallery")
     path = out or Path(f"{names[0].rpartition(':')[2]}.png")
     if path.suffix.lower() not in KINDS:
-        raise MultigradError(f"{path} is no picture; its name ends with {', '.join(KINDS)}")
+        raise MultigradError(
+            f"{path} is not a picture file; its name must end with {', '.join(KINDS)}"
+        )
     what = [find(name) for name in names]
     axes = make_figure().subplots()
     plot(
@@ -50,7 +52,7 @@ def write_gallery(out: Path) -> Path:
         OSError: it cannot be written.
     """
     if out.suffix.lower() not in (".html", ".htm"):
-        raise MultigradError(f"{out} is no page; its name ends with .html")
+        raise MultigradError(f"{out} is not a page; its name must end with .html")
     out.write_text(render_gallery(), encoding="utf-8")
     return out
 
@@ -65,7 +67,7 @@ def read_params(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         name, sign, values = word.partition("=")
         if not sign or not name.isidentifier() or not values:
-            raise MultigradError(f"{word!r} is no param; write it as width=0.5,1,2")
+            raise MultigradError(f"{word!r} is not a param; write it as width=0.5,1,2")
         found = [read_value(value.strip()) for value in values.split(",")]
         params[name] = found if len(found) > 1 else found[0]
     return params

@@ -114,7 +114,7 @@ def read_lock(path: str | Path) -> LockFile:
     """
     data = parse(Path(path).read_bytes())
     if type(data) is not dict or data.get("format") != FORMAT:
-        fail(str(path), f'this is no lock: it has "format": "{FORMAT}"')
+        fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')
     version = data.get("version")
     if type(version) is not int or version < 1:
         fail(f"{path}: version", f"expected {VERSION}, got {describe(version)}")

@@ -149,7 +149,9 @@ def _apply(in_force: RuleInForce | None, leaf: Any, follows: bool) -> Any:
     except BackendNotFound as error:
         if in_force is None:
             return leaf
-        raise BackendNotFound(f"apply_to_gradients met a leaf that is no tensor: {error}") from None
+        raise BackendNotFound(
+            f"apply_to_gradients found a leaf that is not a tensor: {error}"
+        ) from None
     if backend.compiler.on_read is not None and follows:
         # Also without a rule: that is what a trace would keep.
         backend.compiler.on_read(leaf, None, "params")

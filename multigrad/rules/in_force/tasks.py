@@ -170,7 +170,9 @@ def widest(name: str, leaves: Sequence[Tensor]) -> str:
         for leaf in leaves:
             backend_of(leaf)
     except BackendNotFound as error:
-        raise BackendNotFound(f"apply_to_gradients met a leaf that is no tensor: {error}") from None
+        raise BackendNotFound(
+            f"apply_to_gradients found a leaf that is not a tensor: {error}"
+        ) from None
     backend_among(leaves)  # refuses several
     dtypes = {dtype_name(leaf.dtype) for leaf in leaves}
     if others := sorted(dtypes.difference(FLOATS)):

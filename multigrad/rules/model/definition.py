@@ -266,8 +266,8 @@ class RuleDefinition(InNotebooks, FormerNames):
         for name in params:
             if name in self.bound or (not signature.takes(name) and self._binds(name)):
                 raise RuleTypeError(
-                    f"rule {self.name!r}: param {name!r} is bound by with_params, so it is not "
-                    "settable any more"
+                    f"rule {self.name!r}: param {name!r} is bound by with_params, so it "
+                    "can no longer be set"
                 )
             if not signature.takes(name):
                 raise unknown_param(self.name, name, sorted(signature.params))

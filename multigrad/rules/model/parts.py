@@ -56,8 +56,8 @@ def respelled(address: str) -> str:
 def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
     if param in rule.bound:
         raise RuleTypeError(
-            f"rule {rule.name!r}: param {param!r} is bound by with_params, so {address!r} is not "
-            "settable any more"
+            f"rule {rule.name!r}: param {param!r} is bound by with_params, so {address!r} can "
+            "no longer be set"
         )
     first, *inner = path
     parts = list(rule._resolved_parts())

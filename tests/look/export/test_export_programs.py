@@ -275,7 +275,7 @@ def test_a_file_that_was_changed_is_refused(
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "f.pt2"
     path.write_bytes(b"no archive")
-    with pytest.raises(FormatError, match=r"f\.pt2' is no exported program"):
+    with pytest.raises(FormatError, match=r"f\.pt2' is not an exported program"):
         xg.load_operators(path)
     torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.tensor(X),)), path)
     with pytest.raises(FormatError, match=r"no operators of multigrad: write it by xg\.export"):

@@ -281,7 +281,7 @@ def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"format": "multigrad"}, "this is no lock"),
+        ({"format": "multigrad"}, "this is not a lock"),
         ({"version": 2}, "newer than 1: upgrade multigrad"),
         ({"version": "1"}, "version: expected 1, got '1'"),
         ({"hash": "sha256:00"}, "not as it was written: write it again"),

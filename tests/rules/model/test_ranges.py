@@ -72,7 +72,7 @@ def test_a_range_has_ends() -> None:
 
 @pytest.mark.parametrize("text", ["positive", "", "0 <", "> ", "> 0 or < 0", "in (0, 1)", 3, None])
 def test_a_range_that_cannot_be_read_is_an_error_that_shows_the_form(text: Any) -> None:
-    with pytest.raises(xg.RuleError, match=r"is no range; write \"> 0\""):
+    with pytest.raises(xg.RuleError, match=r"is not a range; write \"> 0\""):
         xg.register("unreadable", ranges={"slope": text})(window)
 
 
@@ -197,7 +197,7 @@ def test_a_document_keeps_ranges_and_needs_none(ranged: xg.Rule) -> None:
         param.pop("range", None)
     xg.from_dict(data)(None, G, X, slope=-1.0)
     data["params"][0]["range"] = "positive"
-    with pytest.raises(xg.FormatError, match=r"params\[0\].range: 'positive' is no range"):
+    with pytest.raises(xg.FormatError, match=r"params\[0\].range: 'positive' is not a range"):
         xg.from_dict(data)
 
 
