@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .models.attach import attach
     from .models.attribution import composites
     from .models.override import override
+    from .models.quantize import quantize
     from .rules import estimators, schedule
     from .rules.bridging.opaque import opaque
     from .rules.context import use
@@ -129,6 +130,7 @@ __all__ = [
     "override",
     "parity",
     "plot",
+    "quantize",
     "register",
     "rules",
     "save",
@@ -188,6 +190,7 @@ _ROOMS = {
     "opaque": "rules.bridging.opaque",
     "override": "models.override",
     "plot": "look.plotting.figure",
+    "quantize": "models.quantize",
     "register": "rules.registry",
     "rules": "rules.registry",
     "save": "rules.saving.files",
