@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .look.export import export, load_operators
     from .look.parity import parity
     from .look.plotting.figure import plot
+    from .look.plotting.heatmap import heatmap
     from .look.show import show
     from .look.source import lower, source
     from .lowering.forwards import activations
@@ -119,6 +120,7 @@ __all__ = [
     "from_tf_custom_gradient",
     "function",
     "get",
+    "heatmap",
     "implicit",
     "jit",
     "jvp",
@@ -183,6 +185,7 @@ _ROOMS = {
     "convert": "functions.importers",
     "from_dict": "rules.saving.files",
     "get": "rules.registry",
+    "heatmap": "look.plotting.heatmap",
     "jit": "rules.in_force.jit",
     "linear_transpose": "rules.in_force.transpose",
     "load": "rules.saving.files",
