@@ -240,8 +240,9 @@ class Quantized(keras.layers.Wrapper):
         return found
 
     def _make_quantizer(self, weight: Any) -> Any:
-        name = f"{weight.name}_quantizer"
-        quantizer = Quantizer(self.how["weights"], self.bits, self.axis, of="weights", name=name)
+        how, name = self.how["weights"], f"{weight.name}_quantizer"
+        assert how is not None
+        quantizer = Quantizer(how, self.bits, self.axis, of="weights", name=name)
         quantizer._read_sample = lambda: keras.ops.convert_to_numpy(weight.value)
         quantizer.build(weight.shape)
         return quantizer
@@ -293,7 +294,8 @@ class QuantizedKind(Quantized):
         name: str | None = None,
         **options: Any,
     ) -> None:
-        with keras.RematScope(mode=None):  # the layer around it has that
+        no_scope: Any = None
+        with keras.RematScope(mode=no_scope):  # the layer around it is in that
             layer = self.kind(*args, **options)
         super().__init__(
             layer, weights, activations, bits, axis, name=name, dtype=layer.dtype_policy

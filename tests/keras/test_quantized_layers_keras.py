@@ -41,7 +41,7 @@ def test_one_step_of_training_is_that_of_the_papers_formulas(
     import keras
 
     layer = xk.QuantDense(3, bits=3, activations={"name": "lsq", "signed": False})
-    model = keras.Sequential([keras.Input((4,)), layer])
+    model: Any = keras.Sequential([keras.Input((4,)), layer])
     model.compile(keras.optimizers.SGD(1.0), "mse", **mode)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(8, 4)).astype("f"), rng.normal(size=(8, 3)).astype("f")
@@ -258,10 +258,10 @@ def test_a_quantized_layer_is_recomputed_and_one_that_would_lose_its_levels_is_r
 
     with keras.RematScope(mode="full"):
         layer, dense = xk.QuantDense(3, bits=2), keras.layers.Dense(3)
-    model = keras.Sequential([keras.Input((4,)), layer])
+    model: Any = keras.Sequential([keras.Input((4,)), layer])
     with pytest.raises(xg.RuleError, match=r"made in a RematScope.*make it outside"):
         xg.quantize(dense)
-    plain = keras.Sequential([keras.Input((4,)), xk.QuantDense(3, bits=2)])
+    plain: Any = keras.Sequential([keras.Input((4,)), xk.QuantDense(3, bits=2)])
     plain.set_weights(model.get_weights())
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("f")
     for each in (model, plain):
@@ -302,7 +302,7 @@ def test_a_subclass_that_holds_its_step_itself_says_what_is_saved(tmp_path: Path
 
         def call(self, inputs: Any) -> Any:
             kernel = xg.estimators.lsq(self.kernel, self.step, bits=4)
-            return keras.ops.matmul(inputs, kernel) + self.bias
+            return keras.ops.add(keras.ops.matmul(inputs, kernel), self.bias)
 
     @keras.saving.register_keras_serializable(package="multigrad_tests")
     class Saved(Stepped):
@@ -321,5 +321,5 @@ def test_a_subclass_that_holds_its_step_itself_says_what_is_saved(tmp_path: Path
             with pytest.raises(ValueError, match="expected 3 variables"):
                 keras.models.load_model(tmp_path / "model.keras")
         else:
-            again = keras.models.load_model(tmp_path / "model.keras")
+            again: Any = keras.models.load_model(tmp_path / "model.keras")
             np.testing.assert_array_equal(array(again(x)), array(model(x)))

@@ -28,7 +28,8 @@ def closed() -> Any:
 def scale(ax: Any) -> tuple[str, float, float]:
     """Give the color map of what is drawn on top, and the ends of its scale."""
     drawn = ax.get_images()[-1]
-    return drawn.get_cmap().name, *map(float, drawn.get_clim())
+    low, high = drawn.get_clim()
+    return drawn.get_cmap().name, float(low), float(high)
 
 
 def test_channels_are_summed_and_zero_is_in_the_middle() -> None:

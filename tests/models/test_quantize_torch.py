@@ -43,7 +43,7 @@ def lsq(x: Any, step: Any, low: int, high: int, upstream: Any) -> Any:
 def test_weights_are_on_levels_and_gradients_are_the_papers() -> None:
     import torch
 
-    layer = torch.nn.Linear(4, 3, dtype=torch.float64)
+    layer: Any = torch.nn.Linear(4, 3, dtype=torch.float64)
     weight = layer.weight.detach().numpy().copy()
     x = torch.randn(8, 4, dtype=torch.float64)
     assert xg.quantize(layer, activations="lsq", bits=3, sample=x) is layer
@@ -119,7 +119,7 @@ def test_a_quantized_network_runs_in_onnx(tmp_path: Path) -> None:
 
     network, x = make()
     torch.onnx.export(network, (x,), tmp_path / "network.onnx", dynamo=True, verbose=False)
-    run = onnx.reference.ReferenceEvaluator(str(tmp_path / "network.onnx"))
+    run: Any = onnx.reference.ReferenceEvaluator(str(tmp_path / "network.onnx"))
     found = run.run(None, {run.input_names[0]: x.numpy()})[0]
     np.testing.assert_allclose(found, network(x).detach(), atol=1e-5)
 
@@ -130,6 +130,7 @@ def test_a_quantized_network_runs_in_another_framework() -> None:
 
     network, x = make()
     apply, parameters = xg.convert(network, to="jax")
+    assert parameters.keys() == dict(network.named_parameters()).keys()
     found = apply(parameters, jnp.asarray(x.numpy()))
     np.testing.assert_allclose(np.array(found), network(x).detach(), atol=1e-5)
 
@@ -159,7 +160,7 @@ def test_a_function_of_ones_own_quantizes() -> None:
         scaled = xg.xp.exp2(xg.xp.round(xg.xp.log2(abs(x))))
         return xg.xp.sign(x) * scaled, lambda upstream: upstream
 
-    layer = xg.quantize(torch.nn.Linear(4, 3), power_of_two)
+    layer: Any = xg.quantize(torch.nn.Linear(4, 3), power_of_two)
     assert torch.equal(layer.weight.abs().log2().round().exp2(), layer.weight.abs())
     layer(torch.ones(4)).sum().backward()
     original = layer.parametrizations.weight.original
@@ -170,7 +171,7 @@ def test_what_cannot_be_quantized_is_said() -> None:
     import torch
     from torch import nn
 
-    once = xg.quantize(nn.Linear(4, 3))
+    once, quantize = xg.quantize(nn.Linear(4, 3)), vars(xg)["quantize"]
     for given, options, said in (
         (nn.Linear(4, 3), {"weights": "lqs"}, "no quantizer 'lqs' of weights; did you mean 'lsq'"),
         (nn.Linear(4, 3), {"weights": "pact"}, "no quantizer 'pact' of weights"),
@@ -188,7 +189,7 @@ def test_what_cannot_be_quantized_is_said() -> None:
     ):
         layer: Any = given
         with pytest.raises(xg.RuleError, match=said):
-            xg.quantize(layer, **options)
+            quantize(layer, **options)
 
 
 def test_a_recurrent_cell_is_quantized_in_its_loop() -> None:

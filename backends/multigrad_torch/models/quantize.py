@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from multigrad.errors import RuleTypeError, RuleValueError
@@ -29,6 +29,8 @@ INPUTS = "input_quantizer"
 
 class Quantizer(nn.Module):
     """Quantizes a tensor; what it learns are its parameters."""
+
+    holds_weights = True  # a capture looks for them
 
     def __init__(self, how: Quantization, seen: Seen, like: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -106,7 +108,7 @@ def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
                 "quantize a layer once, and first"
             )
         for name, weight in owner.named_parameters(recurse=False):
-            if isinstance(weight, UninitializedTensorMixin):
+            if is_lazy(weight):
                 raise RuleValueError(f"{shown}: {name!r} has no values yet: call the module once")
             if weight.ndim >= 2 and weight.is_floating_point() and "bias" not in name:
                 if isinstance(owner, nn.RNNBase):
