@@ -144,11 +144,11 @@ def draw(path: str, images: torch.Tensor, rows: dict[str, torch.Tensor]) -> None
         1 + len(rows), len(images), figsize=(1.2 * len(images), 1.35 * (1 + len(rows)))
     )
     for row, (name, maps) in enumerate([("image", images), *rows.items()]):
-        for axis, image in zip(axes[row], maps[:, 0].numpy(), strict=True):
-            top = max(float(np.abs(image).max()), 1e-12)
-            colors = "gray_r" if name == "image" else "seismic"
-            axis.imshow(image, cmap=colors, vmin=0 if name == "image" else -top, vmax=top)
-            axis.set(xticks=[], yticks=[])
+        for axis, each in zip(axes[row], maps, strict=True):
+            if name == "image":
+                xg.heatmap(each, ax=axis, cmap="gray_r")
+            else:
+                xg.heatmap(each, ax=axis, signed=True)
         axes[row][0].set_title(name, loc="left", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=100)

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .look.export import export, load_operators
     from .look.parity import parity
     from .look.plotting.figure import plot
+    from .look.plotting.heatmap import heatmap
     from .look.show import show
     from .look.source import lower, source
     from .lowering.forwards import activations
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from .models.attach import attach
     from .models.attribution import composites
     from .models.override import override
+    from .models.quantize import quantize
     from .rules import estimators, schedule
     from .rules.bridging.opaque import opaque
     from .rules.context import use
@@ -118,6 +120,7 @@ __all__ = [
     "from_tf_custom_gradient",
     "function",
     "get",
+    "heatmap",
     "implicit",
     "jit",
     "jvp",
@@ -129,6 +132,7 @@ __all__ = [
     "override",
     "parity",
     "plot",
+    "quantize",
     "register",
     "rules",
     "save",
@@ -181,6 +185,7 @@ _ROOMS = {
     "convert": "functions.importers",
     "from_dict": "rules.saving.files",
     "get": "rules.registry",
+    "heatmap": "look.plotting.heatmap",
     "jit": "rules.in_force.jit",
     "linear_transpose": "rules.in_force.transpose",
     "load": "rules.saving.files",
@@ -188,6 +193,7 @@ _ROOMS = {
     "opaque": "rules.bridging.opaque",
     "override": "models.override",
     "plot": "look.plotting.figure",
+    "quantize": "models.quantize",
     "register": "rules.registry",
     "rules": "rules.registry",
     "save": "rules.saving.files",

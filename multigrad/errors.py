@@ -215,7 +215,7 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     import difflib  # 2 ms, and only errors need it
 
     words = list(known)
-    close = difflib.get_close_matches(str(given).lower(), map(str.lower, words), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(given).lower(), map(str.lower, words), n=1, cutoff=0.6)
     # of names that differ by case alone, as `activation` and `Activation`, the nearer one
     same = [word for word in words if close and word.lower() == close[0]]
     found = difflib.get_close_matches(str(given), same, n=1, cutoff=0.0)

@@ -117,6 +117,7 @@ backend = Backend(
     models=Models(
         is_model=models.is_model,
         attach=models.attach,
+        quantize=models.quantize,
         override=models.override_function,
         is_operation=models.is_operation,
     ),

@@ -414,6 +414,10 @@ class Models:
     is_operation: Callable[[Any], bool] | None = None
     """Whether a selector of `override` is an operation of the framework (a function of it)."""
 
+    quantize: Callable[..., Any] | None = None
+    """(model, weights, activations, bits=, axis=, sample=) -> the model, quantized by estimators:
+    see `multigrad.models.quantize`."""
+
     leaves: Callable[[Any], list[Any]] | None = None
     """The leaves of a tree by the framework's own registry of containers; None: optree's."""
 

@@ -38,6 +38,7 @@ from .recipes.record import CodeRecipe
 Tensor = Any
 # The hidden argument: it sorts behind all others.
 STATE = "~"
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # of a module
 
 
 def owner_of_method(function: Any) -> Any:
@@ -108,7 +109,9 @@ class HeldRecipe(CodeRecipe):
                 outputs = called(*args, **kwargs)
         else:
             whole = (self._call_with, (given, *args)) if given else None
-            method = called_method(called)
+            # Hooks run around the method, in what calls it.
+            hooks = (getattr(called, name, None) for name in HOOKS)
+            method = called if any(hooks) else called_method(called)
             outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
         for name, symbol in symbols.items():
             if symbol.node is not given[name].node:

@@ -40,6 +40,7 @@ from .function import FunctionOperation
 from .layer import Activation, ActivationFunction, activation
 from .models.attach import attach
 from .optimizer import apply_to_gradients
+from .quantize import QuantConv1D, QuantConv2D, QuantDense, Quantized, Quantizer
 
 __all__ = [
     "Activation",
@@ -47,6 +48,11 @@ __all__ = [
     "Anneal",
     "CustomGradient",
     "FunctionOperation",
+    "QuantConv1D",
+    "QuantConv2D",
+    "QuantDense",
+    "Quantized",
+    "Quantizer",
     "activation",
     "apply_to_gradients",
     "attach",

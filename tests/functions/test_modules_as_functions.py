@@ -75,6 +75,18 @@ def test_on_torch_its_parameters_get_their_gradients(native: bool | None) -> Non
 
 
 @pytest.mark.needs("torch")
+def test_hooks_of_the_module_itself_are_in_its_graph() -> None:
+    import torch
+
+    module = torch.nn.Linear(3, 2)
+    module.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    module.register_forward_hook(lambda module, args, output: output + 0.5)
+    found = np.array(xg.function(module)(X))
+    np.testing.assert_allclose(found, torchs(module), rtol=1e-6)
+    assert np.abs(found - module.forward(torch.from_numpy(X)).detach().numpy()).max() > 0.1
+
+
+@pytest.mark.needs("torch")
 def test_a_torch_module_on_arrays_is_as_on_torch() -> None:
     import torch
 

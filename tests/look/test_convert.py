@@ -125,6 +125,12 @@ def forward(n, x):
 @forward.defjvp
 def forward_jvp(n, primals, tangents):
     return primals[0]**n, tangents[0] * n * primals[0] ** (n - 1)
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def summed(x, axis, keepdims: bool):
+    assert keepdims is True
+    return x.sum(axis, keepdims=keepdims)
+summed.defvjp(lambda x, *fixed: (summed(x, *fixed), x), lambda axis, keep, x, g: (g + 0 * x,))
 """
 MODULES = {"torch": TORCH, "jax": JAX, "tensorflow": TENSORFLOW}
 
@@ -210,6 +216,8 @@ def test_a_package_is_a_table_of_what_its_modules_define(
     assert lines[f"{module}:Doubled"].split()[1:] == ["equal", "equal"]
     assert "refused" in lines[f"{module}:Branching"]
     assert "needs --input" in lines[f"{module}:Numbered"]
+    line = f"multigrad convert {module}:Numbered --input 4x6 --input 4x6"
+    assert lines[f"{module}:Numbered"].endswith(line)
     assert f"{module}:around" not in lines
     assert "3 of 3 custom gradients: " in result.output
     assert f"{package}.broken" in result.output
@@ -230,7 +238,7 @@ def test_an_argument_that_takes_no_tensor_is_tried_with_a_number(
     (tmp_path / module.partition(".")[0] / "powers.py").write_text(POWERS)
     result = invoke(module.replace("spikes", "powers"))
     assert result.exit_code == 0, result.output
-    assert "3 of 3 custom gradients: 3 converted, equal" in result.output
+    assert "4 of 4 custom gradients: 4 converted, equal" in result.output
 
 
 @everywhere

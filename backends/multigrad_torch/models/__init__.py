@@ -26,6 +26,13 @@ def attach(model: nn.Module, rules: Any) -> Attachment:
     return attach_rules(model, rules)
 
 
+def quantize(module: nn.Module, weights: Any, activations: Any, **options: Any) -> nn.Module:
+    """Quantize a module in place; see `multigrad.models.quantize`."""
+    from .quantize import quantize_module
+
+    return quantize_module(module, weights, activations, **options)
+
+
 def is_operation(selector: Any) -> bool:
     """Return whether a selector of `override` is a function of torch."""
     from .operations import find_operation

@@ -160,12 +160,14 @@ def _array_key(array: np.ndarray[Any, Any]) -> Any:
 
 def is_open(value: Any) -> bool:
     """Return whether what a value holds is looked at: a container, a bound method, an object with
-    attributes; no class, module or function, nor what is ours.
+    attributes; no class, module or function, nor what is ours, but for layers with weights.
     """
     kind = type(value)
     if kind in CONTAINERS or kind is types.MethodType:
         return True
-    if isinstance(value, FIXED) or kind.__module__.startswith(OWN):
+    if isinstance(value, FIXED):
+        return False
+    if kind.__module__.startswith(OWN) and not getattr(kind, "holds_weights", False):
         return False
     if isinstance(value, tuple):
         return hasattr(kind, "_make")

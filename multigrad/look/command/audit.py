@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from .audit_pages import to_html, to_junit
 from .audited.guessed import ANNOTATIONS, described_inputs, guessed_inputs
 from .audited.recorded import places_to_look, read_record, record
 from .audited.targets import Targets, find_target, find_targets, holder_of
+from .convert import line_to_type
 from .inputs import read_inputs
 
 GUESSED = "guessed"
@@ -209,7 +211,9 @@ def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
         first = report if first is None else first
     report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
     if not asked.words and stated is None:
-        problem = f"no inputs that were guessed fit; give --input. {report.problem}"
+        problem = f"no inputs that were guessed fit: {report.problem.rstrip('.')}"
+        with suppress(MultigradError):  # nobody knows what the arguments are
+            problem += f"; {line_to_type('audit', what, fn)}"
         return replace(report, problem=problem)
     return report
 

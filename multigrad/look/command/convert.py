@@ -5,11 +5,13 @@ Each row is printed when it is known, so that what was printed stays where someb
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,10 @@ from .named import find_in, import_named
 from .packages import find_custom_gradients
 
 SHAPE = (4, 6)  # of the tensors that are guessed
-NUMBER = 2  # that is guessed: a length, an axis, a factor
+NUMBER = 2  # that is guessed: a length, a factor
+# What else is guessed of arguments that take no tensor: by their annotations, by their names.
+NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
+AXES = ("axis", "axes", "dim", "dims")
 SLOW = 20.0  # seconds until a conversion is named that has not ended
 SHORT = {EQUAL: "equal"}
 NEEDS_INPUT = "needs --input"
@@ -70,13 +75,17 @@ def convert_named(
     holder = import_named(module)
     chosen = tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
 
-    def run(obj: Any) -> Conversion:
+    def run(shown: str, obj: Any) -> Conversion:
         given = guess_inputs(obj) if inputs is None else inputs
         options = {"compiled": compiled, "guessed": inputs is None, "copies": copies}
-        return convert(obj, *given, backends=chosen, **options)
+        report = convert(obj, *given, backends=chosen, **options)
+        if not report.problem:
+            return report
+        line = line_to_type("convert", shown, obj)
+        return replace(report, problem=f"{report.problem.rstrip('.')}; {line}")
 
     if name:
-        report = run(find_in(holder, name))
+        report = run(what, find_in(holder, name))
         if report.problem:
             raise MultigradError(str(report))
         echo(to_json(what, report) if as_json else str(report))
@@ -100,19 +109,39 @@ def guess_inputs(obj: Any) -> list[Any]:
         MultigradError, RuleTypeError: obj is nothing that could be called.
     """
     original = find_original(obj)
-    names = [parameter.name for parameter in arguments_of(original) or ()] or [""]
     fixed = getattr(original.function.recipe, "fixed_names", ())
     generator = np.random.default_rng(SEED)
-    return [NUMBER if name in fixed else draw(SHAPE, "float32", generator) for name in names]
+    return [
+        guess_number(parameter) if parameter.name in fixed else draw(SHAPE, "float32", generator)
+        for parameter in arguments_of(original) or ()
+    ] or [draw(SHAPE, "float32", generator)]
+
+
+def guess_number(parameter: inspect.Parameter) -> Any:
+    """Return what may fit an argument that takes no tensor."""
+    annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
+    return NUMBERS.get(str(annotation), -1 if parameter.name in AXES else NUMBER)
+
+
+def line_to_type(command: str, what: str, obj: Any) -> str:
+    """Return a line that gives an input to each argument, and their names."""
+    given = zip(arguments_of(find_original(obj)) or [None], guess_inputs(obj), strict=False)
+    words = [
+        (getattr(p, "name", "x"), "x".join(map(str, SHAPE)) if hasattr(x, "shape") else repr(x))
+        for p, x in given
+    ]
+    inputs = " ".join(f"--input {word}" for _, word in words)
+    names = ", ".join(name for name, _ in words)
+    return f"type, with what fits {names}: multigrad {command} {what} {inputs}"
 
 
 def _convert_all(
-    named: Mapping[str, Any], run: Callable[[Any], Conversion]
+    named: Mapping[str, Any], run: Callable[[str, Any], Conversion]
 ) -> Iterable[tuple[str, Conversion]]:
     for name, obj in named.items():
         try:
             with saying_if_slow(name):
-                report = run(obj)
+                report = run(name, obj)
         except MultigradError as error:
             report = Conversion(name, "", (), problem=str(error))
         yield name, report

@@ -91,8 +91,8 @@ def make_figure() -> Any:
     return Figure(figsize=SIZE, layout="constrained")
 
 
-def lacking() -> BackendNotFound:
-    return BackendNotFound(f"plot needs matplotlib; type: {extra_line('plot')}")
+def lacking(name: str = "plot") -> BackendNotFound:
+    return BackendNotFound(f"{name} needs matplotlib; type: {extra_line('plot')}")
 
 
 def draw_picture(picture: Picture, ax: Axes) -> Axes:

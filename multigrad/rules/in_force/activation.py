@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use
-from ...errors import RuleError
+from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params
 from ...graph.support.typed import Axes, Over
@@ -135,8 +135,18 @@ class Activation(InNotebooks):
             return RuleInForce(own.bound_rule, active.draws)
         return own
 
-    def __call__(self, x: T) -> T:
-        """Return the activation of x; gradients flow back by the rule in force now."""
+    def __call__(self, x: T, **params: Any) -> T:
+        """Return the activation of x; gradients flow back by the rule in force now.
+
+        Args:
+            **params: run-time params of the own rule for this call: numbers, or 0-d tensors of x's
+                framework, traced ones too. No gradient flows to them.
+
+        Raises:
+            RuleTypeError: the own rule has no such param, or there is none.
+        """
+        if params:
+            return self.call_with(x, self._values_by_name(params))
         for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
             if isinstance(x, types) and is_reading():
                 return call_read(self, x)
@@ -169,6 +179,30 @@ class Activation(InNotebooks):
         if latest.in_force is in_force and latest.kind is type(x) and latest.dtype is x.dtype:
             return latest.function(x)
         return self._look_up(x, in_force)
+
+    def _values_by_name(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the values of the own rule's run-time params, with some of them given anew.
+
+        Raises:
+            RuleTypeError: it has no such param, or there is no rule.
+        """
+        word = next(iter(params))
+        in_force = self.own_in_force()
+        if in_force is None:
+            raise RuleTypeError(
+                f"{self!r} got {word!r} and has no rule of its own to take it: write "
+                "xg.activation(forward, rule), or xg.use(rule, params={...}) around the call"
+            )
+        own = dict(zip(self.runtime, in_force.values, strict=True))
+        unknown = [name for name in params if name not in own]
+        if unknown:
+            rule = in_force.specialization.rule.name
+            raise RuleTypeError(
+                f"{self!r} takes no {unknown[0]!r}{suggest(unknown[0], own)} (run-time params of "
+                f"rule {rule!r}: {', '.join(own) or 'none'}). As a function of its params it is "
+                f"xg.get({rule!r}).under({self.forward.name!r})"
+            )
+        return tuple({**own, **params}.values())
 
     def with_values(self, values: tuple[Any, ...]) -> RuleInForce:
         """Return the own rule as it acts now, with other values of its run-time params."""

@@ -110,6 +110,17 @@ def test_a_file_is_searched_for_functions_of_ours(ours: Path) -> None:
     assert "3 audited: 2 keep every law" in said
 
 
+def test_where_no_guess_fits_the_line_to_type_is_told(ours: Path) -> None:
+    ours.write_text(
+        "import numpy as np\nimport multigrad as xg\n"
+        "wide = xg.function(lambda x, y: (x @ np.ones((7, 9))) + y, lambda g, x, y: (g, g))\n"
+    )
+    code, said = run(f"{ours}:wide")
+    assert code == 1
+    line = f"multigrad audit {ours}:wide --input 4x6 --input 4x6"
+    assert f"; type, with what fits x, y: {line}" in said
+
+
 def test_reports_are_written_for_machines_and_for_people(ours: Path, tmp_path: Path) -> None:
     junit, html = tmp_path / "audit.xml", tmp_path / "audit.html"
     code, said = run(f"{ours}:halved", as_json=True, junit=junit, html=html)

@@ -289,3 +289,42 @@ def test_freegrad_style_rule_takes_names_it_does_not_know(backend: Any) -> None:
     with xg.use(made, {"s": 2.0, "unknown": 3.0}, scope="params"):
         given = xg.apply_to_gradients(backend.array(G))
     np.testing.assert_array_equal(backend.numpy(given), G * 2)
+
+
+@frameworks
+def test_a_call_gives_values_of_its_own(backend: Any) -> None:
+    spike = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+    for given in (0.5, backend.array(np.float32(0.5))):
+        _, grad = backend.vjp(lambda x, width=given: spike(x, width=width), X, G)
+        np.testing.assert_allclose(grad, G * np.maximum(1 - np.abs(X) / 0.5, 0), rtol=1e-6)
+    _, grad = backend.vjp(spike, X, G)
+    np.testing.assert_allclose(grad, G * np.maximum(1 - np.abs(X) / 2.0, 0), rtol=1e-6)
+
+
+@pytest.mark.backends("jax")
+def test_a_call_takes_a_traced_value(backend: Any) -> None:
+    import jax
+
+    spike = xg.activation("Heaviside", rule="triangular")
+    slope = jax.jit(jax.grad(lambda x, width: spike(x, width=width).sum()))
+    for width in (1.0, 4.0):
+        expected = np.maximum(1 - np.abs(X) / width, 0)
+        np.testing.assert_allclose(np.array(slope(X, width)), expected, rtol=1e-6)
+
+
+def test_what_a_call_does_not_take_is_said_with_what_to_write() -> None:
+    spike = xg.activation("Heaviside", rule="triangular")
+    with pytest.raises(xg.RuleError, match=r"takes no 'witdh'; did you mean 'width'.*\.under\("):
+        spike(X, witdh=1.0)
+    with pytest.raises(xg.RuleError, match="has no rule of its own"):
+        xg.activation("Heaviside")(X, width=1.0)
+    with pytest.raises(xg.RuleError, match="'width' is >= 0"):
+        spike(X, width=-1.0)
+
+
+def test_a_word_that_is_near_nothing_is_not_suggested() -> None:
+    with pytest.raises(AttributeError) as said:
+        getattr(xg, "no_such_thing_here")  # noqa: B009
+    assert "did you mean" not in str(said.value)
+    with pytest.raises(AttributeError, match="did you mean 'heatmap'"):
+        getattr(xg, "heat_map")  # noqa: B009

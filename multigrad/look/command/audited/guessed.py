@@ -23,11 +23,10 @@ from multigrad.look.originals import arguments_of, find_original
 from multigrad.rules.in_force.activation import Activation
 from multigrad.rules.model.rule import Rule
 
-from ..convert import SHAPE, guess_inputs
+from ..convert import NUMBERS, SHAPE, guess_inputs
 from ..inputs import SEED, draw
 from ..named import make_default_inputs
 
-NUMBERS = {"bool": True, "int": 2, "float": 0.5, "str": "mean"}
 INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "idx")
 LINES = ("bias", "gamma", "beta", "running_mean", "running_var")
 EACH = SHAPE[-1]

@@ -1,0 +1,159 @@
+"""Modules of torch whose weights and inputs are quantized, by torch's own parametrizations.
+
+torch pickles no module that has any, as its class is made for it alone; of these one, the pickle
+holds the module without them, and how it is quantized.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
+
+from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.rules.estimators.starts import (
+    STANDARD,
+    Quantization,
+    Seen,
+    axes_of,
+    look_at,
+    read_quantization,
+)
+
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+INPUTS = "input_quantizer"
+
+
+class Quantizer(nn.Module):
+    """Quantizes a tensor; what it learns are its parameters."""
+
+    holds_weights = True  # a capture looks for them
+
+    def __init__(self, how: Quantization, seen: Seen, like: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.how = how
+        dtype = torch.float32
+        if like is not None:
+            dtype = torch.promote_types(like.dtype, dtype)
+        device = None if like is None else like.device
+        for name, start in zip(how.learned, how.start(seen), strict=True):
+            value = torch.tensor(start, dtype=dtype, device=device)
+            self.register_parameter(name, nn.Parameter(value))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x quantized."""
+        return self.how(x, *[getattr(self, name) for name in self.how.learned])
+
+    def extra_repr(self) -> str:
+        """Say what stands between the parentheses of the repr."""
+        return self.how.words
+
+
+def quantize_module(
+    module: nn.Module,
+    weights: Any,
+    activations: Any,
+    *,
+    bits: int,
+    axis: int | tuple[int, ...] | None,
+    sample: Any,
+) -> nn.Module:
+    """Quantize a module in place; see `multigrad.models.quantize`."""
+    shown = type(module).__name__.removeprefix("Parametrized")
+    if weights is not None:
+        how = read_quantization(shown, "weights", weights, bits)
+        for owner, name in list_weights(module, shown):
+            weight = getattr(owner, name).detach()
+            axes = axes_of(f"{shown}.{name}", axis, weight.ndim)
+            seen = look_at(weight.cpu().double().numpy(), axes)
+            parametrize.register_parametrization(owner, name, Quantizer(how, seen, weight))
+            made: Any = type(owner)
+            made.__reduce_ex__ = reduce_quantized
+    if activations is not None:
+        how = read_quantization(shown, "activations", activations, bits)
+        if isinstance(module, CONTAINERS) or hasattr(module, INPUTS):
+            raise RuleTypeError(
+                f"{shown}: a container, or one whose inputs are quantized, takes no quantizer of "
+                "inputs: quantize the layers within it"
+            )
+        like = next(module.parameters(), None)
+        seen = STANDARD
+        if sample is not None:
+            seen = look_at(torch.as_tensor(sample).detach().cpu().double().numpy(), ())
+        module.add_module(INPUTS, Quantizer(how, seen, like))
+        module.register_forward_pre_hook(quantize_input)
+    return module
+
+
+def quantize_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a call's arguments, the first one quantized."""
+    return (getattr(module, INPUTS)(args[0]), *args[1:])
+
+
+def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
+    """Return the weights of a module that are quantized, with the modules that hold them.
+
+    Raises:
+        RuleValueError: there are none; or one has a parametrization, or no values yet.
+        RuleTypeError: torch computes with copies of them.
+    """
+    found = []
+    for path, owner in module.named_modules():
+        if parametrize.is_parametrized(owner):
+            raise RuleValueError(
+                f"{shown} is quantized already, or parametrized otherwise, in its layer {path!r}: "
+                "quantize a layer once, and first"
+            )
+        for name, weight in owner.named_parameters(recurse=False):
+            if is_lazy(weight):
+                raise RuleValueError(f"{shown}: {name!r} has no values yet: call the module once")
+            if weight.ndim >= 2 and weight.is_floating_point() and "bias" not in name:
+                if isinstance(owner, nn.RNNBase):
+                    raise RuleTypeError(
+                        f"{shown}: {type(owner).__name__} hands its weights to torch's kernels "
+                        "past parametrizations: use a cell, as nn.LSTMCell, in a loop"
+                    )
+                found.append((owner, name))
+    if not found:
+        raise RuleValueError(
+            f"{shown} has no weight of two axes or more: give weights=None, and activations"
+        )
+    return found
+
+
+# --- pickles --------------------------------------------------------------------------------------
+
+
+def reduce_quantized(self: nn.Module, protocol: Any) -> Any:
+    """Return how a pickle makes a quantized module: of the plain one."""
+    lists: Any = self.parametrizations
+    if any(not isinstance(each, Quantizer) for one in lists.values() for each in one):
+        raise RuntimeError(
+            "a module that has other parametrizations beside quantized weights is not pickled by "
+            "torch: keep its state_dict()"
+        )
+    cls: Any = type(self).__bases__[0]
+    plain = cls.__new__(cls)
+    plain.__dict__ = {**vars(self), "_modules": {**self._modules}}
+    plain.__dict__["_parameters"] = {**self._parameters}
+    del plain._modules["parametrizations"]
+    quantizers = {}
+    for name, one in lists.items():
+        plain._parameters[name] = one.original
+        quantizers[name] = one[0]
+    return restore, (plain, quantizers, list(self._modules))
+
+
+def restore(plain: nn.Module, quantizers: dict[str, Quantizer], order: list[str]) -> nn.Module:
+    """Return a module with its weights quantized; the order of what it holds is that of its
+    parameters, which optimizers go by.
+    """
+    for name, quantizer in quantizers.items():
+        parametrize.register_parametrization(plain, name, quantizer)
+        cls: Any = type(plain)
+        cls.__reduce_ex__ = reduce_quantized
+    plain._modules = {name: plain._modules[name] for name in order}
+    return plain

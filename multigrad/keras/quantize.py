@@ -1,0 +1,385 @@
+"""Layers of Keras whose weights, and inputs, are quantized: `Quantized` around any, `Quantizer`
+alone, and the usual ones by name.
+
+While the layer within is called, each of its quantized weights gives the quantized tensor for
+itself, on the thread that calls; it is trained, saved and read as it is elsewhere.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+import keras
+import numpy as np
+
+# Keras (3.15) has no public name for it.
+from keras.src.backend.common.variables import AutocastScope
+
+from ..errors import RuleTypeError, RuleValueError
+from ..functions.function import Function
+from ..rules.estimators.declared import Estimator
+from ..rules.estimators.starts import (
+    STANDARD,
+    Description,
+    axes_of,
+    look_at,
+    read_quantization,
+)
+from .function import describe_function, read_function
+from .steps import keeping_weights
+from .tracing import in_symbolic_scope
+
+Tensor = Any
+value_of: Any = keras.Variable.value.fget
+
+
+class Acting(threading.local):
+    """What weights give for themselves now, by their identities."""
+
+    tensors: Mapping[int, Tensor] = {}
+
+
+ACTING = Acting()
+
+
+class QuantizedVariable(keras.Variable):
+    """A weight that is quantized while its layer is called; a weight becomes one."""
+
+    @property
+    def value(self) -> Tensor:
+        """The tensor that it stands for now."""
+        quantized = ACTING.tensors.get(id(self))
+        if quantized is None:
+            return value_of(self)
+        return keras.ops.cast(quantized, self.dtype)
+
+
+@keras.saving.register_keras_serializable(package="multigrad")
+class Quantizer(keras.layers.Layer):
+    """A layer that quantizes its input by an estimator.
+
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> layer = multigrad.keras.Quantizer({"name": "lsq", "signed": False}, bits=2)
+        >>> y = layer(np.array([[-1.0, 0.5, 9.0]], np.float32))
+        >>> [weight.name for weight in layer.trainable_weights]
+        ['step']
+
+    Shape: input and output are the same, of any float dtype.
+
+    Args:
+        how: as `activations` of `xg.quantize`.
+        bits: of what has bits, where its options have none.
+        axis: the axes along which each index has numbers of its own: -1 for channels.
+        sample: typical inputs, from which what is learned starts; it is not saved.
+        **options: Keras's own, such as `name` and `dtype`.
+
+    Raises:
+        RuleError: no such estimator (also a ValueError), or a wrong option (also a TypeError).
+    """
+
+    def __init__(
+        self,
+        how: Description = "lsq",
+        bits: int = 4,
+        axis: int | tuple[int, ...] | None = None,
+        sample: Any = None,
+        *,
+        of: str = "activations",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.supports_masking = True
+        self.how, self.bits, self.axis, self.of = how, bits, axis, of
+        self._quantization = read_quantization(f"layer {self.name!r}", of, how, bits)
+        self._read_sample = None if sample is None else lambda: keras.ops.convert_to_numpy(sample)
+        self._learned: list[Any] = []
+
+    def build(self, input_shape: Any) -> None:
+        """Make the weights that the estimator learns."""
+        axes = axes_of(f"layer {self.name!r}", self.axis, len(input_shape))
+        shape = tuple(n if i in axes else 1 for i, n in enumerate(input_shape)) if axes else ()
+        for place, name in enumerate(self._quantization.learned):
+            weight = self.add_weight(
+                shape=shape,
+                initializer=self._make_start(place, axes),
+                dtype="float64" if self.variable_dtype == "float64" else "float32",
+                autocast=False,
+                name=name,
+            )
+            self._learned.append(weight)
+            setattr(self, name, weight)
+
+    def _make_start(self, place: int, axes: tuple[int, ...]) -> Callable[..., Tensor]:
+        """Return the initializer of a number that is learned, asked when all weights are there."""
+
+        def start(shape: Any, dtype: Any = None) -> Tensor:
+            seen = STANDARD if self._read_sample is None else look_at(self._read_sample(), axes)
+            value = self._quantization.start(seen)[place]
+            return keras.ops.convert_to_tensor(np.broadcast_to(value, shape), dtype)
+
+        return start
+
+    def apply_to(self, x: Tensor) -> Tensor:
+        """Return a tensor quantized, in its own dtype."""
+        return self._quantization(x, *[each.value for each in self._learned])
+
+    @keeping_weights
+    def call(self, inputs: Tensor) -> Tensor:
+        """Return the inputs quantized."""
+        return self.apply_to(inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs: that of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer as data."""
+        own = {"how": describe(self.name, self.how), "bits": self.bits, "axis": self.axis}
+        return {**super().get_config(), **own, "of": self.of}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Return the layer that a config describes."""
+        return cls(**{**config, "how": read(config, "how")})
+
+
+@keras.saving.register_keras_serializable(package="multigrad")
+class Quantized(keras.layers.Wrapper):
+    """A layer around another one, whose weights and inputs it quantizes; `xg.quantize` makes it.
+
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> layer = multigrad.keras.Quantized(keras.layers.Conv1D(4, 3), bits=3, axis=-1)
+        >>> layer(np.ones((1, 5, 2), np.float32)).shape[-1]
+        4
+        >>> [weight.name for weight in layer.trainable_weights]
+        ['kernel', 'bias', 'step']
+
+    Args:
+        layer: the layer within, built or not.
+        weights, activations, bits, axis, sample: see `xg.quantize`.
+        **options: Keras's own, such as `name`.
+
+    Attributes:
+        layer: the layer within; its weights are the ones that are trained, not quantized.
+        quantizers: the `Quantizer` of each weight.
+        inputs_quantizer: the one of the inputs, or None.
+
+    Raises:
+        RuleValueError: no such estimator; the layer has no such weights (when it is built), or is
+            quantized already.
+        RuleTypeError: a wrong option; a layer within was made in a `keras.RematScope`.
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        weights: Description | None = "lsq",
+        activations: Description | None = None,
+        bits: int = 4,
+        axis: int | tuple[int, ...] | None = None,
+        sample: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(layer, **options)
+        self.supports_masking = True
+        self.how = {"weights": weights, "activations": activations}
+        self.bits, self.axis = bits, axis
+        self.quantizers: list[Any] = []
+        self.inputs_quantizer: Any = None
+        self._pair: Callable[[], Any] = tuple
+        if weights is not None:
+            read_quantization(f"layer {self.name!r}", "weights", weights, bits)
+            refuse_recomputed(self.name, layer)
+        if activations is not None:
+            self.inputs_quantizer = Quantizer(
+                activations, bits, None, sample, name="inputs_quantizer", dtype=layer.dtype_policy
+            )
+
+    def build(self, input_shape: Any) -> None:
+        """Make what the estimators learn, after the weights of the layer within."""
+        if not self.layer.built:
+            super().build(input_shape)
+        if self.how["weights"] is not None:
+            found = self._list_weights()
+            made = self.quantizers = [self._make_quantizer(each) for each in found]
+            for each in found:
+                each.__class__ = QuantizedVariable
+            # Not as an attribute, by which Keras would take them for weights of this layer's own.
+            self._pair = lambda: zip(found, made, strict=True)
+        if self.inputs_quantizer is not None:
+            self.inputs_quantizer.build(input_shape)
+        self.built = True
+
+    def _list_weights(self) -> list[Any]:
+        quantizers = [each for each in self.layer._flatten_layers() if isinstance(each, Quantizer)]
+        learned = {id(weight) for each in quantizers for weight in each.weights}
+        found = [
+            each
+            for each in self.layer.weights
+            if len(each.shape) >= 2 and "bias" not in each.name and "float" in str(each.dtype)
+            if id(each) not in learned
+        ]
+        if not found:
+            raise RuleValueError(
+                f"layer {self.name!r}: {self.layer.name!r} has no weight of two axes or more: with "
+                "weights=None inputs alone are quantized"
+            )
+        for each in found:
+            if isinstance(each, QuantizedVariable):
+                raise RuleValueError(
+                    f"layer {self.name!r}: weight {each.path!r} is quantized already, by another "
+                    "layer: quantize it once"
+                )
+        return found
+
+    def _make_quantizer(self, weight: Any) -> Any:
+        how, name = self.how["weights"], f"{weight.name}_quantizer"
+        assert how is not None
+        quantizer = Quantizer(how, self.bits, self.axis, of="weights", name=name)
+        quantizer._read_sample = lambda: keras.ops.convert_to_numpy(weight.value)
+        quantizer.build(weight.shape)
+        return quantizer
+
+    @keeping_weights
+    def call(self, inputs: Tensor, **options: Any) -> Any:
+        """Return the outputs of the layer within, with weights and inputs quantized."""
+        if in_symbolic_scope():
+            return self.layer(inputs, **options)
+        if self.inputs_quantizer is not None:
+            inputs = self.inputs_quantizer(inputs)
+        before = ACTING.tensors
+        with AutocastScope(None):  # weights as they are held, in 32 bits
+            own = {id(weight): made.apply_to(weight.value) for weight, made in self._pair()}
+        ACTING.tensors = {**before, **own}
+        try:
+            return self.layer(inputs, **options)
+        finally:
+            ACTING.tensors = before
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
+        """Return the mask of the outputs: that of the layer within."""
+        return self.layer.compute_mask(inputs, previous_mask)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer as data."""
+        own = {of: describe(self.name, how) for of, how in self.how.items()}
+        return {**super().get_config(), **own, "bits": self.bits, "axis": self.axis}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
+        """Return the layer that a config describes."""
+        own = {of: read(config, of) for of in ("weights", "activations")}
+        return super().from_config({**config, **own}, custom_objects)
+
+
+class QuantizedKind(Quantized):
+    """A layer of a kind, quantized."""
+
+    kind: ClassVar[Any]
+
+    def __init__(
+        self,
+        *args: Any,
+        weights: Description | None = "lsq",
+        activations: Description | None = None,
+        bits: int = 4,
+        axis: int | tuple[int, ...] | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        no_scope: Any = None
+        with keras.RematScope(mode=no_scope):  # the layer around it is in that
+            layer = self.kind(*args, **options)
+        super().__init__(
+            layer, weights, activations, bits, axis, name=name, dtype=layer.dtype_policy
+        )
+        self.trainable = layer.trainable
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer as data: the options of the kind, and how it is quantized."""
+        config = super().get_config()
+        del config["layer"]
+        return {**self.layer.get_config(), **config}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
+        """Return the layer that a config describes."""
+        own = {of: read(config, of) for of in ("weights", "activations")}
+        return cls(**{**config, **own})
+
+
+@keras.saving.register_keras_serializable(package="multigrad")
+class QuantDense(QuantizedKind):
+    """`keras.layers.Dense` with its kernel, and its inputs, quantized.
+
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> layer = multigrad.keras.QuantDense(3, activation="relu", bits=4, activations="lsq")
+        >>> layer(np.ones((2, 5), np.float32)).shape[-1]
+        3
+        >>> len(layer.trainable_weights)  # kernel, bias, and the steps of the kernel and the inputs
+        4
+
+    Args:
+        *args, **options: those of Dense.
+        weights, activations, bits, axis: see `xg.quantize`.
+    """
+
+    kind = keras.layers.Dense
+
+
+@keras.saving.register_keras_serializable(package="multigrad")
+class QuantConv1D(QuantizedKind):
+    """`keras.layers.Conv1D` with its kernel, and its inputs, quantized; see `QuantDense`."""
+
+    kind = keras.layers.Conv1D
+
+
+@keras.saving.register_keras_serializable(package="multigrad")
+class QuantConv2D(QuantizedKind):
+    """`keras.layers.Conv2D` with its kernel, and its inputs, quantized; see `QuantDense`."""
+
+    kind = keras.layers.Conv2D
+
+
+def describe(layer: str, how: Description | None) -> Any:
+    """Return a description as JSON values."""
+    if isinstance(how, Function):
+        named = isinstance(how, Estimator)
+        return how.name if named else {"function": describe_function(f"layer {layer!r}", how)}
+    return how if how is None or isinstance(how, str) else dict(how)
+
+
+def read(config: Mapping[str, Any], word: str) -> Description | None:
+    """Return what `describe` described.
+
+    Raises:
+        FormatError: it is malformed.
+    """
+    how = config.get(word)
+    if isinstance(how, Mapping) and "function" in how:
+        return read_function(f"layer {config.get('name')!r}", how["function"])
+    return how
+
+
+def refuse_recomputed(name: str, layer: Any) -> None:
+    """Refuse layers that are computed again in backward by themselves, where nothing is quantized.
+
+    Raises:
+        RuleTypeError: there is one.
+    """
+    for each in layer._flatten_layers():
+        mode = getattr(each._remat_mode, "mode", None)
+        if mode is not None:
+            raise RuleTypeError(
+                f"layer {name!r}: {each.name!r} was made in a RematScope, and would be computed "
+                "again without its weights quantized: make it outside, and the quantized layer "
+                "in the scope"
+            )
