@@ -131,6 +131,7 @@ class Emitted:
         keeps_output: the author keeps outputs for backward, which differentiates them by this
             gradient again.
         is_rule: whether backward is a rule, which params reach and forward does not.
+        compiled: whether a compiler reads the code: then `fast` overwrites nothing.
         refusals: where people call the object, by param the name of what refuses a tensor there
             that asks for a gradient, since it would get none.
         input_types: of the inputs; None for one that neither graph reads.
@@ -170,6 +171,7 @@ class Emitted:
     pushes: bool = False
     keeps_output: bool = False
     is_rule: bool = False
+    compiled: bool = False
     refusals: Mapping[str, str] = field(default_factory=dict)
     input_types: tuple[Type | None, ...] = ()
     output_types: tuple[Type, ...] = ()

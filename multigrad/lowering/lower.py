@@ -65,13 +65,16 @@ def lower_graphs(
     forward_mode: bool = False,
     fast: bool = True,
     checks: bool = False,
+    compiled: bool = False,
 ) -> Attached:
     """Emit, compile and attach a pair of graphs on a backend.
 
-    `fast=False` is for code that a compiler reads: it fuses by itself. `checks`: the code refuses
-    the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in the place
-    of a Function's number; an entry has looked already.
+    `fast=False` is for code that a compiler reads: it fuses by itself. `compiled`: one reads it as
+    it is attached, and keeps what loops give, of which it takes no derivative. `checks`: the code
+    refuses the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in
+    the place of a Function's number; an entry has looked already.
     """
+    fast = fast and not compiled
     forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
     given, dual = graphs.params, None
     if backend.autodiff.forward_mode and not forward_mode:
@@ -95,7 +98,7 @@ def lower_graphs(
     # A tangent map of the author's own reads what it likes; one that is transposed, what is kept.
     keep_input = forward_mode and (graphs.pushed is not None or not backend.autodiff.transposes)
     fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
-    wide = None if keep_input else _with_histories(graphs, backend, fast)
+    wide = None if keep_input else _with_histories(graphs, backend, fast or compiled)
     whole = None if wide is None else (wide, wide.cut(floats, loops=True))
     if whole is None or not floats:
         cut = graphs.cut(floats, keep_input=keep_input or whole is not None)
@@ -108,8 +111,8 @@ def lower_graphs(
         histories = tuple([r for r in whole[1].residuals if r not in cut.residuals])
     anywhere = whole if floats else None
     code = fast_code = _emit(graphs, cut, emission, fast and backend.autodiff.only_fast, anywhere)
-    if fast and not backend.autodiff.only_fast:
-        fast_code = _emit(graphs, cut, emission, True, whole)
+    if (fast or (compiled and whole is not None)) and not backend.autodiff.only_fast:
+        fast_code = _emit(graphs, cut, emission, fast, whole)
     noun = "rule" if graphs.is_rule else "function"
     lacking = (
         find_lacking(f"{noun} {graphs.backward.name!r}", backend, graphs.forward, graphs.backward)
@@ -176,6 +179,7 @@ def lower_graphs(
         pushes=linear or graphs.pushed is not None,
         keeps_output=graphs.keeps_output,
         is_rule=graphs.is_rule,
+        compiled=compiled,
         refusals=_refusals(graphs, given, emission) if checks else {},
         input_types=tuple(graphs.type_of(name) for name in graphs.inputs),
         output_types=tuple(node.type for node in graphs.forward.outputs),
@@ -264,14 +268,13 @@ def _likes(cut: Cut, whole: Cut) -> tuple[str, ...]:
     return tuple([r for r in dict.fromkeys((*cut.residuals, *whole.residuals)) if r not in read])
 
 
-def _with_histories(graphs: FunctionGraph, backend: Backend, fast: bool) -> FunctionGraph | None:
+def _with_histories(graphs: FunctionGraph, backend: Backend, serves: bool) -> FunctionGraph | None:
     """Return the pair whose forward runs the scans that backward reads, where the backend has use
-    for it: where a derivative of what is kept is that of the ops, or none is taken.
+    for it: where a derivative of what is kept is that of the ops, or none is taken (`serves`).
     """
     autodiff = backend.autodiff
     if not autodiff.joins_loops:
         return None
-    serves = fast
     if autodiff.keeps_float_derivatives:
         serves = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
     return graphs.with_histories() if serves else None

@@ -5,6 +5,7 @@ mean at each call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -232,6 +233,20 @@ def test_compiled_code_that_holds_such_a_function_follows_or_is_refused(
                 assert backend.name == "tensorflow" and not jit and grad is not None
                 found = compiled_gradient(backend, both, jit)()
         np.testing.assert_allclose(found, 2 * expected + number, rtol=1e-6)
+
+
+def test_what_a_name_means_costs_no_second_capture(backend: Any, scaled: Any) -> None:
+    runs = []
+    for rule in ("scaled by a number", xg.get("scaled by a number")):
+        own, counted = xg.activation("Linear", rule=rule), count()
+
+        def f(x: Tensor, own: Any = own, counted: Any = counted) -> Tensor:
+            next(counted)
+            return own(x) * x
+
+        np.testing.assert_array_equal(pulled(xg.function(f), backend), 3 * X)
+        runs.append(next(counted))
+    assert runs[0] == runs[1]
 
 
 def test_functions_that_read_no_rule_are_captured_once_under_all(backend: Any) -> None:

@@ -453,7 +453,7 @@ def emit_call(
     variant: Variant, words: Sequence[str], names: dict[str, Any], taken: Sequence[str]
 ) -> Call:
     """Return calls of the lowered class; `taken`: their parameters, tensors first."""
-    native = lower_graphs(variant.graphs, load_backend("torch"), fast=False).native
+    native = lower_graphs(variant.graphs, load_backend("torch"), compiled=True).native
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
     source = f"def call({', '.join(taken)}):\n    return Native.apply({given})\n"
     namespaces = [{"Native": each, **names} for each in (native.eager, native)]

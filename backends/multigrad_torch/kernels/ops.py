@@ -173,13 +173,24 @@ def compiled_scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """The same as one op of a traced graph, which takes no tensor of its inputs back."""
+    """The same as one op of a traced graph, which takes back no tensor of its inputs and no view,
+    and no carry in another order of memory.
+    """
     from torch._higher_order_ops.scan import scan
 
-    def turn(state: Any, row: Any) -> tuple[Any, Any]:
-        found = body(*state, *row, *constants)
-        own = len(state)
-        return [x.clone() for x in found[:own]], [y.clone() for y in found[own:]]
+    # What transforms wrap tells of no view.
+    is_told = not torch._C._are_functorch_transforms_active()
 
-    after, results = scan(turn, [x.clone() for x in carry], [*rows], dim=0, reverse=reverse)
+    def own_copy(x: Tensor) -> Tensor:
+        return x.clone(memory_format=torch.contiguous_format)
+
+    def turn(state: Any, row: Any) -> tuple[Any, Any]:
+        given, own = [*state, *row, *constants], len(state)
+        found: list[Tensor] = []
+        for y in body(*given):
+            is_new = is_told and y._base is None and all(y is not x for x in (*given, *found))
+            found.append(y if is_new and y.is_contiguous() else own_copy(y))
+        return found[:own], found[own:]
+
+    after, results = scan(turn, [*map(own_copy, carry)], [*rows], dim=0, reverse=reverse)
     return (*after, *results)

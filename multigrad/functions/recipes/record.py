@@ -40,7 +40,7 @@ from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.owners import lend
-from ...trace.scope.reads import reading
+from ...trace.scope.reads import NAME, names_in, reading
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.accumulation import modes_of
@@ -100,9 +100,11 @@ def capture_function(
     new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
     if not new:
         return variant
-    if not all(isinstance(fact, ModeOf) for fact in new):
+    names = {NAME + each.name for each in names_in(found) if not each.superseded}
+    if not all(fact in names or isinstance(fact, ModeOf) for fact in new):
         raise NeedsConcrete(*found, noted=False)
-    # What libraries are set to was the same all along: that holds for what was captured.
+    # What libraries are set to was the same all along, and what names of rules mean: that holds
+    # for what was captured.
     return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
 
 

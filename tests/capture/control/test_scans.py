@@ -367,6 +367,56 @@ def test_torch_compiles_maps_and_differentiates_twice(backend: Any) -> None:
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("program", [recurrent, spiking])
+def test_torch_compiles_one_loop_each_way(backend: Any, program: Any) -> None:
+    import torch
+    from torch._dynamo.backends.common import aot_autograd
+
+    loops = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        scans = [n for n in graph.graph.nodes if n.target is torch.ops.higher_order.scan]
+        loops.append(len(scans))
+        return graph
+
+    f = function_of(program, xp.scan)
+    arrays = [torch.tensor(a, requires_grad=True) for a in (X, W, B)]
+    counting = aot_autograd(fw_compiler=count)
+    compiled = torch.compile(lambda *a: f(*a), backend=counting, fullgraph=True)
+    found = torch.autograd.grad(compiled(*arrays).sum(), arrays)
+    assert loops == [1, 1]
+    for ours, own in zip(found, torch.autograd.grad(f(*arrays).sum(), arrays), strict=True):
+        torch.testing.assert_close(ours, own)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("mapped", [False, True])
+def test_torch_compiles_turns_that_give_what_they_take(backend: Any, mapped: bool) -> None:
+    import torch
+
+    def of(scan: Loop, x: Any, w: Any, b: Any) -> Any:
+        def step(s: Any, row: Any) -> tuple[Any, Any]:
+            state, square = s
+            doubled = 2 * row
+            given = (row, state, doubled, doubled, xp.reshape(doubled, (6,)), square)
+            return (state * row, square.T), given
+
+        carry, given = scan(step, (x[0], w), x)
+        return sum((xp.sum(y * y) for y in (*carry, *given)), xp.sum(b))
+
+    f, by_hand = function_of(of, xp.scan), function_of(of, one_by_one)
+    arrays = [torch.tensor(a) for a in (X, W, B)]
+    if mapped:
+        run = torch.func.vmap(lambda x: f(x, *arrays[1:]))
+        x = torch.stack([arrays[0], 1 - arrays[0]])
+        expected = torch.stack([by_hand(each, *arrays[1:]) for each in x])
+    else:
+        run, x, expected = lambda x: f(x, *arrays[1:]), arrays[0], by_hand(*arrays)
+    compiled = torch.compile(lambda x: run(x), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected)
+
+
+@pytest.mark.backends("torch")
 def test_autocast_changes_nothing_that_is_carried(backend: Any) -> None:
     import torch
 
