@@ -415,7 +415,11 @@ def demo(
         "multigrad-demo"
     ),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer epochs: under a minute in all.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="A tenth of the epochs at ten times the learning rate: trains all six in 50 s.",
+        ),
     ] = False,
     devices: Annotated[
         int | None,
@@ -426,12 +430,12 @@ def demo(
     from multigrad.demo import experiment
     from multigrad.demo.parallel import devices as on_devices
     from multigrad.demo.results import Options
-    from multigrad.demo.task import EPOCHS, QUICK_EPOCHS
+    from multigrad.demo.task import EPOCHS, LEARNING_RATE, QUICK_EPOCHS, QUICK_LEARNING_RATE
 
-    count = epochs or (QUICK_EPOCHS if quick else EPOCHS)
+    usual = (QUICK_EPOCHS, QUICK_LEARNING_RATE) if quick else (EPOCHS, LEARNING_RATE)
     with report_errors():
         experiment.check_extra()
-        options = Options(split(frameworks), split(rules), count, seed, out)
+        options = Options(split(frameworks), split(rules), epochs or usual[0], seed, out, usual[1])
         if devices is None:
             code = experiment.run(options)
         else:
