@@ -28,9 +28,9 @@ FORWARDS: tuple[ActivationName, ...] = ("Logistic", "Heaviside")
 FEATURES, HIDDEN, CLASSES = 64, 64, 10
 BATCH = 64
 EPOCHS, LEARNING_RATE = 100, 0.05
-# A tenth of the epochs at ten times the rate: within 0.06 of each accuracy of the whole training,
-# over three seeds. At the usual rate Logistic is at 0.46 with its own derivative after 10 epochs.
-QUICK_EPOCHS, QUICK_LEARNING_RATE = 10, 0.5
+# After 10 epochs at the usual rate Logistic is at 0.46 with its own derivative, at 0.86 with this.
+# With more (0.5; 0.3 and 15 epochs) rounding moves up to 7 predictions instead of 3, over 20 seeds.
+QUICK_EPOCHS, QUICK_LEARNING_RATE = 10, 0.3
 PIXEL_MAX = 16.0
 
 

@@ -418,7 +418,7 @@ def demo(
         bool,
         typer.Option(
             "--quick",
-            help="A tenth of the epochs at ten times the learning rate: trains all six in 50 s.",
+            help="10 epochs at six times the learning rate: trains all six in about 50 s.",
         ),
     ] = False,
     devices: Annotated[
