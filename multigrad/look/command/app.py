@@ -418,7 +418,7 @@ def demo(
         bool,
         typer.Option(
             "--quick",
-            help="10 epochs at six times the learning rate: trains all six in about 50 s.",
+            help="10 epochs at six times the learning rate: all six train in 20 to 50 s.",
         ),
     ] = False,
     devices: Annotated[
