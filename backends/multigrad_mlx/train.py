@@ -12,7 +12,6 @@ from mlx import nn
 
 import multigrad as xg
 from multigrad.demo.task import (
-    LEARNING_RATE,
     ActivationName,
     EpochReport,
     Task,
@@ -53,7 +52,7 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
             for x, labels in batches(task, order):
                 loss, gradients = differentiate(weights, mx.array(x), mx.array(labels))
                 stepped = zip(weights, gradients, strict=True)
-                weights = [weight - LEARNING_RATE * gradient for weight, gradient in stepped]
+                weights = [weight - task.learning_rate * gradient for weight, gradient in stepped]
                 mx.eval(weights, loss)
                 losses.append(loss.item())
             chosen = mx.argmax(compute_logits(weights, test_x), axis=1)

@@ -13,7 +13,6 @@ from multigrad.demo.task import (
     CLASSES,
     FEATURES,
     HIDDEN,
-    LEARNING_RATE,
     ActivationName,
     EpochReport,
     Task,
@@ -58,7 +57,7 @@ def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> We
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD; report each epoch."""
     network = Network(forward, task.weights)
-    optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=network.parameters())
+    optimizer = paddle.optimizer.SGD(task.learning_rate, parameters=network.parameters())
     test_x = paddle.to_tensor(task.test_x)
     with backward_rule(rule):
         for order in task.orders:

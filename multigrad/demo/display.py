@@ -1,35 +1,34 @@
-"""What the terminal shows: live progress while the frameworks train, then the tables."""
+"""What is shown while the frameworks train: a bar, or lines where there is no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+import threading
+import time
 from types import TracebackType
 from typing import Self
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from .parity import Comparison, Difference, find_worst
 from .runs import Configuration, Gap, Outcome, Run
-from .task import EPOCHS, FORWARDS
 
-EXPECTED_DIFFERENCES = {"Logistic": 1, "Heaviside": 3}
-"""Differing test predictions that rounding accounts for, measured over several seeds."""
-
-CELL_WIDTH = 16
-LABEL_WIDTH = 16
+# Seconds of silence in a pipe or a log before it hears what goes on. The import of TensorFlow
+# holds the interpreter, and the thread that would speak, for up to 1.2 s.
+QUIET = 1.5
 
 
 class LiveProgress:
-    """A bar that moves with every epoch, and one printed line per finished run."""
+    """A bar that moves with every epoch, and a printed line for what has ended."""
 
     def __init__(self, console: Console, runs: int, epochs: int) -> None:
         self.console = console
-        self.epochs = epochs
+        self.runs, self.epochs = runs, epochs
         self.finished = 0
+        self.outcomes: list[Outcome] = []
+        self.imported: float | None = None
+        # Colors may be forced into a file, which a bar would fill.
+        self.draws = console.is_interactive and console.file.isatty()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -38,11 +37,17 @@ class LiveProgress:
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            disable=not self.draws,
         )
         self.task = self.bar.add_task("starting", total=runs * epochs, accuracy="")
+        self.doing = "starting"
+        self.since = self.spoken = time.monotonic()
+        self.ended = threading.Event()
 
     def __enter__(self) -> Self:
         self.bar.start()
+        if not self.draws:
+            threading.Thread(target=self.break_silence, daemon=True).start()
         return self
 
     def __exit__(
@@ -51,156 +56,83 @@ class LiveProgress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.ended.set()
         self.bar.stop()
+
+    def break_silence(self) -> None:
+        """Say what goes on, and for how long, whenever nothing has been printed for a while."""
+        while not self.ended.wait(0.1):
+            now = time.monotonic()
+            if now - self.spoken >= QUIET:
+                self.say(f"{self.doing} ... {now - self.since:.0f} s")
+
+    def say(self, line: str) -> None:
+        """Print a line where no bar is drawn."""
+        self.spoken = time.monotonic()
+        if not self.draws:
+            self.print(escape(line))
+
+    def print(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
+        self.spoken = time.monotonic()
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+    def begin(self, doing: str) -> None:
+        """Say what is done from now on."""
+        self.name(doing)
+        self.say(f"{doing} ...")
+
+    def name(self, doing: str) -> None:
+        """Name what is done from now on, in the bar or when the silence is broken."""
+        self.doing, self.since = doing, time.monotonic()
+        self.bar.update(self.task, description=escape(doing), accuracy="")
 
     def begin_framework(self, framework: str) -> None:
         """Say which framework is being imported."""
-        self.bar.update(self.task, description=f"importing {framework}", accuracy="")
+        self.imported = None
+        self.begin(f"importing {framework}")
 
     def begin_run(self, framework: str, configuration: Configuration) -> None:
-        """Say what is being trained."""
-        label = f"{framework}: {configuration.forward}, {configuration.rule}"
-        self.bar.update(self.task, description=escape(label))
+        """Say which framework trains now; name the network."""
+        if self.imported is None:
+            self.imported = time.monotonic() - self.since
+            self.begin(f"training {framework}")
+        network = f"{configuration.forward}, {configuration.rule}"
+        self.name(f"training {framework}: {network} ({self.finished + 1} of {self.runs})")
 
     def end_epoch(self, accuracy: float) -> None:
         """Move the bar."""
         self.bar.update(self.task, advance=1, accuracy=f"accuracy {accuracy:.3f}")
 
     def end_run(self, outcome: Outcome) -> None:
-        """Print the outcome; the bar jumps over what a gap left out."""
-        configuration = outcome.configuration
-        label = f"{outcome.framework:<10} {configuration.forward:<9} {configuration.rule:<12}"
-        self.end_line(f"{escape(label)} {describe_outcome(outcome)}")
+        """Count a run; the bar jumps over what a gap left out."""
+        self.outcomes.append(outcome)
+        self.finished += 1
+        self.bar.update(self.task, completed=self.finished * self.epochs)
 
     def end_line(self, line: str) -> None:
         """Print the line of a run that has ended."""
         self.finished += 1
         self.bar.update(self.task, completed=self.finished * self.epochs)
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.print(line)
+
+    def end_framework(self, framework: str) -> None:
+        """Print what came of a framework's runs."""
+        self.print(f"{framework:<10} {describe_outcomes(self.outcomes, self.imported)}")
+        self.outcomes = []
 
 
-def describe_outcome(outcome: Outcome) -> str:
-    """Return an outcome as the end of a line."""
-    if isinstance(outcome, Run):
-        return f"accuracy {outcome.accuracy:.4f}  {outcome.seconds:5.1f} s"
-    style = "red" if outcome.failed else "dim"
-    word = "failed" if outcome.failed else "left out"
-    return f"[{style}]{word}: {escape(outcome.reason)}[/{style}]"
-
-
-def show_accuracies(
-    console: Console, outcomes: Sequence[Outcome], configurations: Sequence[Configuration]
-) -> None:
-    """Print a table of test accuracies and seconds for each activation."""
-    frameworks = list(dict.fromkeys(outcome.framework for outcome in outcomes))
-    cells = {(outcome.configuration, outcome.framework): outcome for outcome in outcomes}
-    finished = {outcome.configuration for outcome in outcomes}
-    separator = choose_separator(console, len(frameworks))
-    for forward, rows in group_by_forward(configurations, finished):
-        console.print(f"{forward} hidden units: test accuracy, seconds", style="bold")
-        table = start_table(frameworks)
-        for row in rows:
-            texts = [format_outcome(cells.get((row, name)), separator) for name in frameworks]
-            table.add_row(escape(row.rule), *texts)
-        console.print(table)
-
-
-def show_notes(console: Console, outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> None:
-    """Print what ran in which version, and why cells are empty."""
-    for framework, version in versions.items():
-        console.print(f"{framework}: {version}", style="dim", highlight=False, soft_wrap=True)
-    show_gaps(console, outcomes)
-    console.print()
-
-
-def show_gaps(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print each reason for an empty cell once."""
+def describe_outcomes(outcomes: list[Outcome], imported: float | None) -> str:
+    """Return the rest of a framework's line: its runs, their time, and what there is not."""
+    seconds = [outcome.seconds for outcome in outcomes if isinstance(outcome, Run)]
     gaps = [outcome for outcome in outcomes if isinstance(outcome, Gap)]
-    for gap in {(gap.framework, gap.reason): gap for gap in gaps}.values():
-        mark = "[red]failed[/red]" if gap.failed else "-"
-        console.print(
-            f"{mark} {gap.framework}: {escape(gap.reason)}", highlight=False, soft_wrap=True
-        )
-
-
-def show_parity(
-    console: Console, comparisons: Sequence[Comparison], configurations: Sequence[Configuration]
-) -> None:
-    """Print how far the frameworks are apart, in a table for each activation."""
-    if not comparisons:
-        console.print("Parity: nothing to compare; at least two frameworks must finish a run.")
-        return
-    by_configuration = {row.configuration: row for row in comparisons}
-    for forward, rows in group_by_forward(configurations, set(by_configuration)):
-        group = [by_configuration[row] for row in rows]
-        reference = group[0].reference
-        title = f"{forward} hidden units against {reference}: first gradients; predictions"
-        console.print(title, style="bold")
-        console.print(build_parity_table(group))
-        show_worst(console, forward, find_worst(comparisons, forward))
-
-
-def build_parity_table(group: Sequence[Comparison]) -> Table:
-    """Return the parity table of one activation."""
-    names = [difference.second for row in group for difference in row.to_reference]
-    frameworks = list(dict.fromkeys(names))
-    table = start_table([*frameworks, "any two"])
-    for row in group:
-        by_name = {difference.second: difference for difference in row.to_reference}
-        texts = [format_difference(by_name.get(name)) for name in frameworks]
-        table.add_row(escape(row.configuration.rule), *texts, str(row.worst.predictions))
-    return table
-
-
-def show_worst(console: Console, forward: str, worst: Difference | None) -> None:
-    """Say how many predictions differ at most, and how many rounding accounts for."""
-    if worst is None:
-        return
-    expected = EXPECTED_DIFFERENCES[forward]
-    count = worst.predictions
-    pair = f" ({worst.first} and {worst.second})" if count else ""
-    console.print(
-        f"{forward}: any two frameworks differ in at most {count} test predictions{pair};"
-        f" rounding accounts for {expected} after {EPOCHS} epochs\n",
-        style=None if count <= expected else "yellow",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def start_table(columns: Sequence[str]) -> Table:
-    """Return a table with a column of rules and one column per name."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("backward", no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def group_by_forward(
-    configurations: Sequence[Configuration], wanted: Container[Configuration]
-) -> Iterator[tuple[str, list[Configuration]]]:
-    """Yield each activation with its rows, in order; those not wanted are left out."""
-    for forward in FORWARDS:
-        rows = [row for row in configurations if row.forward == forward and row in wanted]
-        if rows:
-            yield forward, rows
-
-
-def choose_separator(console: Console, columns: int) -> str:
-    """Return what parts the two figures of a cell: a line break where the screen is narrow."""
-    return "  " if console.width >= LABEL_WIDTH + CELL_WIDTH * columns else "\n"
-
-
-def format_outcome(outcome: Outcome | None, separator: str) -> str:
-    """Return a cell of the first table."""
-    if isinstance(outcome, Run):
-        return f"{outcome.accuracy:.4f}{separator}{outcome.seconds:.1f} s"
-    return "[red]failed[/red]" if outcome is not None and outcome.failed else "-"
-
-
-def format_difference(difference: Difference | None) -> str:
-    """Return a cell of the parity table."""
-    if difference is None:
-        return "-"
-    return f"{difference.gradient:.0e}; {difference.predictions}"
+    failed = sum(gap.failed for gap in gaps)
+    parts = []
+    if imported is not None:
+        parts.append(f"{len(seconds)} networks trained in {sum(seconds):.1f} s")
+        parts.append(f"imported in {imported:.1f} s")
+    if failed:
+        parts.append(f"[red]{failed} failed[/red]")
+    if len(gaps) > failed:
+        parts.append(f"{len(gaps) - failed} left out")
+    return ", ".join(parts)

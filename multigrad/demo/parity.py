@@ -11,6 +11,10 @@ import numpy as np
 from .runs import Configuration, Run
 
 REFERENCE = "numpy"
+EXPECTED_DIFFERENCES = {"Logistic": 1, "Heaviside": 3}
+"""Differing test predictions that rounding accounts for, measured over several seeds."""
+EXPECTED_GRADIENT = 4e-6
+"""The part of the largest gradient by which rounding may move another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +31,34 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row of the parity table."""
+    """How far the frameworks are apart in one configuration."""
 
     configuration: Configuration
+    frameworks: tuple[str, ...]
     reference: str
     to_reference: tuple[Difference, ...]
     worst: Difference
     """The pair that differs in most predictions; among equals, in the gradients."""
+    gradient: float
+    """Largest difference in any entry of any two's first gradients."""
     largest_gradient: float
     """Largest entry of the reference's gradients, to measure the differences by."""
+
+    @property
+    def expected_predictions(self) -> int:
+        """How many differing predictions rounding accounts for."""
+        return EXPECTED_DIFFERENCES[self.configuration.forward]
+
+    @property
+    def expected_gradient(self) -> float:
+        """How far rounding may move an entry of the first gradients."""
+        return EXPECTED_GRADIENT * self.largest_gradient
+
+    @property
+    def exceeds_rounding(self) -> bool:
+        """Whether something else than rounding must be at work; not a number is."""
+        few = self.worst.predictions <= self.expected_predictions
+        return not (few and self.gradient <= self.expected_gradient)
 
 
 def compare(runs: Sequence[Run]) -> list[Comparison]:
@@ -53,9 +76,11 @@ def compare_row(group: Sequence[Run]) -> Comparison:
     pairs = [differ(first, second) for first, second in combinations(group, 2)]
     return Comparison(
         group[0].configuration,
+        tuple(run.framework for run in group),
         reference.framework,
         tuple(differ(reference, run) for run in others),
         max(pairs, key=rank),
+        float(np.max([pair.gradient for pair in pairs])),
         max(float(np.abs(gradient).max()) for gradient in reference.gradients),
     )
 
@@ -73,9 +98,3 @@ def differ(first: Run, second: Run) -> Difference:
 def rank(difference: Difference) -> tuple[int, float]:
     """Return the key that puts the worst pair last."""
     return difference.predictions, difference.gradient
-
-
-def find_worst(comparisons: Sequence[Comparison], forward: str) -> Difference | None:
-    """Return the worst pair of all rows with this activation."""
-    worst = [row.worst for row in comparisons if row.configuration.forward == forward]
-    return max(worst, key=rank, default=None)

@@ -18,38 +18,30 @@ GRADIENT_SHAPES = "gradient-shapes.png"
 # Distinguishable by readers with color vision deficiency (Okabe and Ito, 2008).
 COLORS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 FORWARD_COLOR = "#999999"
-MARKERS = {
-    "numpy": "o",
-    "torch": "s",
-    "jax": "^",
-    "tensorflow": "D",
-    "keras": "v",
-    "freegrad": "x",
-}
-MARKED_EPOCHS = 18
 SHAPES_PER_ROW = 4
 INPUTS = np.linspace(-4.0, 4.0, 1601, dtype=np.float32)
+LEAST = 1e-9
+"""What stands for no difference on an axis of logarithms."""
 
 
 def draw_learning_curves(runs: Sequence[Run], path: Path) -> None:
-    """Draw loss and accuracy; a line per rule, and on it the marks of every framework.
-
-    The frameworks' curves coincide, so each marks other epochs: a mark beside the line is a
-    difference.
+    """Draw loss and accuracy, the frameworks' curves on each other, and below how far apart the
+    losses are.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     forwards = list(dict.fromkeys(run.configuration.forward for run in runs))
-    figure = Figure(figsize=(6.0 * len(forwards), 7.5), layout="constrained")
-    axes = figure.subplots(2, len(forwards), squeeze=False, sharex=True, sharey="row")
+    figure = Figure(figsize=(6.0 * len(forwards), 9.5), layout="constrained")
+    axes = figure.subplots(3, len(forwards), squeeze=False, sharex=True, sharey="row")
     colors = assign_colors([run.configuration.rule for run in runs])
     for column, forward in enumerate(forwards):
         of_forward = [run for run in runs if run.configuration.forward == forward]
         axes[0, column].set_title(f"{forward} hidden units")
-        axes[1, column].set_xlabel("epoch")
+        axes[2, column].set_xlabel("epoch")
         draw_series(axes[0, column], of_forward, colors, "losses")
         draw_series(axes[1, column], of_forward, colors, "accuracies")
+        draw_differences(axes[2, column], of_forward, colors)
     axes[0, 0].set_ylabel("training loss (cross entropy)")
     axes[0, 0].set_yscale("log")
     axes[0, 0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -57,48 +49,45 @@ def draw_learning_curves(runs: Sequence[Run], path: Path) -> None:
     axes[0, 0].yaxis.set_minor_formatter(NullFormatter())
     axes[1, 0].set_ylabel("test accuracy")
     axes[1, 0].set_ylim(bottom=choose_bottom(runs), top=1.005)
-    add_legends(figure, runs, colors)
+    axes[2, 0].set_ylabel("largest difference of the loss\nbetween any two frameworks")
+    axes[2, 0].set_yscale("log")
+    axes[2, 0].set_ylim(bottom=LEAST, top=1.0)
+    add_legend(figure, runs, colors)
     figure.savefig(path, dpi=150)
 
 
 def draw_series(axis: Any, runs: Sequence[Run], colors: dict[str, str], series: str) -> None:
-    """Draw one panel."""
-    frameworks = list(dict.fromkeys(run.framework for run in runs))
-    drawn = set()
+    """Draw a line for every run: those of one rule lie on each other where frameworks agree."""
     for run in runs:
         values = getattr(run, series)
         epochs = np.arange(1, len(values) + 1)
-        color = colors[run.configuration.rule]
-        if run.configuration.rule not in drawn:
-            drawn.add(run.configuration.rule)
-            axis.plot(epochs, values, color=color, linewidth=1.2)
-        stride = max(len(frameworks), len(values) * len(frameworks) // MARKED_EPOCHS)
-        offset = frameworks.index(run.framework) * stride // len(frameworks)
-        axis.plot(
-            epochs[offset::stride],
-            values[offset::stride],
-            linestyle="none",
-            marker=MARKERS.get(run.framework, "P"),
-            markersize=5,
-            markerfacecolor="none",
-            markeredgecolor=color,
-        )
+        axis.plot(epochs, values, color=colors[run.configuration.rule], linewidth=1.2)
     axis.grid(alpha=0.25)
 
 
-def add_legends(figure: Any, runs: Sequence[Run], colors: dict[str, str]) -> None:
-    """Explain colors and marks beside the panels."""
+def draw_differences(axis: Any, runs: Sequence[Run], colors: dict[str, str]) -> None:
+    """Draw how far the losses of any two frameworks are apart at most; dotted, float32's eps."""
+    axis.axhline(np.finfo(np.float32).eps, color=FORWARD_COLOR, linestyle=":")
+    by_rule: dict[str, list[Sequence[float]]] = {}
+    for run in runs:
+        by_rule.setdefault(run.configuration.rule, []).append(run.losses)
+    for rule, losses in by_rule.items():
+        if len(losses) > 1:
+            spread = np.ptp(np.array(losses), axis=0)
+            epochs = np.arange(1, len(spread) + 1)
+            axis.plot(epochs, np.maximum(spread, LEAST), color=colors[rule], linewidth=1.2)
+    axis.grid(alpha=0.25)
+
+
+def add_legend(figure: Any, runs: Sequence[Run], colors: dict[str, str]) -> None:
+    """Explain the colors beside the panels, and name the frameworks above them."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=color, label=rule) for rule, color in colors.items()]
-    marks = [
-        Line2D([], [], color="#555555", linestyle="none", marker=MARKERS.get(name, "P"), label=name)
-        for name in dict.fromkeys(run.framework for run in runs)
-    ]
-    for mark in marks:
-        mark.set_markerfacecolor("none")
+    lines.append(Line2D([], [], color=FORWARD_COLOR, linestyle=":", label="float32's eps"))
     figure.legend(handles=lines, title="backward", loc="outside right upper", frameon=False)
-    figure.legend(handles=marks, title="framework", loc="outside right lower", frameon=False)
+    frameworks = dict.fromkeys(run.framework for run in runs)
+    figure.suptitle(f"{', '.join(frameworks)}: a line each, drawn on each other")
 
 
 def draw_gradient_shapes(configurations: Sequence[Configuration], path: Path) -> None:

@@ -25,6 +25,7 @@ class Options:
     epochs: int = EPOCHS
     seed: int = 0
     out: Path = Path("multigrad-demo")
+    learning_rate: float = LEARNING_RATE
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ def to_document(results: Results, comparisons: Sequence[Comparison]) -> dict[str
             "seed": options.seed,
             "batch": BATCH,
             "hidden_units": HIDDEN,
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": options.learning_rate,
         },
         "interrupted": results.interrupted,
         "versions": results.versions,

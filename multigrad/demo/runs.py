@@ -78,6 +78,10 @@ class Watcher(Protocol):
         """Hear the test accuracy after an epoch."""
         ...
 
+    def end_framework(self, framework: str) -> None:
+        """Hear that a framework has no more runs."""
+        ...
+
 
 def check_rules(names: Sequence[str]) -> list[str]:
     """Return the rules to run, without repetitions; an unknown one raises RuleError."""
@@ -109,10 +113,11 @@ def run_all(
         except Exception as error:  # noqa: BLE001 - a broken framework must not stop the others
             reason = summarize(error)
             yield from (Gap(framework.name, row, reason, failed=True) for row in configurations)
-            continue
-        for configuration in configurations:
-            watcher.begin_run(framework.name, configuration)
-            yield run_one(task, framework.name, loop, configuration, watcher)
+        else:
+            for configuration in configurations:
+                watcher.begin_run(framework.name, configuration)
+                yield run_one(task, framework.name, loop, configuration, watcher)
+        watcher.end_framework(framework.name)
 
 
 def run_one(

@@ -27,8 +27,10 @@ EpochReport = Callable[[float, np.ndarray], None]
 FORWARDS: tuple[ActivationName, ...] = ("Logistic", "Heaviside")
 FEATURES, HIDDEN, CLASSES = 64, 64, 10
 BATCH = 64
-EPOCHS, QUICK_EPOCHS = 100, 10
-LEARNING_RATE = 0.05
+EPOCHS, LEARNING_RATE = 100, 0.05
+# After 10 epochs at the usual rate Logistic is at 0.46 with its own derivative, at 0.86 with this.
+# With more (0.5; 0.3 and 15 epochs) rounding moves up to 7 predictions instead of 3, over 20 seeds.
+QUICK_EPOCHS, QUICK_LEARNING_RATE = 10, 0.3
 PIXEL_MAX = 16.0
 
 
@@ -43,9 +45,10 @@ class Task:
     weights: Weights
     orders: tuple[np.ndarray, ...]
     """One permutation of the training samples per epoch."""
+    learning_rate: float = LEARNING_RATE
 
 
-def load_task(epochs: int, seed: int) -> Task:
+def load_task(epochs: int, seed: int, learning_rate: float = LEARNING_RATE) -> Task:
     """Load the digits, draw the weights, then the order of the samples in each epoch."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -58,7 +61,7 @@ def load_task(epochs: int, seed: int) -> Task:
     generator = np.random.default_rng(seed)
     weights = draw_weights(generator)
     orders = tuple(generator.permutation(len(train_x)) for _ in range(epochs))
-    return Task(train_x, train_y, test_x, test_y, weights=weights, orders=orders)
+    return Task(train_x, train_y, test_x, test_y, weights, orders, learning_rate)
 
 
 def draw_weights(generator: np.random.Generator) -> Weights:

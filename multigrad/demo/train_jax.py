@@ -12,7 +12,6 @@ import multigrad as xg
 
 from ..lowering.names import ActivationName
 from .task import (
-    LEARNING_RATE,
     EpochReport,
     Task,
     Tensor,
@@ -44,7 +43,7 @@ def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> We
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD; report each epoch."""
     compute_logits = build(forward)
-    step = build_step(compute_logits)
+    step = build_step(compute_logits, task.learning_rate)
     predict = build_predict(compute_logits)
     weights = load(task.weights)
     with backward_rule(rule):
@@ -84,7 +83,7 @@ def build_loss(compute_logits: Logits) -> Callable[[Parameters, Tensor, Tensor],
 
 
 def build_step(
-    compute_logits: Logits,
+    compute_logits: Logits, learning_rate: float
 ) -> Callable[[Parameters, Tensor, Tensor], tuple[Parameters, jax.Array]]:
     """Return one compiled step of SGD."""
     differentiate = jax.value_and_grad(build_loss(compute_logits))
@@ -93,7 +92,7 @@ def build_step(
     def step(weights: Parameters, x: Tensor, labels: Tensor) -> tuple[Parameters, jax.Array]:
         loss, gradients = differentiate(weights, x, labels)
         stepped = zip(weights, gradients, strict=True)
-        return tuple(weight - LEARNING_RATE * gradient for weight, gradient in stepped), loss
+        return tuple(weight - learning_rate * gradient for weight, gradient in stepped), loss
 
     return step
 

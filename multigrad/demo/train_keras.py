@@ -19,7 +19,6 @@ from .task import (
     CLASSES,
     FEATURES,
     HIDDEN,
-    LEARNING_RATE,
     EpochReport,
     Task,
     Weights,
@@ -51,7 +50,7 @@ def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> We
 
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD in one `fit`; report each epoch."""
-    model = build(task.weights, forward, rule, keras.optimizers.SGD(LEARNING_RATE))
+    model = build(task.weights, forward, rule, keras.optimizers.SGD(task.learning_rate))
     model.fit(
         yield_batches(task),
         epochs=len(task.orders),

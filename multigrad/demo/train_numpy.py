@@ -9,7 +9,7 @@ import numpy as np
 import multigrad as xg
 
 from ..lowering.names import ActivationName
-from .task import LEARNING_RATE, EpochReport, Task, Weights, batches, first_batch, mean_loss
+from .task import EpochReport, Task, Weights, batches, first_batch, mean_loss
 
 
 def describe() -> str:
@@ -31,7 +31,7 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
         losses = []
         for x, labels in batches(task, order):
             loss, gradients = differentiate(activation, weights, x, labels)
-            weights = step(weights, gradients)
+            weights = step(weights, gradients, task.learning_rate)
             losses.append(loss)
         report(mean_loss(losses, len(order)), predict(activation, weights, task.test_x))
 
@@ -59,9 +59,9 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.float32, n
     return loss, gradient / np.float32(len(labels))
 
 
-def step(weights: Weights, gradients: Weights) -> Weights:
+def step(weights: Weights, gradients: Weights, learning_rate: float) -> Weights:
     """Return the weights after one step of SGD."""
-    rate = np.float32(LEARNING_RATE)
+    rate = np.float32(learning_rate)
     first, second, third, fourth = (
         weight - rate * gradient for weight, gradient in zip(weights, gradients, strict=True)
     )

@@ -12,7 +12,6 @@ import multigrad as xg
 from ..lowering.names import ActivationName
 from .task import (
     FEATURES,
-    LEARNING_RATE,
     EpochReport,
     Task,
     Tensor,
@@ -52,7 +51,7 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
     """Train with SGD; report each epoch."""
     activation = xg.activation(forward)
     variables = load(task.weights)
-    step = build_step(activation, variables)
+    step = build_step(activation, variables, task.learning_rate)
     with backward_rule(rule):
         for order in task.orders:
             losses = [step(tf.constant(x), tf.constant(y)) for x, y in batches(task, order)]
@@ -82,14 +81,16 @@ def differentiate(
     return loss, tape.gradient(loss, variables)
 
 
-def build_step(activation: Activation, variables: Variables) -> Callable[[Tensor, Tensor], Tensor]:
+def build_step(
+    activation: Activation, variables: Variables, learning_rate: float
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Return one compiled step of SGD."""
 
     @tf.function(input_signature=BATCH_SIGNATURE)
     def step(x: Tensor, labels: Tensor) -> Tensor:
         loss, gradients = differentiate(activation, variables, x, labels)
         for variable, gradient in zip(variables, gradients, strict=True):
-            variable.assign_sub(LEARNING_RATE * gradient)
+            variable.assign_sub(learning_rate * gradient)
         return loss
 
     return step

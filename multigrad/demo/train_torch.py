@@ -12,7 +12,6 @@ from .task import (
     CLASSES,
     FEATURES,
     HIDDEN,
-    LEARNING_RATE,
     EpochReport,
     Task,
     Weights,
@@ -63,7 +62,7 @@ def differentiate(model: torch.nn.Sequential, task: Task) -> Weights:
 
 def fit(model: torch.nn.Sequential, task: Task, report: EpochReport) -> None:
     """Run the epochs, as any PyTorch program does."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate)
     for order in task.orders:
         losses = []
         for x, labels in batches(task, order):

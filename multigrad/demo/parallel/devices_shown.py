@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..plots import MARKERS, assign_colors
+from ..plots import assign_colors
 from ..runs import Gap
 from ..task import EPOCHS
 from .groups import Trained
@@ -25,6 +25,7 @@ COLUMNS = ("framework", "forward", "backward", "devices", "final loss", "accurac
 # flipped a unit of Heaviside or crossed a rule's edge, and where it did neither.
 EXPECTED, EXPECTED_SMOOTH = 5e-2, 5e-6
 LEAST = 1e-9
+MARKERS = {"torch": "s", "jax": "^"}
 
 
 def describe(outcome: Trained | Gap) -> str:
