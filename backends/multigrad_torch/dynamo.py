@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -19,9 +18,11 @@ from typing import Any, TypeVar
 
 from torch._C._dynamo.eval_frame import set_eval_frame
 
+from multigrad.graph.support.threads import make_lock
+
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = "torch._dynamo"
-_LOCK = threading.Lock()
+_LOCK = make_lock()
 _ALLOWED: weakref.WeakSet[Any] = weakref.WeakSet()
 _FORCED: list[ExitStack] = []
 _LOADED: list[ModuleType] = []

@@ -92,7 +92,7 @@ def test_most_of_the_library_exchanges_nothing_and_none_is_refused() -> None:
     assert counts["reduces"] == 10
     said = (
         f"{len(own) - counts['reduces']} of the {len(own)} rules of the library exchange nothing: "
-        f"{counts['elementwise']} act on single elements, {counts['draws']} draw, "
+        f"{counts['elementwise']} act on single elements, {counts['draws']} draw, and "
         f"{counts['own axes']} reduce axes that are not split."
     )
     assert said in " ".join(PAGE.read_text(encoding="utf-8").split())

@@ -266,7 +266,10 @@ def _of_function(
     native = function._lowered(variant, backend).native
     output, pull_arrays = native.vjp(*given)
     single = len(graphs.cotangents) == 1
-    _keep(function, variant, layout, leaves, tree, native)
+    # Nothing but dtypes decides on it, and the arguments are not nested.
+    is_alike = not function.facts - {"dtype"} and not function._defaults
+    if is_alike and flatten(tuple(leaves), {})[1] == tree:
+        _keep(function, variant, layout, leaves, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
 
     def pull(cotangents: list[Any]) -> list[Any]:
@@ -286,7 +289,6 @@ def _keep(
     variant: Variant,
     layout: Layout,
     leaves: Sequence[Any],
-    tree: Any,
     native: Any,
 ) -> None:
     """Keep how a call of NumPy arrays, and of numbers of a rule behind them, was run, where nothing
@@ -296,16 +298,13 @@ def _keep(
     count = len(arrays)
     order = (*layout.indices("tensor"), *layout.indices("number"))
     if (
-        function.facts - {"dtype"}
-        or variant.graphs.is_random
+        variant.graphs.is_random
         or variant.assumed
         or variant.updates
         or not variant.outputs.is_leaf()
-        or function._defaults
         or order != tuple(range(len(leaves)))
         or not all(leaf.is_float for leaf in layout.leaves[:count])
         or len(variant.graphs.inputs) != count
-        or flatten(tuple(leaves), {})[1] != tree
     ):
         return
 

@@ -127,7 +127,7 @@ def test_wrong_rules_params_and_leaves_are_errors_that_say_so(backend: Any) -> N
         xg.apply_to_gradients([g], "clip_norm", {"max_norn": 1.0})
     with pytest.raises(xg.RuleError, match="need a rule"):
         xg.apply_to_gradients([g], params={"s": 1.0})
-    with pytest.raises(xg.BackendNotFound, match="a leaf that is no tensor"):
+    with pytest.raises(xg.BackendNotFound, match="a leaf that is not a tensor"):
         xg.apply_to_gradients([g, "text"], "scale")
 
 

@@ -221,7 +221,7 @@ def test_it_is_part_of_what_is_copied_saved_and_shown() -> None:
         ("Heaviside", np.nan, "finite number"),
         ("Heaviside", True, "at_zero is a number"),
         ("Heaviside", "1", "at_zero is a number"),
-        ("Heaviside(at_zero=one)", None, "'one' is no number"),
+        ("Heaviside(at_zero=one)", None, "'one' is not a number"),
         ("Heavyside(at_zero=1.0)", None, "did you mean 'Heaviside'"),
     ],
 )
