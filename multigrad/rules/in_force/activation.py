@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use
+from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ...errors import RuleError
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params
@@ -137,7 +137,11 @@ class Activation(InNotebooks):
 
     def __call__(self, x: T) -> T:
         """Return the activation of x; gradients flow back by the rule in force now."""
-        for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
+        readers = READERS.get(type(x))
+        if readers is None:
+            load_awaited()
+            readers = READERS.get(type(x), EVERY_READER)
+        for types, is_reading, call_read in readers:
             if isinstance(x, types) and is_reading():
                 return call_read(self, x)
         return self.apply(x)
