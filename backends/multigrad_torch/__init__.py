@@ -91,6 +91,7 @@ backend = Backend(
         jit=jit.jit,
         is_exporting=compile.is_exporting,
         opaque=dynamo.disable,
+        begin_again=dynamo.begin_again,
         read_activation=(compile.ACTIVATIONS, regions.READER),
         read_function=(compile.FUNCTIONS,),
         on_enter=mirror.on_enter,

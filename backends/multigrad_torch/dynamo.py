@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._guards import CompileContext
 
 from multigrad.graph.support.threads import make_lock
 
@@ -73,6 +74,14 @@ def _force_eager_from_import_on() -> Iterator[None]:
             yield
         finally:
             _FORCED.remove(stack)
+
+
+def begin_again() -> None:
+    """Let Dynamo read code from its start, where it reads some: what it has read knew nothing of
+    us.
+    """
+    if CompileContext.try_get() is not None:
+        raise _LOADED[0].exc.UnspecializeRestartAnalysis(restart_reason="multigrad was loaded")
 
 
 def tell(dynamo: ModuleType) -> None:

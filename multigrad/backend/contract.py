@@ -301,6 +301,10 @@ class Compiler:
     read_function: tuple[Reader, ...] = ()
     """Who acts in the place of a Function's call."""
 
+    begin_again: Callable[[], None] | None = None
+    """The backend was loaded for a call: a compiler that reads it, and so has met no reader, reads
+    the code once more from its start."""
+
     on_enter: Callable[[str], Callable[[], None]] | None = None
     """A `use` is entered, with this token; returns what to call where it is left."""
 

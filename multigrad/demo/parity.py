@@ -75,13 +75,13 @@ def compare_row(group: Sequence[Run]) -> Comparison:
     others = [run for run in group if run is not reference]
     pairs = [differ(first, second) for first, second in combinations(group, 2)]
     return Comparison(
-        group[0].configuration,
-        tuple(run.framework for run in group),
-        reference.framework,
-        tuple(differ(reference, run) for run in others),
-        max(pairs, key=rank),
-        float(np.max([pair.gradient for pair in pairs])),
-        max(float(np.abs(gradient).max()) for gradient in reference.gradients),
+        configuration=group[0].configuration,
+        frameworks=tuple(run.framework for run in group),
+        reference=reference.framework,
+        to_reference=tuple(differ(reference, run) for run in others),
+        worst=max(pairs, key=rank),
+        gradient=float(np.max([pair.gradient for pair in pairs])),
+        largest_gradient=max(float(np.abs(each).max()) for each in reference.gradients),
     )
 
 

@@ -291,6 +291,9 @@ class Entries(Captured):
             entry = self._checking(entry, variant, backend)
         if variant.updates:
             entry = self._keeping_apart(entry, variant)
+        forbid = backend.autodiff.forbid_derivative
+        if graphs.refused and forbid is not None:
+            entry = self._refusing(entry, variant, forbid)
         return self._proving(entry, variant) if how_much() == ALL else entry
 
     def _keeping_apart(self, entry: Entry, variant: Variant) -> Entry:
@@ -303,6 +306,19 @@ class Entries(Captured):
             return entry.run(leaves, draws)
 
         return Entry(keeping)
+
+    def _refusing(
+        self, entry: Entry, variant: Variant, forbid: Callable[[str], Callable[[Any], Any]]
+    ) -> Entry:
+        """Return an entry that refuses derivatives which a framework would take for zero."""
+        refused, rows = variant.graphs.refused, enumerate(variant.layout.leaves)
+        once = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
+
+        def refusing(leaves: Sequence[Any], draws: Draws) -> Any:
+            given = [once[i](leaf) if i in once else leaf for i, leaf in enumerate(leaves)]
+            return entry.run(given, draws)
+
+        return Entry(refusing)
 
     def _checking(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
         """Return an entry that checks what the code asserts of values."""

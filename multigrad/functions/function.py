@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypeAlias
 
-from ..backend.finding.discovery import FUNCTION_READERS, in_use
+from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
 from ..graph.support.former import FormerNames
 from ..graph.support.notebook import InNotebooks
@@ -293,6 +293,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         return self._apply_any(args, kwargs, None)
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+        load_awaited()
         leaves, tree = flatten(args, kwargs)
         numbers = as_numbers(leaves)
         if numbers is not None:

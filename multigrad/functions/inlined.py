@@ -103,6 +103,7 @@ class Inlined(Entries):
             wrt=graphs.wrt,
             outputs=tuple(o.node for o in outputs),
             modes=modes_of(self.recipe.modes, layout),
+            refused=graphs.refused,
         )
         result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
         if not (variant.notes or variant.updates):

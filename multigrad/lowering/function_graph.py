@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import TraceError, UnsupportedOp
@@ -57,6 +57,7 @@ class FunctionGraph:
         undifferentiable: the positions of float outputs that carry no gradient.
         viewed: the positions of outputs that are a view of an input, and equal to it.
         copied: the positions of outputs in memory of their own, which may be equal to an input.
+        refused: by the name of an input that has no derivative, what to say where one is taken.
         is_rule: whether the backward is a rule, of the output's cotangent and the only input.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
@@ -77,6 +78,7 @@ class FunctionGraph:
     viewed: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
     second_order: bool = True
+    refused: Mapping[str, str] = field(default_factory=dict)
     is_rule: bool = False
     pushed: Graph | None = None
     is_pushed_first: bool = False

@@ -333,15 +333,19 @@ def _defaults(params: tuple[str, ...], defaults: Mapping[str, Any] | None) -> Ma
 
 def _refusals(graphs: FunctionGraph, given: Sequence[str], emission: Emission) -> dict[str, str]:
     """Return by number of a Function the name of what refuses a tensor there that asks for a
-    gradient; a rule's params reach no output. `given` are the params as their author knows them.
+    gradient, by input without one what refuses a derivative; a rule's params reach no output.
+    `given` are the params as their author knows them.
     """
-    refuse = emission.backend.autodiff.refuse_gradient
-    if graphs.is_rule or refuse is None:
+    autodiff = emission.backend.autodiff
+    refuse, forbid = autodiff.refuse_gradient, autodiff.forbid_derivative
+    if graphs.is_rule or refuse is None or forbid is None:
         return {}
-    return {
-        name: emission.bind(f"refuse_{name}", refuse(number_refusal(graphs.name, known)))
+    checks = {
+        name: refuse(number_refusal(graphs.name, known))
         for name, known in zip(graphs.params, given, strict=True)
     }
+    checks.update({name: forbid(message) for name, message in graphs.refused.items()})
+    return {name: emission.bind(f"refuse_{name}", check) for name, check in checks.items()}
 
 
 def number_refusal(function: str, param: str) -> str:

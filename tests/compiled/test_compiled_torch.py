@@ -102,6 +102,30 @@ def test_what_was_used_before_the_compiler_was_imported_keeps_its_gradient_in_it
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
+def test_what_was_made_before_torch_was_imported_may_be_met_by_the_compiler_first() -> None:
+    script = """
+        import sys
+        import multigrad as xg
+
+        spike, square = xg.activation("Heaviside", "triangular"), xg.function(lambda x: x * x)
+        assert "torch" not in sys.modules
+        import torch
+
+        def both(x):
+            return spike(x) + square(x) * square(x=x)
+
+        x = torch.tensor([-0.5, 0.25, 2.0], requires_grad=True)
+        for function in FUNCTIONS:
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            (found,) = torch.autograd.grad(compiled(x).sum(), x)
+            (known,) = torch.autograd.grad(function(x).sum(), x)
+            assert found.tolist() == known.tolist(), (found, known)
+    """
+    for functions in ("square, both", "spike, both", "both"):
+        written = textwrap.dedent(script).replace("FUNCTIONS", f"({functions},)")
+        subprocess.run([sys.executable, "-c", written], check=True)
+
+
 def test_a_capture_that_imports_the_compiler_runs_what_is_compiled_as_it_is_written() -> None:
     script = """
         import sys

@@ -4,6 +4,8 @@ jax's own run of them.
 
 from __future__ import annotations
 
+import functools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -478,3 +480,60 @@ def test_a_pullback_takes_a_number_for_its_cotangent() -> None:
 
     flat = xg.function(lambda x: x * 2.0, lambda grad_out, x: xg.xp.zeros_like(grad_out))
     assert jax.vjp(flat, 1.0)[1](1.0)[0] == 0.0
+
+
+def with_strength() -> Any:
+    """Return a product whose first factor jax is told to have no gradient."""
+    import jax
+    import jax.numpy as jnp
+
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def strengthen(strength: Any, x: Any) -> Any:
+        return strength * x
+
+    def backward(strength: Any, cosine: Any, g: Any) -> Any:
+        return (cosine * g,)
+
+    strengthen.defvjp(lambda s, x: (strengthen(s, x), jnp.cos(x)), backward)
+    return xg.from_custom_vjp(strengthen)
+
+
+def test_a_derivative_by_an_argument_that_has_none_is_refused_by_name() -> None:
+    import jax
+
+    function = with_strength()
+    message = "'strengthen'.* 'strength', which is in nondiff_argnums"
+    for take in (
+        lambda: jax.grad(function)(2.0, 3.0),
+        lambda: jax.grad(jax.jit(function))(2.0, 3.0),
+        lambda: jax.grad(lambda s: function(s * s, 3.0))(2.0),
+        lambda: jax.jvp(function, (2.0, 3.0), (1.0, 1.0)),
+        lambda: jax.vmap(jax.grad(function))(X, X),
+        lambda: xg.vjp(function, jax.numpy.asarray(X), jax.numpy.asarray(X)),
+        lambda: jax.grad(pickle.loads(pickle.dumps(function)))(2.0, 3.0),
+        lambda: jax.grad(xg.lower(function, "jax"))(2.0, 3.0),
+    ):
+        with pytest.raises(xg.GradientError, match=message):
+            take()
+    square = xg.function(lambda x: function(x * x, x))
+    with pytest.raises(xg.MultigradError, match=message):
+        jax.grad(lambda x: square(x).sum())(jax.numpy.asarray(X))
+    with pytest.raises(xg.MultigradError, match=message):
+        xg.vjp(square, X)
+
+
+def test_an_argument_that_has_no_gradient_may_be_traced_for_anything_else() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    function = with_strength()
+    slope = jax.grad(function, 1)
+    assert jax.jit(function)(2.0, 3.0) == 6.0
+    np.testing.assert_allclose(jax.jit(slope)(2.0, X[1]), np.cos(X[1]), rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.vmap(slope)(jnp.asarray(Y), jnp.asarray(X)), np.cos(X), rtol=1e-6
+    )
+    np.testing.assert_array_equal(jax.vmap(function)(jnp.asarray(Y), jnp.asarray(X)), Y * X)
+    assert jax.jvp(lambda x: function(2.0, x), (0.0,), (1.0,))[1] == 1.0
+    stopped = jax.grad(lambda s: function(jax.lax.stop_gradient(s), 3.0) + s)
+    assert stopped(2.0) == 1.0

@@ -59,9 +59,7 @@ class CustomRecipe(CodeRecipe):
     def fixed_names(self) -> tuple[str, ...]:
         """The names of the arguments that take no tensors."""
         names = positional_names(self.signature)
-        return tuple(
-            names[i] for i in self.function.nondiff_argnums if -len(names) <= i < len(names)
-        )
+        return tuple(names[i] for i in static_of(self.function) if -len(names) <= i < len(names))
 
     def dialect(self) -> str:
         """Return the library that it is written in."""

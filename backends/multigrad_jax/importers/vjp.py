@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.errors import GradientError
+from multigrad.functions.calls.arguments import Layout
 from multigrad.functions.calls.failures import kind_name
 from multigrad.functions.calls.recipe import Recorded
 from multigrad.graph.support.trees import optree
@@ -28,6 +30,11 @@ from .custom_functions import (
     split_pair,
 )
 
+REFUSAL = (
+    "{} has no gradient for its argument {!r}, which is in nondiff_argnums. Take it from there and "
+    "let the backward return a gradient for it, or stop the gradient of what is given for it"
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VjpRecipe(CustomRecipe):
@@ -35,6 +42,11 @@ class VjpRecipe(CustomRecipe):
 
     def functions(self) -> tuple[Any, ...]:
         return (self.function.fwd, self.function.bwd)
+
+    def refused(self, layout: Layout) -> Mapping[str, str]:
+        """Refuse derivatives by arguments in `nondiff_argnums`: jax refuses each tracer there."""
+        own = [x for x in layout.tensors if x.path.partition("[")[0] in self.fixed_names]
+        return {leaf.name: REFUSAL.format(self.subject, leaf.path) for leaf in own}
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         given = resolve(self.function, args, kwargs)

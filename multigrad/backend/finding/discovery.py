@@ -337,6 +337,22 @@ def load_imported() -> None:
     AWAITED[0] = frozenset(entry_points()) - _loaded.keys() - _refused.keys()
 
 
+def load_awaited() -> None:
+    """Load the backends whose framework has been imported meanwhile, where a call has met no
+    reader; a compiler that reads the call begins again, as one of theirs.
+    """
+    if sys.modules.keys().isdisjoint(AWAITED[0]):
+        return
+    known = frozenset(_loaded)
+    load_imported()
+    for backend in loaded():
+        if backend.name not in known and backend.compiler.begin_again is not None:
+            backend.compiler.begin_again()
+
+
+load_awaited._dynamo_marked_constant = True  # type: ignore[attr-defined]  # runs where it is read
+
+
 def loaded() -> list[Backend]:
     """Return the backends loaded so far."""
     return list(_loaded.values())

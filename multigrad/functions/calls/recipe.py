@@ -181,6 +181,12 @@ class Recipe:
         """Return the layout of a call's arguments."""
         return read_layout(self.name, parameters, leaves, tree)
 
+    def refused(self, layout: Layout) -> Mapping[str, str]:
+        """Return by the name of a tensor that has no derivative, as its author has it, what to say
+        where one is taken.
+        """
+        return {}
+
     def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
         """Check the arguments of a call, once more than their kinds tell.
 

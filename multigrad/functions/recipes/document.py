@@ -41,6 +41,7 @@ FORM_FIELDS = (
     "arguments", "nesting", "facts", "outputs", "fixed", "first_order", "keeps_output", "twice",
     "undifferentiable", "wrt", "forward", "backward",
 )  # fmt: skip
+REFUSED = "refused"  # of those that have inputs without a derivative
 LEAF_FIELDS = {
     "tensor": ("name", "path", "kind", "dtype"),
     "number": ("name", "path", "kind"),
@@ -96,7 +97,7 @@ def _decode_key(data: Data) -> tuple[int, int]:
 
 
 def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]) -> Form:
-    read_fields(data, where, FORM_FIELDS)
+    read_fields(data, where, FORM_FIELDS, (REFUSED,))
     layout = _decode_layout(data, where)
     outputs = _decode_tree(data["outputs"], f"{where}.outputs")
     fixed = _decode_fixed(data["fixed"], f"{where}.fixed", outputs.num_leaves)
@@ -139,8 +140,14 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         keeps_output=keeps_output,
         undifferentiable=without,
         second_order=read_bool(data["twice"], f"{where}.twice"),
+        refused=_decode_refused(data.get(REFUSED, {}), f"{where}.{REFUSED}", layout),
     ).without_needless_marks()
     return Form.of(Variant(graphs, layout, outputs, fixed, facts), facts, forward, backward)
+
+
+def _decode_refused(data: Data, where: str, layout: Layout) -> dict[str, str]:
+    read_fields(data, where, (), [leaf.name for leaf in layout.tensors])
+    return {name: read_text(data[name], f"{where}.{name}", MOST_DOC) for name in data}
 
 
 def _decode_graph(

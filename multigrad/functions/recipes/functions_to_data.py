@@ -226,6 +226,7 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
         "keeps_output": pair.keeps_output,
         "twice": pair.second_order,
         "undifferentiable": list(pair.undifferentiable),
+        **({"refused": dict(pair.refused)} if pair.refused else {}),
         "wrt": list(pair.wrt),
         "forward": encode_graph(pair.forward, arrays),
         "backward": encode_graph(backward, arrays),

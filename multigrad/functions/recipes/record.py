@@ -250,6 +250,7 @@ class _Recording:
             viewed=viewed,
             copied=copied,
             second_order=second_order and not (trace.lost_gradient or trace.is_once),
+            refused=self.recipe.refused(layout),
             pushed=None if pushed is None else simplify(pushed),
             is_pushed_first=is_pushed_first,
         ).without_calls()

@@ -61,6 +61,11 @@ class SavedRecipe(CodeRecipe):
         """Return none: graphs are all that there is."""
         return ()
 
+    def refused(self, layout: Layout) -> Mapping[str, str]:
+        names = {leaf.name for leaf in layout.tensors}
+        said = [row for form in self.forms for row in form.layout.graphs.refused.items()]
+        return {name: message for name, message in said if name in names}
+
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Record the form that fits the arguments."""
         leaves, tree = flatten(args, kwargs)

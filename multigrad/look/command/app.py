@@ -433,7 +433,14 @@ def demo(
     usual = (QUICK_EPOCHS, QUICK_LEARNING_RATE) if quick else (EPOCHS, LEARNING_RATE)
     with report_errors():
         experiment.check_extra()
-        options = Options(split(frameworks), split(rules), epochs or usual[0], seed, out, usual[1])
+        options = Options(
+            frameworks=split(frameworks),
+            rules=split(rules),
+            epochs=epochs or usual[0],
+            seed=seed,
+            out=out,
+            learning_rate=usual[1],
+        )
         if devices is None:
             code = experiment.run(options)
         else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use
+from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params
@@ -147,7 +147,11 @@ class Activation(InNotebooks):
         """
         if params:
             return self.call_with(x, self._values_by_name(params))
-        for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
+        readers = READERS.get(type(x))
+        if readers is None:
+            load_awaited()
+            readers = READERS.get(type(x), EVERY_READER)
+        for types, is_reading, call_read in readers:
             if isinstance(x, types) and is_reading():
                 return call_read(self, x)
         return self.apply(x)

@@ -7,7 +7,7 @@ which backward a derivative passes. Once derivatives are taken, the nodes are dr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ class CustomCall:
         names: what the operands of its nodes are, after the value.
         outputs: the values of the function's outputs.
         modes: how cotangents of inputs become one, by their names, where they are not added up.
+        refused: by the name of an input what to say where a derivative by it is taken.
     """
 
     backward: Graph
@@ -39,6 +40,7 @@ class CustomCall:
     wrt: tuple[str, ...]
     outputs: tuple[Node, ...]
     modes: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     serial: int = field(default_factory=lambda: next(_serials))
 
     def __repr__(self) -> str:
@@ -116,8 +118,17 @@ class Calls:
             if node.op is ops.CALL:
                 self.nodes.setdefault(node.attr("function"), []).append(node)
 
-    def pull(self, node: Node, cotangents: Mapping[Node, Any]) -> list[Value | None]:
-        """Return each operand's share; at the last of a call's nodes to be met, none before."""
+    def pull(
+        self, node: Node, cotangents: Mapping[Node, Any], active: Collection[Node]
+    ) -> list[Value | None]:
+        """Return each operand's share; at the last of a call's nodes to be met, none before.
+
+        Args:
+            active: what depends on a target.
+
+        Raises:
+            TraceError: a target reaches an input that has no derivative.
+        """
         called: CustomCall = node.attr("function")
         nodes = self.nodes[called]
         shares: list[Value | None] = [None] * len(node.operands)
@@ -130,6 +141,10 @@ class Calls:
         known = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
         if not known:
             return shares
+        for name, operand in zip(called.names, node.operands[1:], strict=True):
+            if name in called.refused and operand in active:
+                message = called.refused[name]
+                raise self.trace.error(f"takes a derivative that is not there: {message}")
         given.update({called.cotangents[position]: value for position, value in known.items()})
         given.update(
             zip(called.names, (self.trace.value(o) for o in node.operands[1:]), strict=True)

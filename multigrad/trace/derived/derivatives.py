@@ -103,7 +103,7 @@ def accumulate_all(
         if node not in active or node.op is ops.INPUT:
             continue
         if node.op is ops.CALL:
-            shares = calls.pull(node, cotangents)
+            shares = calls.pull(node, cotangents, active)
         elif node.op is ops.SCAN:
             refuse_within(trace, node)
             shares = scans.pull(node, cotangents, active)
@@ -154,9 +154,11 @@ def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
 
 
 def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
-    """Return what depends on the targets by more than their shapes."""
+    """Return what depends on the targets by more than their shapes, and is to have a gradient."""
     active = set(targets)
     for node in order:
+        if node.op is ops.STOP_GRADIENT:
+            continue
         shapes = node.op.shape_only
         if any(o in active for i, o in enumerate(node.operands) if i not in shapes):
             active.add(node)

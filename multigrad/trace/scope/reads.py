@@ -8,6 +8,7 @@ meaning only.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,8 +26,10 @@ NUMBERS: dict[str, int] = {}  # of the latest registration of each name, or of i
 
 Meanings = dict[str, Any]
 # What is collected, the rule that was in force when that began (one of a `use` within is no
-# reading), and by id the objects that were made since.
-READING: ContextVar[tuple[Meanings, RuleInForce | None, dict[int, Any]] | None] = ContextVar(
+# reading), and by id the objects that were made since, which it keeps not alive: they may hold
+# symbols.
+Made = dict[int, weakref.ref[Any]]
+READING: ContextVar[tuple[Meanings, RuleInForce | None, Made] | None] = ContextVar(
     "multigrad_reading", default=None
 )
 
@@ -83,13 +86,14 @@ def note(meanings: Mapping[str, Any]) -> None:
 def note_made(made: Any) -> None:
     """Note that an object was made: what it holds is no reading of the code that makes it."""
     if (collecting := READING.get()) is not None:
-        collecting[2][id(made)] = made
+        collecting[2][id(made)] = weakref.ref(made)
 
 
 def was_made(held: Any) -> bool:
     """Return whether an object was made since the collection began."""
     collecting = READING.get()
-    return collecting is not None and id(held) in collecting[2]
+    made = None if collecting is None else collecting[2].get(id(held))
+    return made is not None and made() is held
 
 
 def note_name(name: str, number: int | None) -> None:

@@ -107,6 +107,35 @@ class Reversible(torch.autograd.Function):
         return grad, None
 
 
+class Rewound(torch.nn.Module):
+    """Runs a module once more with the generator of random numbers where it was."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.run, self.state = run, None
+
+    def forward(self, x: Any) -> Any:
+        if not torch.is_grad_enabled():
+            self.state = torch.get_rng_state()
+            return self.run(x)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            return self.run(x)
+
+
+class ReversibleList(torch.autograd.Function):
+    """The same, which makes a module list of its own in backward."""
+
+    forward = Reversible.forward
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        y = ctx.y
+        for block in ctx.blocks[::-1]:
+            y, grad = block.invert(y, grad)
+        return grad, None
+
+
 class Recomputes(torch.autograd.Function):
     """A checkpoint."""
 
@@ -127,6 +156,9 @@ class Recomputes(torch.autograd.Function):
 
 MODULE = make_module()
 BLOCKS = torch.nn.ModuleList([Couples(make_module(2, i), make_module(2, i + 9)) for i in (1, 2)])
+REWOUND = torch.nn.ModuleList(
+    [Couples(Rewound(make_module(2, i)), Rewound(make_module(2, i + 9))) for i in (1, 2)]
+)
 
 
 def run_module(module: Any, x: Any) -> Any:
@@ -141,6 +173,7 @@ def doubled(x: Any) -> Any:
 CASES: dict[str, tuple[Any, tuple[Any, ...], Any, Any]] = {
     "tiles": (Tiles, (run_module, MODULE, "x", 3), MODULE, MODULE),
     "reversible": (Reversible, ("x", BLOCKS), BLOCKS, None),
+    "reversible, rewound": (ReversibleList, ("x", REWOUND), REWOUND, None),
     "checkpoint of a module": (Recomputes, (MODULE, "x"), MODULE, MODULE),
     "checkpoint of a method": (Recomputes, (MODULE.forward, "x"), MODULE, MODULE),
     "checkpoint of a function": (Recomputes, (doubled, "x"), MODULE, doubled),
@@ -176,6 +209,30 @@ def test_a_class_with_a_module_inside_has_its_numbers(backend: Any, case: str) -
     np.testing.assert_allclose(backend.numpy(y), expected, rtol=1e-4, atol=1e-6)
     found = pull(backend.array(HEAD))[args.index("x")]
     np.testing.assert_allclose(backend.numpy(found), slope, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["reversible", "reversible, rewound"])
+def test_within_a_module_that_is_taken_apart_parameters_get_gradients(
+    backend: Any, case: str
+) -> None:
+    used, _, blocks, _ = CASES[case]
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = blocks
+
+        def forward(self, x: Any) -> Any:
+            return used.apply(x, self.blocks)
+
+    _, (slope, *expected) = by_autograd(case)
+    apply, parameters = xg.convert(Model(), to=backend.name)
+    _, pull = xg.vjp(apply, parameters, backend.array(X))
+    gradients, own = pull(backend.array(HEAD))
+    names = [f"blocks.{name}" for name, _ in blocks.named_parameters()]
+    every = [own, *(gradients[name] for name in names)]
+    for found, known in zip(every, [slope, *expected], strict=True):
+        np.testing.assert_allclose(backend.numpy(found), known, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)
