@@ -61,7 +61,15 @@ def load_task(epochs: int, seed: int, learning_rate: float = LEARNING_RATE) -> T
     generator = np.random.default_rng(seed)
     weights = draw_weights(generator)
     orders = tuple(generator.permutation(len(train_x)) for _ in range(epochs))
-    return Task(train_x, train_y, test_x, test_y, weights, orders, learning_rate=learning_rate)
+    return Task(
+        train_x=train_x,
+        train_y=train_y,
+        test_x=test_x,
+        test_y=test_y,
+        weights=weights,
+        orders=orders,
+        learning_rate=learning_rate,
+    )
 
 
 def draw_weights(generator: np.random.Generator) -> Weights:
