@@ -45,6 +45,8 @@ class Silent:
 
     def end_epoch(self, accuracy: float) -> None: ...
 
+    def end_framework(self, framework: str) -> None: ...
+
 
 def surrogates(x: np.ndarray) -> dict[str, np.ndarray]:
     """Return what the step's gradient is at `x` under the rule, by framework."""

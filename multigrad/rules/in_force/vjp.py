@@ -323,7 +323,7 @@ def _keep(
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             if type(cotangent) in ARRAYS and cotangent.shape == shape:
                 return tuple(pull([cotangent]))
-            return _pullback(pull, [shape], flatten(arrays, {})[1])(cotangent)
+            return _pullback(pull, [shape], flatten(tuple(arrays), {})[1])(cotangent)
 
         return output, pullback
 
