@@ -163,7 +163,11 @@ class Quantized(keras.layers.Wrapper):
 
     Args:
         layer: the layer within, built or not.
-        weights, activations, bits, axis, sample: see `xg.quantize`.
+        weights: how its weights are quantized, as in `xg.quantize`.
+        activations: how its inputs are.
+        bits: of what has bits, where its options have none.
+        axis: the axes along which each index has numbers of its own.
+        sample: typical inputs, from which what is learned of them starts; it is not saved.
         **options: Keras's own, such as `name`.
 
     Attributes:
@@ -328,8 +332,12 @@ class QuantDense(QuantizedKind):
         4
 
     Args:
-        *args, **options: those of Dense.
-        weights, activations, bits, axis: see `xg.quantize`.
+        *args: those of Dense.
+        weights: how the kernel is quantized, as in `xg.quantize`.
+        activations: how the inputs are.
+        bits: of what has bits, where its options have none.
+        axis: the axes along which each index has numbers of its own: -1 for units.
+        **options: those of Dense.
     """
 
     kind = keras.layers.Dense
