@@ -96,6 +96,7 @@ def test_every_estimator_trains_and_comes_back_from_a_state_dict_and_a_pickle(
 def test_a_quantized_network_is_compiled_and_exported(tmp_path: Path) -> None:
     import torch
 
+    torch._dynamo.reset()  # it leaves out code of modules that another test could not compile
     network, x = make()
     y = network(x)
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
