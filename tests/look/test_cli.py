@@ -106,6 +106,36 @@ def test_source_prints_the_code_of_one_backend(invoke: Any) -> None:
 
 
 @needs_cli
+def test_a_backend_is_named_by_one_option_in_every_command(invoke: Any) -> None:
+    by_place = invoke("source", "triangular", "numpy").output
+    assert invoke("source", "triangular", "--backend", "numpy").output == by_place
+    words = ("triangular", "--forward", "Heaviside")
+    (several,) = {
+        invoke("parity", *words, name, "numpy").output for name in ("--backend", "--backends")
+    }
+    assert "numpy" in several
+    for command in ("source", "eject", "check", "parity", "convert", "bench"):
+        assert "--backend" in invoke(command, "--help").output
+
+
+# As the installed script does it.
+COMPLETED = "import sys; sys.argv[0] = 'multigrad'; import multigrad.look.command as c; c.main()"
+
+
+@needs_cli
+def test_a_shell_completes_the_command() -> None:
+    environment = {**os.environ, "_MULTIGRAD_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", COMPLETED],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**environment, "COMP_WORDS": "multigrad par"},
+    )
+    assert run.stdout.split() == ["parity"]
+
+
+@needs_cli
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

@@ -20,6 +20,7 @@ from multigrad.look.command.named import find, find_forward, make_inputs, read_o
 from multigrad.look.command.new_backend import new_backend
 from multigrad.look.command.options import (
     FAILED,
+    Backends,
     Named,
     Numbers,
     RuleName,
@@ -32,7 +33,6 @@ from multigrad.look.command.options import (
 app = typer.Typer(
     name="multigrad",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -132,19 +132,18 @@ def show(
         typer.echo(xg.show(find(rule, forward), memory=memory))
 
 
-@app.command(epilog="Example: multigrad source triangular torch --forward Heaviside")
+@app.command(epilog="Example: multigrad source triangular --backend torch --forward Heaviside")
 def source(
     rule: RuleName,
-    backend: Annotated[
-        str, typer.Argument(metavar="[BACKEND]", help="See: multigrad backends.")
-    ] = "numpy",
+    named: Annotated[str, typer.Argument(metavar="[BACKEND]", help="The same, by position.")] = "",
+    backend: Annotated[str, typer.Option(help="See: multigrad backends.")] = "numpy",
     forward: Annotated[
         str, typer.Option(help="The activation that the rule sits under.")
     ] = "Linear",
 ) -> None:
     """Print the code that runs for a rule on one backend; NumPy's if none is named."""
     with report_errors():
-        rule, backend = read_order(rule, backend)
+        rule, backend = read_order(rule, named or backend)
         typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
 
 
@@ -192,14 +191,12 @@ def check(
 
 
 @app.command(
-    epilog="Example: multigrad parity triangular --forward Heaviside --backends numpy,torch"
+    epilog="Example: multigrad parity triangular --forward Heaviside --backend numpy,torch"
 )
 def parity(
     what: Named,
     forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
-    backends: Annotated[
-        str, typer.Option(help="Comma-separated backends; all installed ones if not given.")
-    ] = "",
+    backends: Backends = "",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
     shapes: Shapes = None,
     numbers: Numbers = None,
@@ -233,9 +230,7 @@ def convert(
             "signature if not given.",
         ),
     ] = None,
-    backends: Annotated[
-        str, typer.Option(help="Comma-separated backends; all installed ones if not given.")
-    ] = "",
+    backends: Backends = "",
     compiled: Annotated[
         str, typer.Option(help="Those on which it also runs compiled.")
     ] = "jax,tensorflow",
@@ -448,7 +443,7 @@ def demo(
     raise typer.Exit(code)
 
 
-@app.command(epilog="Example: multigrad bench --rules triangular --sizes 1e3,1e6 --backends torch")
+@app.command(epilog="Example: multigrad bench --rules triangular --sizes 1e3,1e6 --backend torch")
 def bench(
     rules: Annotated[
         str, typer.Option(help="Comma-separated rules; all that have rivals if not given.")
@@ -456,9 +451,7 @@ def bench(
     sizes: Annotated[
         str, typer.Option(help="Comma-separated numbers of elements: 1e2 to 1e7 if not given.")
     ] = "",
-    backends: Annotated[
-        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
-    ] = "",
+    backends: Backends = "",
     only: Annotated[
         str,
         typer.Option(

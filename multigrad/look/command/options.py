@@ -35,6 +35,14 @@ Numbers = Annotated[
     typer.Option("--number", help="A number after the tensors; once per number."),
 ]
 
+# Whether one backend can be named or several, the option is the same.
+Backends = Annotated[
+    str,
+    typer.Option(
+        "--backend", "--backends", help="Comma-separated backends; all installed if not given."
+    ),
+]
+
 
 @contextmanager
 def report_errors() -> Iterator[None]:
