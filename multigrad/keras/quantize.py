@@ -345,14 +345,28 @@ class QuantDense(QuantizedKind):
 
 @keras.saving.register_keras_serializable(package="multigrad")
 class QuantConv1D(QuantizedKind):
-    """`keras.layers.Conv1D` with its kernel, and its inputs, quantized; see `QuantDense`."""
+    """`keras.layers.Conv1D` with its kernel, and its inputs, quantized; see `QuantDense`.
+
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> layer = multigrad.keras.QuantConv1D(4, 3, bits=3)
+        >>> tuple(layer(np.ones((1, 5, 2), np.float32)).shape)
+        (1, 3, 4)
+    """
 
     kind = keras.layers.Conv1D
 
 
 @keras.saving.register_keras_serializable(package="multigrad")
 class QuantConv2D(QuantizedKind):
-    """`keras.layers.Conv2D` with its kernel, and its inputs, quantized; see `QuantDense`."""
+    """`keras.layers.Conv2D` with its kernel, and its inputs, quantized; see `QuantDense`.
+
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> layer = multigrad.keras.QuantConv2D(4, 3, bits=3, axis=-1)
+        >>> tuple(layer(np.ones((1, 5, 5, 2), np.float32)).shape)
+        (1, 3, 3, 4)
+    """
 
     kind = keras.layers.Conv2D
 

@@ -373,7 +373,6 @@ DIALECT = Dialect(
         **arrays.NAMED,
         **parts.NAMED,
         **elementwise.KERAS.called({xp: "stop_gradient"}),
-        get_keras_mask: no_mask,
     },
     BackendTensor,
     as_keras_dtype,
@@ -392,6 +391,7 @@ DIALECT = Dialect(
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),
     describe=describe,
+    finds={get_keras_mask: no_mask}.get,  # no public name
     bookkeeping=frozenset(BOOKKEEPING.split()),
     trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )
