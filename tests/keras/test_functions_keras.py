@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -184,7 +185,12 @@ def test_a_function_closes_over_a_keras_variable_without_a_gradient_for_it() -> 
     model.predict_function = None
     after = model(X)
     assert np.allclose(2 * (before - 0), keras.ops.convert_to_numpy(after), rtol=1e-5, atol=1e-6)
-    assert all(np.all(np.isfinite(change)) for change in first_step(model))
+    # JAX does not ask for a gradient of what it holds constant.
+    asked = keras.backend.backend() != "jax"
+    warned = pytest.warns(xg.NativeRuleWarning, match="reads besides its arguments")
+    with warned if asked else nullcontext():
+        changes = first_step(model)
+    assert all(np.all(np.isfinite(change)) for change in changes)
 
 
 def test_words_and_numbers_among_symbolic_tensors_stay_what_they_are() -> None:
