@@ -301,9 +301,9 @@ def refuse_masks(operations: Sequence[Any], trace: Trace) -> None:
             raise trace.error(f"calls {each.name!r}, which hands on a mask, which is not captured")
 
 
-def no_mask(x: Any) -> None:
-    """Return the mask that a symbol has with it."""
-    return
+def mask_of(x: Any) -> Any:
+    """Return the mask that a tensor carries; a symbol carries none."""
+    return None if isinstance(x, Value) else get_keras_mask(x)
 
 
 BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -377,7 +377,7 @@ DIALECT = Dialect(
     BackendTensor,
     as_keras_dtype,
     "cpu",
-    hidden=by_function(HIDDEN),
+    hidden={**by_function(HIDDEN), get_keras_mask: mask_of},
     mutable=False,
     protocol=False,
     refused=by_function(REASONS),
@@ -391,7 +391,6 @@ DIALECT = Dialect(
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),
     describe=describe,
-    finds={get_keras_mask: no_mask}.get,  # no public name
     bookkeeping=frozenset(BOOKKEEPING.split()),
     trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )
