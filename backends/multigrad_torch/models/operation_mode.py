@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from .operations import (
     known_functions,
     let_dynamo_dispatch,
     name_operation,
+    overloaded,
     see_through,
 )
 from .rule_over import (
@@ -61,6 +63,7 @@ class Known:
     inplace_at: int = 99
 
 
+@functools.cache
 def know(name: str, function: Any) -> Known:
     """Return what is known of a function that computes an operation."""
     own = function.__name__
@@ -115,11 +118,9 @@ class OperationMode(TorchFunctionMode):
             if name in names:
                 table[function] = know(name, function)
         for name in names:
-            for packet in (getattr(torch.ops.aten, each, None) for each in (name, f"{name}_")):
-                if packet is not None:
-                    overloads = [getattr(packet, each) for each in packet.overloads()]
-                    table |= dict.fromkeys([packet, *overloads], know(name, packet))
-        for function in functions_calling(names):
+            for packet, *overloads in overloaded(name):
+                table |= dict.fromkeys([packet, *overloads], know(name, packet))
+        for function in functions_calling(frozenset(names)):
             table[function] = Known("", through=see_through(function))
         return table
 

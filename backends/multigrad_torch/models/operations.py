@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -153,11 +153,25 @@ def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
     get_overridable_functions().update(functions)
 
 
-def functions_calling(operations: set[str]) -> Iterator[types.FunctionType]:
-    """Yield the functions of torch's Python code that call one of some operations inside."""
-    for function, names in _callees().items():
-        if name_operation(function) not in operations and not names.isdisjoint(operations):
-            yield function
+@functools.cache
+def overloaded(name: str) -> tuple[tuple[Any, ...], ...]:
+    """Return torch's operators of a name, in place too: each packet and its overloads."""
+    packets = (getattr(torch.ops.aten, each, None) for each in (name, f"{name}_"))
+    return tuple(
+        (packet, *(getattr(packet, each) for each in packet.overloads()))
+        for packet in packets
+        if packet is not None
+    )
+
+
+@functools.cache
+def functions_calling(operations: frozenset[str]) -> tuple[types.FunctionType, ...]:
+    """Return the functions of torch's Python code that call one of some operations inside."""
+    return tuple(
+        function
+        for function, names in _callees().items()
+        if name_operation(function) not in operations and not names.isdisjoint(operations)
+    )
 
 
 @functools.cache
