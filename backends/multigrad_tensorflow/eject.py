@@ -95,6 +95,8 @@ EJECTION = Ejection(
         random.counters: counters,
         random.draw_with_numpy: draw_with_numpy,
         draws.lay_out: lay_out,
+        core.normal: draws.normal,
+        core.uniform: draws.uniform,
         random.fold_in: fold_in,
         random.uniform_like: uniform_like,
         random.words_of: words_of,

@@ -27,6 +27,9 @@ DEVICE_BLOCK = 1 << 26
 def draw_uniform(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
+    native = find_native(key, shape, device)
+    if native is not None:
+        return draw_uniform_natively(*native, shape, dtype)
     drawn = [block.to(dtype) for block in uniform_blocks(key, shape, dtype_name(dtype), device)]
     return join(drawn, shape, dtype, device)
 
@@ -34,6 +37,9 @@ def draw_uniform(
 def draw_normal(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
+    native = find_native(key, shape, device)
+    if native is not None:
+        return draw_normal_natively(*native, shape, dtype)
     double = dtype == torch.float64
     name = "float64" if double else "float32"
     drawn = [
@@ -66,6 +72,62 @@ def uniform_blocks(
         return
     for high, low in counter_blocks(key, shape, device):
         yield uniform_block(encrypt(words, high, low), dtype)
+
+
+# Draws by compiled code, which writes to addresses: not where torch traces, maps or fakes tensors.
+
+
+def find_native(key: Tensor, shape: Sequence[int], device: torch.device) -> Any:
+    """Return the compiled functions and the layout of a draw; None where torch's code draws."""
+    if device.type != "cpu" or not is_plain():
+        return None
+    words = words_of(key)
+    if not isinstance(words, tuple):
+        if not is_readable(words):
+            return None
+        key = with_words(key, tuple(words.tolist()))
+    kernels = core.find_kernels(math.prod(shape))
+    return None if kernels is None else (kernels, core.lay_out(key, shape))
+
+
+def is_plain() -> bool:
+    """Whether tensors that are made here are what they seem."""
+    return not (
+        torch._C._are_functorch_transforms_active()
+        or is_in_torch_dispatch_mode()
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def draw_uniform_natively(
+    kernels: core.Kernels, layout: core.Layout, shape: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    drawn = torch.empty(
+        shape, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device="cpu"
+    )
+    kernels.uniform(drawn.data_ptr(), layout, 0, drawn.numel(), dtype_name(dtype))
+    return drawn.to(dtype)
+
+
+def draw_normal_natively(
+    kernels: core.Kernels, layout: core.Layout, shape: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    double = dtype == torch.float64
+    drawn = torch.empty(shape, dtype=torch.float64 if double else torch.float32, device="cpu")
+    size = drawn.numel()
+    w, root = drawn.new_empty((2, min(size, core.NATIVE_BLOCK))).unbind()
+    log = torch.log if double else torch.log1p
+
+    def take_roots(number: int) -> None:
+        part, roots = (w, root) if number == len(w) else (w[:number], root[:number])
+        torch.neg(log(part, out=part), out=part)
+        torch.sqrt(part, out=roots)
+
+    scratch = w.data_ptr(), root.data_ptr()
+    kernels.normal(
+        drawn.data_ptr(), layout, 0, size, double=double, scratch=scratch, take_roots=take_roots
+    )
+    return drawn.to(dtype)
 
 
 def words_of(key: Tensor) -> Tensor:

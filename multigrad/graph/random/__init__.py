@@ -11,6 +11,7 @@ May import the rooms up to `errors`.
 
 from __future__ import annotations
 
+from .chosen import normal, normal_like, uniform, uniform_like
 from .draws import (
     BLOCK,
     UNIFORM_FIELDS,
@@ -19,11 +20,7 @@ from .draws import (
     blocks_of_run,
     check_dtype,
     fill_uniform,
-    normal,
-    normal_like,
     threefry2x32,
-    uniform,
-    uniform_like,
 )
 from .keys import (
     PARITY,
@@ -41,16 +38,21 @@ from .keys import (
     strides,
     threefry_rounds,
 )
+from .native import BLOCK as NATIVE_BLOCK
+from .native import Kernels, Layout, find_kernels, lay_out
 from .normals import erfinv, normal_from_uniform
 
 __all__ = [
     "BLOCK",
+    "NATIVE_BLOCK",
     "PARITY",
     "REPLAYED",
     "ROTATIONS",
     "UNIFORM_FIELDS",
     "WIDE_BITS",
     "WORD_MASK",
+    "Kernels",
+    "Layout",
     "PlacedKey",
     "blocks",
     "blocks_of_run",
@@ -59,9 +61,11 @@ __all__ = [
     "draw_key",
     "erfinv",
     "fill_uniform",
+    "find_kernels",
     "fold_in",
     "key_from_int",
     "key_pair",
+    "lay_out",
     "normal",
     "normal_from_uniform",
     "normal_like",

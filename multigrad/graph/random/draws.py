@@ -1,4 +1,4 @@
-"""NumPy's draws, block by block: the meaning of every backend's."""
+"""NumPy's draws in plain code, block by block: the meaning of every backend's."""
 
 from __future__ import annotations
 
@@ -80,9 +80,7 @@ def random_words(key: Key, counter: int | Array, space: Array) -> tuple[Array, A
 
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw uniforms in [0, 1): `jax.random.uniform(key, shape, dtype)` bit for bit; by a placed
-    key, that part of them.
-    """
+    """Draw uniforms in [0, 1)."""
     dtype = np.dtype(dtype)
     check_dtype(dtype.name)
     draw = np.empty(shape, dtype)
@@ -196,16 +194,6 @@ def blocks_of_run(first: int, length: int, block: int) -> Iterator[tuple[int, in
         stop = min(start + block, start + same, length)
         yield start, stop
         start = stop
-
-
-def uniform_like(key: Any, x: Array) -> Array:
-    """Draw uniforms in [0, 1) of x's shape and dtype."""
-    return uniform(key, np.shape(x), x.dtype)
-
-
-def normal_like(key: Any, x: Array) -> Array:
-    """Draw standard normals of x's shape and dtype."""
-    return normal(key, np.shape(x), x.dtype)
 
 
 def blocks(size: int, block: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,44 @@
+"""NumPy's draws by compiled code or by plain code, whichever is there: the same bits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from . import draws, native
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Draw uniforms in [0, 1): `jax.random.uniform(key, shape, dtype)` bit for bit; by a placed
+    key, that part of them.
+    """
+    dtype = np.dtype(dtype)
+    draws.check_dtype(dtype.name)
+    kernels = native.find_kernels(math.prod(shape))
+    if kernels is None:
+        return draws.uniform(key, shape, dtype)
+    return native.uniform(kernels, key, shape, dtype)
+
+
+def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Draw standard normals; float16 and bfloat16 are the rounded float32 draw."""
+    dtype = np.dtype(dtype)
+    draws.check_dtype(dtype.name)
+    kernels = native.find_kernels(math.prod(shape))
+    if kernels is None:
+        return draws.normal(key, shape, dtype)
+    return native.normal(kernels, key, shape, dtype)
+
+
+def uniform_like(key: Any, x: Array) -> Array:
+    """Draw uniforms in [0, 1) of x's shape and dtype."""
+    return uniform(key, np.shape(x), x.dtype)
+
+
+def normal_like(key: Any, x: Array) -> Array:
+    """Draw standard normals of x's shape and dtype."""
+    return normal(key, np.shape(x), x.dtype)

@@ -1,0 +1,199 @@
+"""Draws by compiled code, where there is a compiler: the bits of the plain code."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ..support.compiled import Compiled, NoLibraryError
+from . import draws
+from .draws import UNIFORM_FIELDS, find_runs
+from .keys import WORD_MASK, PlacedKey
+from .source import CHUNK, write_source
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+# Elements between two logarithms: they stay in a second-level cache, and torch starts no threads.
+BLOCK = 1 << 14
+# What a call of plain code takes, in elements; and after how many the compiler starts, which takes
+# 0.3 s of another core: 50 ms of draws.
+CALL = 5_000
+PAYS_FROM = 5_000_000
+
+FROM_ZERO = np.zeros(1, np.uint64)
+ADDRESS, COUNT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+DRAWN = (WORD, WORD, ADDRESS, COUNT, COUNT, COUNT)
+FUNCTIONS = {
+    "uniform_float": (*DRAWN, ctypes.c_int, WORD, ctypes.c_float, ADDRESS),
+    "uniform_double": (*DRAWN, ADDRESS),
+    "begin_normal_float": (*DRAWN, ADDRESS, ADDRESS),
+    "begin_normal_double": (*DRAWN, ADDRESS, ADDRESS),
+    "finish_normal_float": (COUNT, ADDRESS, ADDRESS, ADDRESS),
+    "finish_normal_double": (COUNT, ADDRESS, ADDRESS, ADDRESS),
+}
+
+
+class Layout(NamedTuple):
+    """A key's words, and the counters of a draw: runs from each of `firsts` on.
+
+    Attributes:
+        first: of the words.
+        second: of the words.
+        address: of `firsts`.
+        length: of every run.
+        firsts: uint64, held.
+    """
+
+    first: int
+    second: int
+    address: int
+    length: int
+    firsts: Array
+
+
+def lay_out(key: Any, shape: tuple[int, ...]) -> Layout:
+    """Lay out the draw of an array, or of a placed part."""
+    firsts, length = FROM_ZERO, 0
+    if isinstance(key, PlacedKey):
+        firsts, length = find_runs(key, shape)
+        key = key.key
+    else:
+        length = math.prod(shape)
+    first, second = key
+    return Layout(int(first), int(second), address_of(firsts), length, firsts)
+
+
+def address_of(array: Array) -> int:
+    """Return where an array begins."""
+    return array.__array_interface__["data"][0]
+
+
+class Kernels:
+    """The functions of the library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, arguments in FUNCTIONS.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+        self.library = library
+        self.uniform_float, self.uniform_double = library.uniform_float, library.uniform_double
+        self.normals = (
+            (library.begin_normal_float, library.finish_normal_float, 4),
+            (library.begin_normal_double, library.finish_normal_double, 8),
+        )
+
+    def uniform(self, out: int, layout: Layout, start: int, count: int, dtype: str) -> None:
+        """Write the uniforms of a dtype to an address: float64, or exact float32."""
+        drawn = (*layout[:4], start, count)
+        if dtype == "float64":
+            self.uniform_double(*drawn, out)
+            return
+        dropped, kept = UNIFORM_FIELDS[dtype]
+        self.uniform_float(*drawn, dropped, (1 << kept) - 1, 2.0**-kept, out)
+
+    def normal(
+        self,
+        out: int,
+        layout: Layout,
+        start: int,
+        count: int,
+        *,
+        double: bool,
+        scratch: tuple[int, int],
+        take_roots: Callable[[int], Any],
+    ) -> None:
+        """Write normals to an address, in float64 or float32.
+
+        Args:
+            out: the address.
+            layout: of the whole draw.
+            start: the first element.
+            count: how many.
+            double: whether to write float64.
+            scratch: two places, each with room for `count` elements or BLOCK.
+            take_roots: turns so many elements in the first place into their -log with `double`,
+                else -log1p, and puts the roots of these in the second.
+        """
+        begin, finish, itemsize = self.normals[double]
+        for done in range(0, count, BLOCK):
+            number, place = min(BLOCK, count - done), out + done * itemsize
+            begin(*layout[:4], start + done, number, place, scratch[0])
+            take_roots(number)
+            finish(number, place, *scratch)
+
+
+def bind(library: ctypes.CDLL) -> Kernels:
+    """Return a library's functions, if they give the bits of the plain code."""
+    kernels = Kernels(library)
+    part = PlacedKey((WORD_MASK, 7), (1 << 32) - CHUNK, (4, CHUNK + 9))
+    for key, shape in (((0, 7), (3,)), (part, (2, CHUNK + 5))):
+        for dtype in ("float32", "float64"):
+            for plain, compiled in ((draws.uniform, uniform), (draws.normal, normal)):
+                expected = plain(key, shape, dtype)
+                if compiled(kernels, key, shape, dtype).tobytes() != expected.tobytes():
+                    raise NoLibraryError(f"{library._name} draws other numbers than plain code")
+    return kernels
+
+
+def uniform(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Draw uniforms, as `draws.uniform` does."""
+    draw = np.empty(shape, dtype)
+    fill_uniform(kernels, draw, key, draw.dtype.name)
+    return draw
+
+
+def fill_uniform(kernels: Kernels, draw: Array, key: Any, dtype: str) -> None:
+    """Fill a contiguous array, as `draws.fill_uniform` does."""
+    layout = lay_out(key, draw.shape)
+
+    def fill(out: int, start: int, count: int) -> None:
+        kernels.uniform(out, layout, start, count, dtype)
+
+    fill_wide(draw, "float64" if dtype == "float64" else "float32", fill)
+
+
+def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Draw standard normals, as `draws.normal` does."""
+    draw = np.empty(shape, dtype)
+    double = draw.dtype.name == "float64"
+    wide, log = ("float64", np.log) if double else ("float32", np.log1p)
+    layout = lay_out(key, shape)
+    rows = np.empty((2, min(draw.size, BLOCK)), wide)
+    scratch = address_of(rows[0]), address_of(rows[1])
+
+    def take_roots(number: int) -> None:
+        w, root = rows[:, :number]
+        np.negative(log(w, w), w)
+        np.sqrt(w, root)
+
+    def fill(out: int, start: int, count: int) -> None:
+        kernels.normal(
+            out, layout, start, count, double=double, scratch=scratch, take_roots=take_roots
+        )
+
+    fill_wide(draw, wide, fill)
+    return draw
+
+
+def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> None:
+    """Fill an array of a dtype by `fill(address, start, count)`; of another, block by block."""
+    if draw.dtype.name == wide:
+        fill(address_of(draw), 0, draw.size)
+        return
+    flat = draw.reshape(-1)
+    block = np.empty(min(draw.size, BLOCK), wide)
+    for start, stop in draws.blocks(draw.size, BLOCK):
+        fill(address_of(block), start, stop - start)
+        flat[start:stop] = block[: stop - start]
+
+
+LIBRARY = Compiled("draws", write_source, bind, PAYS_FROM)
+
+
+def find_kernels(size: int) -> Kernels | None:
+    """Return the compiled functions, or None where plain code draws this many elements."""
+    return LIBRARY.get(size + CALL)

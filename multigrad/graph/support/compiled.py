@@ -1,0 +1,269 @@
+"""C that the system's compiler makes faster code of: optional, for this machine, kept by content.
+
+A program never waits for the compiler, nor needs it: until a library is there, and where none can
+be, plain code gives the same bits. `MULTIGRAD_NATIVE=off` starts no compiler and loads nothing;
+`on` compiles at the first use, and warns with the reason where that fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import itertools
+import os
+import platform
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ...errors import RuleValueError
+from .cache import check_private, open_folder, write_file
+from .threads import in_child, make_lock
+
+VARIABLE = "MULTIGRAD_NATIVE"
+FOLDER = "native"
+MOST_KEPT = 16  # libraries of one name
+PATIENCE = 120.0  # seconds that a compiler may take
+PROCESSORS = ("x86_64", "amd64", "aarch64", "arm64")
+# No option lets the compiler change a result: neither products and sums in one, nor another order.
+FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
+
+Bound = TypeVar("Bound")
+
+
+class NoLibraryError(Exception):
+    """Why there is no compiled library."""
+
+
+class Compiled(Generic[Bound]):
+    """A library that is looked for once, and compiled in the background once it pays.
+
+    Attributes:
+        bound: the library's functions, as soon as they are there.
+        reason: why there are none and will be none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[], str],
+        bind: Callable[[ctypes.CDLL], Bound],
+        pays_from: int,
+        setting: str | None = None,
+    ) -> None:
+        """Describe a library.
+
+        Args:
+            name: the start of its files' names.
+            write: gives the C source.
+            bind: gives the functions of a library, or raises where they are not right.
+            pays_from: how much work plain code does before the compiler starts.
+            setting: "on", "off" or "auto", in the place of the environment's.
+        """
+        self.name, self.write, self.bind, self.pays_from = name, write, bind, pays_from
+        self.setting = setting
+        self.bound: Bound | None = None
+        self.reason = ""
+        self.lock = make_lock()
+        self.work = 0
+        self.is_settled = self.is_looked_for = False
+        self.thread: threading.Thread | None = None
+        self.process: Any = None
+        self.is_stopping = False
+        in_child(self.forget_thread)
+
+    def get(self, work: int) -> Bound | None:
+        """Return the functions, or None where plain code must do this much work."""
+        return self.bound if self.is_settled else self.look(work)
+
+    def look(self, work: int) -> Bound | None:
+        """Look for a library, or have one made."""
+        with self.lock:
+            if self.is_settled or self.thread is not None:
+                return self.bound
+            self.setting = self.setting or read_setting()
+            if self.setting == "off":
+                return self.settle(f"{VARIABLE}=off")
+            self.work += work
+            if not self.is_looked_for:
+                self.is_looked_for = True
+                self.attempt(self.find)
+            if self.is_settled:
+                pass
+            elif self.setting == "on":
+                self.attempt(self.make)
+            elif self.work >= self.pays_from:
+                self.thread = threading.Thread(target=self.attempt, args=(self.make,), daemon=True)
+                atexit.register(self.stop)
+                self.thread.start()
+            return self.bound
+
+    def attempt(self, step: Callable[[], Bound | None]) -> None:
+        """Try to have the functions, and remember the reason where that fails for good."""
+        try:
+            bound = step()
+        except Exception as error:  # noqa: BLE001 - whatever happens, plain code is there
+            self.settle(str(error) or type(error).__name__)
+        else:
+            if bound is not None:
+                self.settle("", bound)
+
+    def settle(self, reason: str, bound: Bound | None = None) -> Bound | None:
+        """Decide for good."""
+        self.bound, self.reason = bound, reason
+        self.is_settled = True
+        if bound is None and self.setting == "on":
+            message = f"{VARIABLE}=on, but plain code runs, with the same results: {reason}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return bound
+
+    def find(self) -> Bound | None:
+        """Load the library that an earlier process kept; a damaged one is removed."""
+        source, command = self.write(), find_command()
+        try:
+            folder = open_folder(FOLDER)
+        except OSError:
+            return None  # said when the library is to be kept
+        start = self.file_start(source, command)
+        for path in sorted(folder.glob(f"{start}-*.so")) if folder else ():
+            try:
+                check_private(path)
+                if digest(path.read_bytes()) == path.stem.rpartition("-")[2]:
+                    return self.bind(ctypes.CDLL(str(path)))
+            except OSError:
+                continue
+            path.unlink(missing_ok=True)
+        return None
+
+    def make(self) -> Bound:
+        """Compile the library, keep it where possible, and load it."""
+        source, command = self.write(), find_command()
+        with tempfile.TemporaryDirectory(prefix="multigrad-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / f"{self.name}.so"
+            self.compile(source, [*command, "-x", "c", "-", "-o", str(path)])
+            try:
+                kept = self.keep(path.read_bytes(), self.file_start(source, command))
+            except OSError as error:
+                kept = None
+                if self.setting == "on":
+                    warnings.warn(f"compiled, but not kept: {error}", RuntimeWarning, stacklevel=2)
+            return self.bind(ctypes.CDLL(str(kept or path)))
+
+    def compile(self, source: str, command: list[str]) -> None:
+        """Run the compiler."""
+        import subprocess
+
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        try:
+            if self.is_stopping:
+                self.process.kill()
+            said = self.process.communicate(source.encode(), PATIENCE)[1]
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise NoLibraryError(f"{command[0]} took more than {PATIENCE:.0f} s") from None
+        if self.process.returncode:
+            first = said.decode(errors="replace").strip().partition("\n")[0]
+            raise NoLibraryError(f"{shlex.join(command)} failed: {first}")
+
+    def keep(self, content: bytes, start: str) -> Path | None:
+        """Write a library into the cache; the oldest of too many go."""
+        folder = open_folder(FOLDER)
+        if folder is None:
+            return None
+        path = folder / f"{start}-{digest(content)}.so"
+        write_file(path, content)
+        kept = sorted(folder.glob(f"{self.name}-*.so"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-MOST_KEPT]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def file_start(self, source: str, command: list[str]) -> str:
+        """Name a library by what it is made of, and by the machine that it is made for."""
+        parts = (source, *command, describe_compiler(command[0]), describe_processor())
+        return f"{self.name}-{digest(chr(0).join(parts).encode())}"
+
+    def wait(self) -> None:
+        """Wait for a compiler that runs."""
+        if self.thread is not None:
+            self.thread.join()
+
+    def stop(self) -> None:
+        """End a compiler that the program does not wait for."""
+        self.is_stopping = True
+        if self.process is not None:
+            self.process.kill()
+        self.wait()
+
+    def forget_thread(self, thread: int) -> None:
+        """In a forked child: the compiler is its parent's."""
+        self.thread = self.process = None
+
+
+def read_setting() -> str:
+    """Return "on", "off" or "auto".
+
+    Raises:
+        RuleValueError: the environment's variable says something else.
+    """
+    setting = os.environ.get(VARIABLE, "") or "auto"
+    if setting not in ("on", "off", "auto"):
+        raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")
+    return setting
+
+
+def find_command() -> list[str]:
+    """Return the compiler's command: `$CC`, or the system's.
+
+    Raises:
+        NoLibraryError: there is none, or the machine is none for which this was tried.
+    """
+    if os.name == "nt" or platform.machine().lower() not in PROCESSORS:
+        raise NoLibraryError(f"not on {platform.system()} on {platform.machine()}")
+    given = shlex.split(os.environ.get("CC", ""))
+    found = next(filter(None, map(shutil.which, given[:1] or ("cc", "gcc", "clang"))), None)
+    if found is None:
+        raise NoLibraryError(f"no C compiler {given[0] if given else 'cc'}: install gcc or clang")
+    if sys.platform == "darwin" and found.startswith("/usr/bin/") and not has_xcode_tools():
+        raise NoLibraryError("no C compiler: type xcode-select --install")
+    native = ["-march=native"] if describe_processor() else []
+    return [found, *given[1:], *FLAGS, *native]
+
+
+def has_xcode_tools() -> bool:
+    """Return whether macOS's compiler exists; without it, its command opens a window."""
+    import subprocess
+
+    return subprocess.run(["xcode-select", "-p"], capture_output=True, check=False).returncode == 0
+
+
+def describe_compiler(path: str) -> str:
+    """Tell one version of a compiler from another without running it."""
+    real = os.path.realpath(path)
+    found = os.stat(real)
+    return f"{real} {found.st_size} {found.st_mtime_ns}"
+
+
+def describe_processor() -> str:
+    """Return what the processor can do, where it says so and its instructions differ by model."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return ""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = itertools.takewhile(str.strip, file)  # of the first of all alike
+            return "".join(line for line in lines if line.startswith(("model name", "flags")))
+    except OSError:
+        return ""
+
+
+def digest(content: bytes) -> str:
+    """Return a name for content."""
+    return hashlib.sha256(content).hexdigest()[:32]
