@@ -1,0 +1,73 @@
+"""The directory of what is kept across processes, for one user, by content.
+
+`$MULTIGRAD_CACHE`, else `multigrad` in `$XDG_CACHE_HOME` or `~/.cache`; `MULTIGRAD_CACHE=off` keeps
+nothing. What is read from it may be run, so it must belong to the user, and nobody else may write.
+A file appears complete or not at all. Nothing in it is ever needed: it can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+VARIABLE = "MULTIGRAD_CACHE"
+OFF = ("off", "0", "no", "false")
+
+
+def cache_root() -> Path | None:
+    """Return the directory, which need not exist; None if nothing is to be kept."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen.lower() in OFF:
+        return None
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    local = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME", "")
+    # A relative one is to be ignored: XDG Base Directory Specification 0.8.
+    base = Path(local) if os.path.isabs(local) else Path("~/.cache").expanduser()
+    return base / "multigrad" if base.is_absolute() else None  # a user without a home
+
+
+def open_folder(name: str) -> Path | None:
+    """Return a folder of the directory, made if it does not exist; None if nothing is to be kept.
+
+    Raises:
+        OSError: it cannot be made, belongs to another user, or others may write into it.
+    """
+    root = cache_root()
+    if root is None:
+        return None
+    root.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (root, root / name):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        check_private(folder)
+    return root / name
+
+
+def check_private(path: Path) -> None:
+    """Raise PermissionError where somebody else owns a file or folder, or may write into it."""
+    if os.name == "nt":  # the profile's folders are private, and modes say nothing
+        return
+    found = path.stat()
+    if found.st_uid != os.getuid():
+        raise PermissionError(
+            f"{path} does not belong to you: set {VARIABLE} to a folder that does"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(
+            f"others may write into {path}: type chmod go-w {path}, or set {VARIABLE} to a folder "
+            "of your own"
+        )
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file that readers see complete or not at all, whoever else writes it too."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
