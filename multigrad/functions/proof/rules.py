@@ -22,6 +22,7 @@ from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt, prove
 from .endless import Stoppable
+from .kept.content import plain_rows
 from .purity import may_act
 from .run import (
     KEY,
@@ -106,6 +107,7 @@ def prove_rule(
         infinite=all(map(keeps_infinity, dialects.values())),
         coarseness=max(coarseness_of(each, (given.graph,)) for each in dialects.values()),
         is_again=given.is_again,
+        content=_content(given, tuple(dialects.values())),
     )
     return prove(attempt, is_call=is_call)
 
@@ -116,6 +118,19 @@ def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
         yield rule
     for part in rule._resolved_parts():
         yield from _leaves(part)
+
+
+def _content(given: RuleUnderProof, dialects: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return what a verdict rests on besides the graph."""
+    rows = map(plain_rows, (given.static, given.facts))
+    return (dialects, given.runtime, given.has_tin, *rows, *_written(given.rule))
+
+
+def _written(rule: WrittenRule) -> Iterator[Any]:
+    """Yield what a rule is made of."""
+    yield (rule.first_order, len(rule.parts), plain_rows(rule.bound), rule.function)
+    for part in rule._resolved_parts():
+        yield from _written(part)
 
 
 def _home_name(dialect: str) -> str:

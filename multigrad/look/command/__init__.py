@@ -6,14 +6,17 @@ so that a missing extra becomes an install line and not a traceback.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 EXTRA_MODULES = ("typer", "rich")
 STOPPED = 130  # what shells say of a program that Ctrl-C ended
+SELDOM = (50_000, 20, 100)  # of the garbage collector: what is imported is no garbage
 
 
 def main() -> None:
     """Run the command line and exit."""
+    gc.set_threshold(*SELDOM)
     try:
         _run()
     except KeyboardInterrupt:  # also while the libraries are imported

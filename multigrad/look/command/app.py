@@ -14,10 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import multigrad as xg
-from multigrad.demo.frameworks import prepare_environment
 from multigrad.errors import MultigradError
-from multigrad.look.command.named import find, find_forward, make_inputs, read_order, with_params
-from multigrad.look.command.new_backend import new_backend
 from multigrad.look.command.options import (
     FAILED,
     Backends,
@@ -25,6 +22,7 @@ from multigrad.look.command.options import (
     Numbers,
     RuleName,
     Shapes,
+    prepare_environment,
     report_errors,
     show_version,
     split,
@@ -128,6 +126,8 @@ def show(
     ] = False,
 ) -> None:
     """Print the graph captured from a rule."""
+    from multigrad.look.command.named import find
+
     with report_errors():
         typer.echo(xg.show(find(rule, forward), memory=memory))
 
@@ -142,6 +142,8 @@ def source(
     ] = "Linear",
 ) -> None:
     """Print the code that runs for a rule on one backend; NumPy's if none is named."""
+    from multigrad.look.command.named import find, find_forward, read_order
+
     with report_errors():
         rule, backend = read_order(rule, named or backend)
         typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
@@ -160,6 +162,8 @@ def eject(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule or a Function as one file that runs without multigrad."""
+    from multigrad.look.command.named import find, find_forward, with_params
+
     prepare_environment()
     with report_errors():
         found = with_params(find(what), params or ())
@@ -183,6 +187,8 @@ def check(
     numbers: Numbers = None,
 ) -> None:
     """Compare a gradient with finite differences, or a surrogate with the true derivative."""
+    from multigrad.look.command.named import find, make_inputs
+
     prepare_environment()
     with report_errors():
         report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
@@ -202,6 +208,8 @@ def parity(
     numbers: Numbers = None,
 ) -> None:
     """Run forward and backward on every backend and compare the numbers with float64."""
+    from multigrad.look.command.named import find, make_inputs
+
     prepare_environment()
     with report_errors():
         found = find(what, forward)
@@ -506,4 +514,20 @@ def bench(
     raise typer.Exit(code)
 
 
-app.command(epilog="Example: multigrad new-backend mylib")(report_errors()(new_backend))
+@app.command(epilog="Example: multigrad new-backend mylib")
+def new_backend(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name for importing the framework.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
+    ] = None,
+) -> None:
+    """Create a package for a new backend; the conformance suite lists what remains to be done."""
+    from multigrad.look.command.new_backend import write_package
+
+    with report_errors():
+        for path in write_package(name, out):
+            typer.echo(path)
+        typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
+        typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")

@@ -13,9 +13,6 @@ import sys
 import textwrap
 from pathlib import Path
 from string import Template
-from typing import Annotated
-
-import typer
 
 import multigrad as xg
 from multigrad.backend.finding.discovery import entry_points
@@ -39,21 +36,6 @@ FILES = {
     "pyproject.toml.txt": "pyproject.toml",
     "test_conformance.py.txt": "tests/test_conformance.py",
 }
-
-
-def new_backend(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The name for importing the framework.")
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
-    ] = None,
-) -> None:
-    """Create a package for a new backend; the conformance suite lists what remains to be done."""
-    for path in write_package(name, out):
-        typer.echo(path)
-    typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
-    typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")
 
 
 def write_package(name: str, folder: Path | None) -> list[Path]:

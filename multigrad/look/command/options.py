@@ -56,6 +56,13 @@ def report_errors() -> Iterator[None]:
         raise typer.Exit(MISUSED) from error
 
 
+def prepare_environment() -> None:
+    """Set what frameworks read when they are imported; `multigrad rules` needs nothing of it."""
+    from multigrad.demo.frameworks import prepare_environment as prepare
+
+    prepare()
+
+
 def split(text: str) -> list[str]:
     """Return the words of a comma-separated option."""
     return [word.strip() for word in text.split(",") if word.strip()]

@@ -1,0 +1,150 @@
+"""The verdicts of earlier processes: one line for each capture that was found to be what was
+written.
+
+A line is a digest of all that the verdict rests on, and its checksum, so that a damaged line stands
+for nothing. Lines are only ever appended, whichever processes do so at once; where there are too
+many, the newer half is written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ....backend.finding.discovery import in_use
+from ....capture.code.modes import modes
+from ....capture.code.table import registered_dialects
+from ....errors import CacheWarning
+from ....graph.support.cache import VARIABLE, cache_root, check_private, open_folder, write_file
+from ..setting import ALL, how_much
+from .content import digest_of, own_folders, own_roots, plain_rows, stamp_folder
+
+FORMAT = "multigrad verdicts 1"
+FOLDER, FILE = "verdicts", "proven"
+MOST = 10_000  # lines
+LINE = 75  # bytes, with those that end it
+_known: dict[Path, set[str]] = {}  # by the file: the lines in it
+_environments: dict[tuple[str, ...], str] = {}
+_warned: set[str] = set()
+
+
+def key_of(contents: Sequence[Any]) -> str | None:
+    """Return the key of a verdict that rests on these values, and on all that is installed; None
+    where nothing is kept, or some content cannot be told.
+    """
+    if how_much() == ALL or cache_root() is None:
+        return None
+    content = digest_of(plain_rows(modes()), *contents)
+    if content is None:
+        return None
+    return hashlib.sha256(f"{_environment()} {content}".encode()).hexdigest()
+
+
+def is_kept(key: str) -> bool:
+    """Return whether an earlier process, or this one, has found out that it holds."""
+    path = _path()
+    return path is not None and _line(key) in _read(path)
+
+
+def keep(key: str) -> None:
+    """Keep what was found out for later processes."""
+    line = _line(key)
+    try:
+        folder = open_folder(FOLDER)
+        if folder is None:
+            return
+        path = folder / FILE
+        _read(path).add(line)
+        _append(path, line)
+    except (OSError, RuntimeError) as error:
+        warn_once(f"What was proven is not kept for later processes: {error}")
+
+
+def read_lines(path: Path) -> tuple[list[str], int]:
+    """Return the lines of a file that are whole, the oldest first, and how many are damaged.
+
+    Raises:
+        OSError: it cannot be read, or others may write into it.
+    """
+    for each in (path.parent.parent, path.parent, path):
+        check_private(each)
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * MOST * LINE))
+        rows = file.read().decode("ascii", "replace").split("\n")
+    lines = [row for row in rows if row == _line(row.partition(" ")[0])]
+    return lines, sum(map(bool, rows)) - len(lines)
+
+
+def warn_once(message: str) -> None:
+    """Warn of a reason once in a process."""
+    if message not in _warned:
+        _warned.add(message)
+        text = f"{message}. All else works; {VARIABLE}=off keeps nothing and says nothing"
+        warnings.warn(text, CacheWarning, stacklevel=2)
+
+
+def _path() -> Path | None:
+    root = cache_root()
+    return None if root is None else root / FOLDER / FILE
+
+
+def _line(key: str) -> str:
+    return f"{key} {zlib.crc32(key.encode()):08x}"
+
+
+def _read(path: Path) -> set[str]:
+    """Return the lines in a file; it is read once in a process."""
+    known = _known.get(path)
+    if known is None:
+        lines: list[str] = []
+        try:
+            lines, damaged = read_lines(path)
+            if damaged:
+                warn_once(f"{path} has {damaged} damaged lines, whose proofs are made again")
+                _write(path, lines)
+        except FileNotFoundError:
+            pass
+        except (OSError, RuntimeError) as error:
+            warn_once(f"What earlier processes have proven is proven again: {error}")
+        known = _known.setdefault(path, set(lines))
+    return known
+
+
+def _append(path: Path, line: str) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(path, flags, 0o600)
+    try:
+        # First the end of what another process may have left unfinished.
+        os.write(handle, f"\n{line}\n".encode())
+        is_long = os.fstat(handle).st_size > MOST * LINE
+    finally:
+        os.close(handle)
+    if is_long:
+        _write(path, read_lines(path)[0][-MOST // 2 :])
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    write_file(path, "".join(f"\n{line}\n" for line in lines).encode())
+
+
+def _environment() -> str:
+    """Return a digest of the versions and files that run here: ours, the frameworks', Python's."""
+    roots = sorted({*registered_dialects(), *(backend.name for backend in in_use())})
+    names = [name for root in roots for name in (root, f"{root}lib") if name in sys.modules]
+    versions = [f"{name} {getattr(sys.modules[name], '__version__', '')}" for name in names]
+    key = tuple(versions)
+    known = _environments.get(key)
+    if known is None:
+        folders = own_folders(tuple(own_roots()))
+        stamps = [each for folder in folders for each in stamp_folder(folder)]
+        machine = (sys.version, sys.platform, platform.machine(), sys.byteorder)
+        text = "\n".join((FORMAT, *machine, *versions, *stamps))
+        known = _environments[key] = hashlib.sha256(text.encode()).hexdigest()
+    return known
