@@ -228,6 +228,9 @@ class Autodiff:
     keeps_float_derivatives: bool = False
     """Whether a float kept by forward keeps its derivative in backward."""
 
+    watches_outputs: bool = True
+    """Whether nobody writes into an output that forward keeps without an error in backward."""
+
     joins_loops: bool = False
     """Whether `render` makes use of `Code.whole`: of fast code where floats that forward keeps lose
     their derivative, else of all."""

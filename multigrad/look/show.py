@@ -89,7 +89,10 @@ def _text_of(obj: Any, memory: bool) -> str:
             return _text_of(inner.forward.function, memory)
         if own is None:
             function = FunctionGraph(
-                inner.forward.name, inner.forward.graph(), inner.forward.derivative()
+                inner.forward.name,
+                inner.forward.graph(),
+                inner.forward.derivative(),
+                is_rule=True,
             )
             return _with_memory(_both(function), function, memory)
         return _chained(inner.rule) + _show(own.bound_rule, inner.forward, memory)
@@ -114,7 +117,7 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
         return f"{head}{rule.name}: runs as it is (native=True), so it has no graph{kept}"
     backward = captured_graph(bound_rule)
     row = find_forward("Linear") if forward is None else forward
-    function = FunctionGraph(rule.name, row.graph(), backward, rule.first_order)
+    function = FunctionGraph(rule.name, row.graph(), backward, rule.first_order, is_rule=True)
     return _with_memory(f"{head}{format_graph(backward)}", function, memory)
 
 
@@ -150,15 +153,19 @@ def describe_kept(function: FunctionGraph) -> str:
     """Return what forward keeps for backward, per group of the backends in use that keep the
     same.
     """
-    plain, floats = function.cut(False), function.cut(True)
-    if plain.residuals == floats.residuals and plain.keep.outputs == floats.keep.outputs:
-        return f"kept for backward:{describe_cut(plain)}"
-    lines = []
-    for cut, keeps_floats in ((plain, False), (floats, True)):
-        names = [b.name for b in in_use() if b.autodiff.keeps_float_derivatives is keeps_floats]
-        if names:
-            lines.append(f"kept for backward on {', '.join(names)}:{describe_cut(cut)}")
-    return "\n\n".join(lines)
+    texts = {
+        (floats, watched): describe_cut(function.cut(floats, watched=watched))
+        for floats in (False, True)
+        for watched in (False, True)
+    }
+    if len(set(texts.values())) == 1:
+        return f"kept for backward:{texts[False, False]}"
+    found: dict[str, list[str]] = {}
+    for backend in in_use():
+        autodiff = backend.autodiff
+        text = texts[autodiff.keeps_float_derivatives, autodiff.watches_outputs]
+        found.setdefault(text, []).append(backend.name)
+    return "\n\n".join(f"kept for backward on {', '.join(n)}:{text}" for text, n in found.items())
 
 
 def describe_cut(cut: Cut) -> str:

@@ -198,12 +198,20 @@ class FunctionGraph:
                 return replace(self, forward=forward, backward=backward)
             forward, backward = substitute(forward, first), substitute(backward, first)
 
-    def cut(self, floats: bool = False, *, keep_input: bool = False, loops: bool = False) -> Cut:
+    def cut(
+        self,
+        floats: bool = False,
+        *,
+        keep_input: bool = False,
+        watched: bool = True,
+        loops: bool = False,
+    ) -> Cut:
         """Return the backward split at what forward keeps for it.
 
         Args:
             floats: whether a float kept by forward keeps its derivative.
             keep_input: keep the inputs, and outputs that backward reads as forward gave them.
+            watched: whether nobody writes into a kept output unnoticed.
             loops: keep what scans give, so that none runs again.
         """
         if keep_input:
@@ -218,6 +226,7 @@ class FunctionGraph:
             self.roles,
             floats=floats or self.first_order,
             output=output,
+            decides=self.is_rule and watched,
             loops=loops,
         )
 

@@ -99,9 +99,11 @@ def lower_graphs(
     keep_input = forward_mode and (graphs.pushed is not None or not backend.autodiff.transposes)
     fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
     wide = None if keep_input else _with_histories(graphs, backend, fast or compiled)
-    whole = None if wide is None else (wide, wide.cut(floats, loops=True))
+    watched = backend.autodiff.watches_outputs
+    whole = None if wide is None else (wide, wide.cut(floats, watched=watched, loops=True))
     if whole is None or not floats:
-        cut = graphs.cut(floats, keep_input=keep_input or whole is not None)
+        keep_input = keep_input or whole is not None
+        cut = graphs.cut(floats, keep_input=keep_input, watched=watched)
     else:
         cut = whole[1]
     emission.taken.update(cut.residuals)

@@ -44,8 +44,13 @@ def compare_gradients(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 
 @case("torch.compare_through_float", "torch.masked_product")
+def mask_by_half(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out * (tin > 0.5)
+
+
+@case("torch.rectified")
 def mask_by_sign(ctx: Any, grad_out: Any, tin: Any) -> Any:
-    return grad_out * (tin > 0)
+    return tin * (grad_out > 0) * abs(tin)
 
 
 @case("torch.window")

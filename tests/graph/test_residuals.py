@@ -101,7 +101,84 @@ def test_a_mask_takes_a_quarter_of_a_float32_input(
     rule: str, forward: str, count: Callable[..., int]
 ) -> None:
     x = np.linspace(-2, 2, 1000, dtype=np.float32)
-    assert count(xg.activation(forward, rule), x) == x.nbytes // 4
+    kept_anyway = (forward, rule) == ("ReLU", "d(ReLU)")
+    assert count(xg.activation(forward, rule), x) == x.nbytes // (1 if kept_anyway else 4)
+
+
+@needs_torch
+@pytest.mark.parametrize("rule", ["d(ReLU)", "guided"])
+def test_a_rectifier_keeps_nothing_beside_its_output(rule: str) -> None:
+    import torch
+
+    kept: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        kept.append(tensor)
+        return tensor
+
+    act, x = xg.activation("ReLU", rule), torch.tensor(X, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = act(x)
+    assert [each.data_ptr() for each in kept] == [y.data_ptr()]
+
+
+@needs_jax
+def test_jax_keeps_a_rectifiers_output() -> None:
+    import jax
+
+    _, pull = jax.vjp(xg.activation("ReLU", "d(ReLU)"), jax.numpy.asarray(X))
+    (kept,) = [leaf for leaf in jax.tree_util.tree_leaves(pull) if hasattr(leaf, "nbytes")]
+    np.testing.assert_array_equal(kept, np.maximum(X, 0))
+
+
+@needs_torch
+def test_a_rectifier_keeps_its_input_where_backward_reads_that_too() -> None:
+    @xg.register("masked_and_multiplied", override=True)
+    def masked_and_multiplied(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * (tin > 0) * xp.exp(tin)
+
+    assert torch_bytes(xg.activation("ReLU", masked_and_multiplied), X) == X.nbytes
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_rectifiers_output_decides_what_its_input_would(
+    backend: Any, dtype: str, limit: float
+) -> None:
+    @xg.register("by_four_masks", override=True)
+    def by_four_masks(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        above = xp.where(tin > limit, grad_out, 0.0) + 2.0 * xp.where(tin >= limit, grad_out, 0.0)
+        below = 4.0 * xp.where(tin <= limit, grad_out, 0.0) + 8.0 * xp.where(
+            tin < limit, grad_out, 0.0
+        )
+        return above + below
+
+    values = [np.nan, -np.inf, -1.0, -1e-7, -0.0, 0.0, 1e-7, 0.5, 0.5005, 1.0, np.inf]
+    x = np.array(values, dtype)
+    with np.errstate(invalid="ignore"):
+        answers = [x > limit, x >= limit, x <= limit, x < limit]
+    expected = sum(2.0**i * answer for i, answer in enumerate(answers))
+    act = xg.lower(by_four_masks, backend.name, forward="ReLU")
+    y, gradient = backend.vjp(act, x, np.ones_like(x))
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+    np.testing.assert_array_equal(gradient, expected)
+
+
+@needs_torch
+def test_a_rectifiers_output_may_not_be_written_into_before_backward_as_in_torch() -> None:
+    import torch
+
+    for act in (torch.relu, xg.activation("ReLU", "d(ReLU)")):
+        y = act(torch.tensor(X, requires_grad=True))
+        y.mul_(2.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_numpy_whose_arrays_tell_of_no_writing_keeps_a_rectifiers_mask() -> None:
+    y, pull = xg.vjp(xg.activation("ReLU", "d(ReLU)"), X)
+    y *= 0.0
+    np.testing.assert_array_equal(pull(G)[0], G * (X > 0))
 
 
 @pytest.mark.parametrize("count", BYTES.values())

@@ -24,6 +24,7 @@ FEW = 4096
 # device.
 ZERO, ONE = torch.zeros(()), torch.ones(())
 
+leaky_relu_backward = torch.ops.aten.leaky_relu_backward.default
 hardtanh_backward = torch.ops.aten.hardtanh_backward
 threshold_backward = torch.ops.aten.threshold_backward
 
@@ -126,13 +127,6 @@ def find_window(x: Tensor, a: float, b: float) -> Tensor:
     return torch.eq(clamped, x, out=clamped).to(torch.int8)
 
 
-def find_positive(x: Tensor) -> Tensor:
-    """Return the mask as bytes by way of floats, as `find_window` does."""
-    if x.numel() <= FEW:
-        return torch.gt(x, ZERO).view(torch.int8)
-    return step(x).to(torch.int8)
-
-
 def mask(grad_out: Tensor, kept: Tensor) -> Tensor:
     """Multiply by a mask of bytes; a large one is cheaper as floats, in place."""
     if kept.numel() <= FEW or torch.is_grad_enabled():
@@ -207,17 +201,20 @@ class StepRectangular(Rectangular):
 
 
 class ReLU(Function):
-    """Keeps a byte per element, made from the floats of one comparison."""
+    """Keeps its output; a leaky rectifier's backward kernel with a slope of 0 multiplies by the
+    mask.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(find_positive(x))
-        return torch.relu(x)
+        output = torch.relu(x)
+        ctx.save_for_backward(output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Tensor:
-        (kept,) = ctx.saved_tensors
-        return mask(grad_out, kept)
+        (output,) = ctx.saved_tensors
+        return leaky_relu_backward(grad_out, output, 0.0, False)
 
 
 class ClipNorm(Function):

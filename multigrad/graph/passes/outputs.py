@@ -1,5 +1,6 @@
 """Outputs that backward reads as forward gave them: a derivative of the backward passes through
-them by the Function's own gradient, and not by the ops that computed them.
+them by the Function's own gradient, and not by the ops that computed them; and outputs that decide
+what backward asks of an input.
 """
 
 from __future__ import annotations
@@ -34,6 +35,35 @@ def marks(graph: Graph) -> tuple[tuple[Node, int], ...]:
     """Return the marks that a graph reads, each with the position of its output."""
     found = [node for node in graph.nodes if node.op is ops.OUTPUT]
     return tuple([(node, node.attr("position")) for node in found])
+
+
+def as_input(node: Node, name: str) -> Node:
+    """Return what stands for a node where it is given under a name."""
+    return node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)
+
+
+def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> Graph:
+    """Return a backward that compares a rectifier's output, not its input, where that decides the
+    same: max(x, 0) > c if x > c, for a number c of at least 0, and NaN stays NaN.
+    """
+    rectified = {
+        node.operands[0]: as_input(node, name)
+        for node, name in zip(forward.outputs, names, strict=True)
+        if node.op is ops.RELU
+    }
+    if not rectified:
+        return backward
+    decided: dict[Node, Node] = {}
+    for node in backward.nodes:
+        if node.op not in (ops.GT, ops.LE, ops.GE, ops.LT):
+            continue
+        x, limit = node.operands
+        if x not in rectified or limit.op is not ops.CONST:
+            continue
+        value = limit.attr("value")
+        if value > 0 or (value == 0 and node.op in (ops.GT, ops.LE)):
+            decided[node] = make_node(node.op, (rectified[x], limit), {}, node.type)
+    return substitute(backward, decided)
 
 
 def drop_marks(graph: Graph) -> Graph:

@@ -4,7 +4,8 @@ A minimum vertex cut between what forward knows and what backward needs: a bool 
 element) in the place of a float input. A float computed in forward and kept would lose its
 derivative where the backward is itself differentiated (torch saves it detached), so only the input,
 bools and integers are cut at, unless the framework differentiates residuals or the rule's author
-promises that nobody will. An output that backward reads as forward gave it is kept itself.
+promises that nobody will. An output that backward reads as forward gave it is kept itself. So is a
+rectifier's where it decides the same as a mask of the input: what follows mostly keeps it anyway.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Graph, Node, make_node
+from ..ir.graph import Graph, Node
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
-from .outputs import marks
+from .outputs import as_input, decide_by_outputs, marks
 from .simplify import substitute
 
 INFINITE = 1 << 40
@@ -91,6 +92,7 @@ def cut_residuals(
     *,
     floats: bool,
     output: bool,
+    decides: bool = False,
     loops: bool = False,
 ) -> Cut:
     """Choose what forward keeps for backward.
@@ -101,21 +103,20 @@ def cut_residuals(
         roles: the names of these.
         floats: whether computed floats may be kept (norms as scalars).
         output: whether an output may be kept in the place of the inputs.
+        decides: whether an output that decides the same may be kept in the place of a mask.
         loops: whether what scans give is kept, and no scan runs again.
     """
     backward = outputs_as_inputs(backward, roles)
-    known = find_known(backward, roles)
-    needed = find_needed(backward, known)
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
-    costs = {node: cost(node, node in results, floats) for node in known}
-    scans: set[Node] = set()
-    if loops:  # of one that is read for its shape alone, compilers leave nothing
-        scans = {node for node in known if node.op is ops.SCAN}
-        scans &= by_value(backward.outputs) if floats else scans
-        costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
+    amount, chosen = choose(backward, roles, results, floats, loops)
+    decided = decide_by_outputs(forward, backward, roles.outputs) if decides else backward
+    if decided is not backward:
+        less, others = choose(decided, roles, results, floats, loops, free=roles.outputs)
+        if less < amount:
+            backward, chosen = decided, others
     names: dict[Node, str] = {}
     computed = 0
-    for node in minimum_cut(costs, needed, scans):
+    for node in chosen:
         if node.op is ops.INPUT:
             names[node] = node.attr("name")
         elif node in results:
@@ -126,6 +127,30 @@ def cut_residuals(
             computed += 1
     names |= {node: results[node] for node in computed_again(backward, names, results)}
     return _split(forward, backward, roles, names, alike=output, apart=not loops)
+
+
+def choose(
+    backward: Graph,
+    roles: Roles,
+    results: Collection[Node],
+    floats: bool,
+    loops: bool,
+    free: Collection[str] = (),
+) -> tuple[int, list[Node]]:
+    """Return the nodes to keep, and what they cost; an input named in `free` costs next to
+    nothing.
+    """
+    known = find_known(backward, roles)
+    needed = find_needed(backward, known)
+    costs = {node: cost(node, node in results, floats) for node in known}
+    costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
+    scans: set[Node] = set()
+    if loops:  # of one that is read for its shape alone, compilers leave nothing
+        scans = {node for node in known if node.op is ops.SCAN}
+        scans &= by_value(backward.outputs) if floats else scans
+        costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
+    chosen = minimum_cut(costs, needed, scans)
+    return sum(costs[node] for node in chosen), chosen
 
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
@@ -164,7 +189,7 @@ def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
     """Return a backward that is given the outputs that it reads as forward gave them."""
     return substitute(
         backward,
-        {node: _as_input(node, roles.outputs[position]) for node, position in marks(backward)},
+        {node: as_input(node, roles.outputs[position]) for node, position in marks(backward)},
     )
 
 
@@ -293,9 +318,9 @@ def _split(
     is computed after forward, of its outputs.
     """
     names = names | _dtype_carrier(backward, roles, names)
-    inputs = {node: _as_input(node, name) for node, name in names.items()}
+    inputs = {node: as_input(node, name) for node, name in names.items()}
     results = {
-        node: _as_input(node, name)
+        node: as_input(node, name)
         for node, name in zip(forward.outputs, roles.outputs, strict=True)
         if node.op is not ops.INPUT
     }
@@ -329,8 +354,3 @@ def _split(
     )
     kept = tuple(dict.fromkeys(names.values()))
     return Cut(short, rest, kept, tuple([names[node] for node in computed]))
-
-
-def _as_input(node: Node, name: str) -> Node:
-    """Return what stands for a kept node where it is given."""
-    return node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)

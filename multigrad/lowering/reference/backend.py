@@ -202,6 +202,7 @@ backend = Backend(
         wrap=quiet,
         forward_mode=True,
         keeps_float_derivatives=True,  # nobody differentiates NumPy code
+        watches_outputs=False,
     ),
     draws=Draws(replays=True),  # it has no draws of its own that are captured
     interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),

@@ -117,6 +117,7 @@ WINDOWS: dict[tuple[Op | None, Op | None], Op] = {
 FLOAT_RESULT = {op: kernel(f"torch.{op.name}_float", "a b", elementwise) for op in COMPARISONS}
 BOOL_RESULT = {op: kernel(f"torch.{op.name}_bool", "a b", compared) for op in COMPARISONS}
 PLAIN = {fast: op for op, fast in BOOL_RESULT.items()}
+POSITIVE = (ops.GT, BOOL_RESULT[ops.GT], FLOAT_RESULT[ops.GT])
 HEAVISIDE = kernel("torch.heaviside", "x", elementwise)
 
 
@@ -165,6 +166,7 @@ SELECT = kernel("torch.select", "mask x", lambda mask, x: elementwise(x))
 REJECT = kernel("torch.reject", "mask x", lambda mask, x: elementwise(x))
 SOFTPLUS = kernel("torch.softplus", "x", elementwise)
 THRESHOLD = kernel("torch.threshold", "grad x limit", lambda grad, x, limit: elementwise(grad))
+RECTIFIED = kernel("torch.rectified", "grad x", lambda grad, x: elementwise(grad))
 
 
 def masked(x: Tensor, mask: Tensor) -> Tensor:
@@ -195,6 +197,22 @@ def reject(mask: Tensor, x: Tensor) -> Tensor:
 
 def threshold(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
     return torch.ops.aten.threshold_backward(grad, x, limit)
+
+
+def rectified(grad: Tensor, x: Tensor) -> Tensor:
+    """grad * (x > 0): a leaky rectifier's gradient with a slope of 0 is that product."""
+    return torch.ops.aten.leaky_relu_backward.default(grad, x, 0.0, False)
+
+
+def rectify_gradients(node: Node) -> Node | None:
+    for grad, mask in (node.operands, node.operands[::-1]):
+        inner = mask.operands[0] if mask.op is ops.CAST else mask
+        if inner.op not in POSITIVE or not is_full(grad) or mask.type != grad.type:
+            continue
+        x, limit = inner.operands
+        if is_full(x) and is_zero(limit):
+            return make_node(RECTIFIED, (grad, x), {}, node.type)
+    return None
 
 
 def multiply_by_bytes(node: Node) -> Node | None:
@@ -267,6 +285,11 @@ PATTERNS = (
         {ops.AND: compare_twice},
     ),
     Pattern(
+        "torch.rectified",
+        "grad * (x > 0) by a comparison into floats and a product 180 us, one kernel 100",
+        {ops.MUL: rectify_gradients},
+    ),
+    Pattern(
         "torch.masked_product",
         "grad * mask.to(dtype) 476 us, mask.view(int8).to(dtype).mul_(grad) 114",
         {ops.MUL: multiply_by_bytes},
@@ -298,6 +321,7 @@ KERNELS: dict[Op, Callable[..., Any]] = {
     SELECT: select,
     REJECT: reject,
     THRESHOLD: threshold,
+    RECTIFIED: rectified,
     SOFTPLUS: torch.nn.functional.softplus,
     **{op: window(COMPARISONS[a], COMPARISONS[b]) for (a, b), op in WINDOWS.items() if a and b},
     **{FLOAT_RESULT[op]: into_float(compare) for op, compare in COMPARISONS.items()},
