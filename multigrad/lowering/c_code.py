@@ -7,6 +7,7 @@ float32 and rounded once. A mask that forward keeps for backward is packed to bi
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,10 +96,7 @@ static inline void pack(uint8_t *restrict bits, const uint8_t *restrict mask, in
     }
 }
 """
-WIDTHS = {
-    "float": "f",
-    "double": "",
-}
+WIDTHS = {"float": "f", "double": ""}
 AS_IT_IS = """
 static inline R load(S x) { return x; }
 static inline S store(R x) { return x; }
@@ -147,7 +145,8 @@ class Kernel:
                 known[node] = _value(node, params, own, value)
             return known[node]
 
-        return [float("nan") if value(node) is None else float(value(node)) for node in self.numbers]
+        found = map(value, self.numbers)
+        return [math.nan if each is None else float(each) for each in found]
 
 
 def _value(
@@ -175,7 +174,7 @@ def begin(dtype: str) -> str:
         raise CannotFuseError(f"dtype {dtype}")
     computed = COMPUTED[dtype]
     suffix = WIDTHS[computed]
-    words = ("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign")
+    words = ("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma")
     macros = [f"#define {word.upper()} {word}{suffix}\n" for word in words]
     types = f"typedef {computed} R;\ntypedef {STORED[dtype]} S;\n"
     return "".join((BEGIN, *macros, types, BFLOAT16 if dtype == "bfloat16" else AS_IT_IS))

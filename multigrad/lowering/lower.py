@@ -18,7 +18,6 @@ from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import BOOL, UNKNOWN, is_float
 from ..graph.ops.results import OWNING
 from ..graph.passes.residuals import Cut
-from ..graph.support.fused import Fused
 from ..graph.support.threads import build_once
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import is_linear
@@ -67,14 +66,13 @@ def lower_graphs(
     fast: bool = True,
     checks: bool = False,
     compiled: bool = False,
-    fused: Fused = "auto",
 ) -> Attached:
     """Emit, compile and attach a pair of graphs on a backend.
 
     `fast=False` is for code that a compiler reads: it fuses by itself. `compiled`: one reads it as
     it is attached, and keeps what loops give, of which it takes no derivative. `checks`: the code
     refuses the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in
-    the place of a Function's number; an entry has looked already. `fused`: see `xg.function`.
+    the place of a Function's number; an entry has looked already.
     """
     fast = fast and not compiled
     forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
@@ -187,7 +185,7 @@ def lower_graphs(
         output_types=tuple(node.type for node in graphs.forward.outputs),
         gradient_types=tuple(node.type for node in graphs.backward.outputs),
         graphs=(graphs.forward, cut.keep, cut.backward) if whole is None else None,
-        fused=fused,
+        fused=graphs.fused,
     )
     if emitted.draws:
         emission.namespace["draw_key"] = backend.draws.draw_key

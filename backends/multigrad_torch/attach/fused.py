@@ -8,7 +8,7 @@ have kept.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,7 +37,8 @@ GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
 ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
 OWN_ROWS = {
-    fast.ONE_PLUS_SQUARE: "{2} == {2} ? 1 + {2} * {0} * {0} : 1 + ({0} * {1}) * ({0} * {1})",
+    # torch's own kernel (2.13) is compiled to a fused multiply-add; where it is not, bits differ.
+    fast.ONE_PLUS_SQUARE: "{2} == {2} ? FMA({2} * {0}, {0}, 1) : 1 + ({0} * {1}) * ({0} * {1})",
     fast.DIVIDED: "{2} == {2} ? ({0} / {3}) * {1} : ((1 / {3}) * {1}) * {0}",
 }
 ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
@@ -60,39 +61,48 @@ class Kernels:
     """
 
     def __init__(self, native: Any, dtype: torch.dtype) -> None:
-        emitted: Emitted = native.emitted
-        check(emitted)
-        self.emitted = emitted
+        self.emitted: Emitted = native.emitted
+        check(self.emitted)
         name = str(dtype).removeprefix("torch.")
-        self.forward, self.keep, self.backward = write(emitted, name)
-        parts = (self.forward, self.keep, self.backward)
-        if all(part.count < 2 for part in parts):
+        kernels = write(self.emitted, name)
+        if all(kernel.count < 2 for kernel in kernels):
             raise CannotFuseError("it is one operation")
-        self.library = compile_c("".join([begin(name), *[part.source for part in parts]]))
-        for part in parts:
-            function = getattr(self.library, part.name)
-            function.restype = None
-            pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
-            function.argtypes = (pointers, numbers, ctypes.c_int64, ctypes.c_int32)
-        self.function = as_function(native, self, dtype)
-        self.apply = super(Function, self.function).apply
+        source = "".join([begin(name), *[kernel.source for kernel in kernels]])
+        library, params = compile_c(source), self.emitted.params
+        parts = [Part(library, kernel, params) for kernel in kernels]
+        self.forward, self.keep, self.backward = parts
+        self.apply = super(Function, as_function(native, self, dtype)).apply
 
-    def run(
-        self, part: Kernel, tensors: dict[str, Tensor], results: Sequence[Tensor], values: Any
-    ) -> None:
-        """Run a kernel on tensors by their names."""
-        given = [tensors[name] for name in part.inputs]
-        places = [each.data_ptr() for each in (*given, *results)]
-        params = dict(zip(self.emitted.params, values, strict=True))
-        numbers = part.values(params, ON_NUMBERS)
-        n = results[0].numel() if part is self.backward else given[0].numel()
+
+class Part:
+    """One kernel, loaded.
+
+    `known` is the values of the params at the call before, and the numbers that they gave: one
+    tuple, so that threads see both or none.
+    """
+
+    def __init__(self, library: ctypes.CDLL, kernel: Kernel, params: Sequence[str]) -> None:
+        self.kernel, self.params = kernel, params
+        self.function = getattr(library, kernel.name)
+        self.function.restype = None
+        pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
+        self.function.argtypes = (pointers, numbers, ctypes.c_int64, ctypes.c_int32)
+        self.known: tuple[str, Any] = ("", None)
+
+    def run(self, named: Mapping[str, Tensor], results: Sequence[Tensor], values: Any) -> None:
+        """Run on tensors by their names."""
+        places = [named[name].data_ptr() for name in self.kernel.inputs]
+        places += [result.data_ptr() for result in results]
+        known, numbers = self.known
+        text = repr(values)  # which tells -0.0 from 0.0
+        if text != known:
+            params = dict(zip(self.params, values, strict=True))
+            found = self.kernel.values(params, ON_NUMBERS)
+            numbers = (ctypes.c_double * len(found))(*found)
+            self.known = text, numbers
+        n = results[0].numel()  # an output or a gradient, which no mask is packed of
         threads = max(1, min(torch.get_num_threads(), n // GRAIN))
-        getattr(self.library, part.name)(
-            (ctypes.c_void_p * len(places))(*places),
-            (ctypes.c_double * len(numbers))(*numbers),
-            n,
-            threads,
-        )
+        self.function((ctypes.c_void_p * len(places))(*places), numbers, n, threads)
 
 
 def check(emitted: Emitted) -> None:
@@ -177,10 +187,10 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             named = dict(zip(emitted.inputs, tensors, strict=True))
             outputs = [torch.empty_like(x, dtype=kind) for kind in kinds]
             if True not in ctx.needs_input_grad:
-                kernels.run(kernels.forward, named, outputs, values)
+                kernels.forward.run(named, outputs, values)
             else:
                 more = {name: empty_kept(x, kind) for name, kind in computed.items()}
-                kernels.run(kernels.keep, named, [*outputs, *more.values()], values)
+                kernels.keep.run(named, [*outputs, *more.values()], values)
                 named |= dict(zip(emitted.outputs, outputs, strict=True)) | more
                 ctx.save_for_backward(*[named[name] for name in saved_names])
                 for name in emitted.likes:
@@ -211,7 +221,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             results = [
                 torch.empty(ctx.shape, dtype=dtype, device="cpu") for _ in emitted.gradient_types
             ]
-            kernels.run(kernels.backward, saved, results, ctx.given)
+            kernels.backward.run(saved, results, ctx.given)
             by_name = dict(zip(emitted.wrt, results, strict=True))
             pairs = zip(emitted.inputs, ctx.needs_input_grad, strict=False)
             return *[by_name.get(name) if asked else None for name, asked in pairs], None, None
@@ -219,7 +229,9 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     def fit(cotangents: Sequence[Tensor], shape: torch.Size) -> bool:
         """Return whether kernels may run on the cotangents that they read."""
         return all(
-            type(each) is Tensor and each.dtype is dtype and each.shape == shape and not each.is_neg()
+            type(each) is Tensor
+            and (each.dtype, each.shape) == (dtype, shape)
+            and not each.is_neg()
             for i, each in enumerate(cotangents)
             if i in differentiable
         )

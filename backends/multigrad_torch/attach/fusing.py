@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import warnings
@@ -62,7 +63,7 @@ class Fusing:
         # What is recomputed in backward must be what forward kept, by whichever code.
         if hooks_on_saved(False) is not None or torch.is_autocast_enabled("cpu"):
             return False
-        if any(type(value) is not float or value != value for value in values):
+        if any(type(value) is not float or math.isnan(value) for value in values):
             return False
         x = tensors[0]
         reason = ""
