@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..graph import ops
-from ..graph.ir.graph import Node
+from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import T, Type
+from ..graph.support.fused import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,9 @@ class Emitted:
         input_types: of the inputs; None for one that neither graph reads.
         output_types: of the outputs.
         gradient_types: of the gradients of `wrt`.
+        graphs: what `code` was emitted of: forward, keep and backward, for a backend that writes
+            kernels of its own; None where a loop gives what the first two need.
+        fused: whether they are to run as one kernel each, see `xg.function`.
     """
 
     name: str
@@ -176,6 +180,8 @@ class Emitted:
     input_types: tuple[Type | None, ...] = ()
     output_types: tuple[Type, ...] = ()
     gradient_types: tuple[Type, ...] = ()
+    graphs: tuple[Graph, Graph, Graph] | None = None
+    fused: Fused = "auto"
 
     @property
     def carries(self) -> tuple[bool, ...]:

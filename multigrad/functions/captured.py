@@ -12,6 +12,7 @@ from typing import Any
 from ..backend.contract import Backend
 from ..backend.emitted import Attached
 from ..errors import DisprovedError, TraceError
+from ..graph.support.fused import Fused
 from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
 from ..trace.scope.identity import items_key
@@ -39,6 +40,7 @@ class Captured:
         prove: whether a capture is compared with what was written.
         variants: the graphs, by layout and facts.
         facts: what Python needed to know of the arguments; grows.
+        fused: whether its parts are to run as one kernel each; see `xg.function`.
     """
 
     def __init__(self, recipe: Recipe, prove: bool) -> None:
@@ -48,6 +50,7 @@ class Captured:
         self.prove = prove
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
+        self.fused: Fused = getattr(recipe, "fused", "auto")
 
     def _variant_for(
         self, layout: Layout, leaves: Sequence[Any], *, are_kept: bool = False
@@ -143,6 +146,8 @@ class Captured:
             self.facts = self.facts | set(need.facts)
             raise
         variant = variant.laid_out(layout.without_objects())
+        if self.fused != "auto":
+            variant = replace(variant, graphs=replace(variant.graphs, fused=self.fused))
         if not variant.facts.keys() <= facts.keys():  # found out on the way: it is kept by them
             self.facts = self.facts | frozenset(variant.facts)
             self.variants[layout.key, items_key(variant.facts)] = variant

@@ -16,6 +16,7 @@ from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import GradientError, RuleTypeError
+from ..graph.support.fused import Fused, read_fused
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace
 from .calls.arguments import read_parameters, signature_of
@@ -179,6 +180,7 @@ def custom_gradient(
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
+    fused: Fused = "auto",
 ) -> Function[P, R]: ...
 @overload
 def custom_gradient(
@@ -188,6 +190,7 @@ def custom_gradient(
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
+    fused: Fused = "auto",
 ) -> Decorator: ...
 def custom_gradient(
     function: Callable[P, tuple[R, Any]] | None = None,
@@ -196,6 +199,7 @@ def custom_gradient(
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
+    fused: Fused = "auto",
 ) -> Function[P, R] | Decorator:
     """Give a function its own gradient, in every framework.
 
@@ -222,6 +226,8 @@ def custom_gradient(
         native: this option of `Capture`, given directly.
         dialect: likewise.
         prove: likewise.
+        fused: whether forward, what it keeps, and backward run as one compiled kernel each; see
+            `xg.activation`.
 
     Returns:
         A Function, called like `function`, which returns the outputs.
@@ -235,10 +241,12 @@ def custom_gradient(
     """
     options = settled(capture, native, dialect, prove)
     if function is None:
-        return lambda inner: custom_gradient(inner, capture=options)
+        return lambda inner: custom_gradient(inner, capture=options, fused=fused)
     refuse_class(function)
     refuse_rule(function)
     recipe = GradientRecipe(
         function, name_of(function), options.native, options.library, options.copies
     )
-    return Function(recipe, function, options.prove)
+    made: Function[P, R] = Function(recipe, function, options.prove)
+    made.fused = read_fused(fused)
+    return made

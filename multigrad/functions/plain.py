@@ -14,6 +14,7 @@ from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import RuleTypeError
+from ..graph.support.fused import Fused, read_fused
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace
 from .calls.accumulation import (
@@ -122,6 +123,7 @@ def function(
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
+    fused: Fused = "auto",
 ) -> Function[P, R]:
     """Return a Function made from a forward and a backward, for every framework.
 
@@ -162,6 +164,8 @@ def function(
         native: this option of `Capture`, given directly.
         dialect: likewise.
         prove: likewise.
+        fused: whether forward, what it keeps, and backward run as one compiled kernel each; see
+            `xg.activation`.
 
     Raises:
         TypeError: it is a class, a rule, or not callable; `accumulate` names no argument,
@@ -201,7 +205,9 @@ def function(
         rolls=options.rolls,
         modes=modes,
     )
-    return (Accumulating if modes else Function)(recipe, forward, options.prove)
+    made = (Accumulating if modes else Function)(recipe, forward, options.prove)
+    made.fused = read_fused(fused)
+    return made
 
 
 def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:

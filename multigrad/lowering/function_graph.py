@@ -20,6 +20,7 @@ from ..graph.passes.residuals import (
     outputs_as_inputs,
 )
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
+from ..graph.support.fused import Fused
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map
 
@@ -62,6 +63,7 @@ class FunctionGraph:
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
+        fused: whether its parts are to run as one kernel each; see `xg.function`.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.
     """
@@ -82,6 +84,7 @@ class FunctionGraph:
     is_rule: bool = False
     pushed: Graph | None = None
     is_pushed_first: bool = False
+    fused: Fused = "auto"
     params: tuple[str, ...] = field(init=False)
     is_random: bool = field(init=False)
     _found: list[bool] = field(init=False, repr=False, default_factory=list)  # is_derivative

@@ -186,6 +186,8 @@ def lower_graphs(
         input_types=tuple(graphs.type_of(name) for name in graphs.inputs),
         output_types=tuple(node.type for node in graphs.forward.outputs),
         gradient_types=tuple(node.type for node in graphs.backward.outputs),
+        graphs=(graphs.forward, cut.keep, cut.backward) if whole is None else None,
+        fused=graphs.fused,
     )
     if emitted.draws:
         emission.namespace["draw_key"] = backend.draws.draw_key

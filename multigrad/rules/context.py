@@ -16,6 +16,7 @@ from typing import Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
 
 from ..backend.tensors.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
+from ..graph.support.fused import Fused
 from ..graph.support.params import read_params
 from ..graph.support.typed import Axes, Key, Over
 from ..trace.scope.draws import Counter, normalize_key
@@ -23,7 +24,7 @@ from ..trace.scope.ranks import CHECKED, compare, note_failure, note_use
 from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
 from .model.acting import act_alone, apply_now, tokens_of
 from .model.misplaced import refuse_misplaced
-from .model.rule import Rule, rule_over
+from .model.rule import Rule, rule_fused, rule_over
 
 __all__ = [
     "CURRENT",
@@ -93,6 +94,7 @@ class use:
         over: which array a tensor is a part of, if it is split over devices: "global",
             "shard" or a partition spec; see `Rule.over`. None: the framework's own meaning.
         axis_name: the mesh axes or the group that its first axis is split over.
+        fused: whether it runs as one compiled kernel; see `xg.activation`.
 
     Raises:
         RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a
@@ -108,12 +110,15 @@ class use:
         key: Key | None = None,
         over: Over | None = None,
         axis_name: Axes | None = None,
+        fused: Fused = "auto",
         **others: Never,
     ) -> None:
         if others:
             raise refuse_misplaced(type(self), "use", rule, others)
         is_plain = over is None and axis_name is None
         self.rule = rule if is_plain else rule_over(rule, over, axis_name)
+        if fused != "auto":
+            self.rule = rule_fused(self.rule, fused)
         self.params = {} if params is None else read_params(params)
         self.scope = ("all",) if scope is ALL else check_scope(scope)
         self.key = key

@@ -16,6 +16,7 @@ from multigrad.errors import GradientError, UnsupportedOp
 
 from .. import dynamo
 from ..distributed.tensors import is_distributed, run_bare, run_distributed
+from .fusing import Fusing
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -49,6 +50,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.subject = emitted.name
     native.tensors = len(emitted.inputs)
     native.whole = None
+    native.fusing = Fusing(native)
     # Dynamo (torch 2.13) would take the forward's own derivative of it under torch.func transforms.
     dynamo.allow_in_graph(native)
     return native
@@ -147,7 +149,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     if emitted.is_rule:
         transformed = saying_what_is_kept(native, transformed)
     count, run = len(emitted.inputs), eager
-    prepare, constants = native.prepare, native.constants
+    prepare, constants, fusing = native.prepare, native.constants, native.fusing
     if prepare is not None:
         like, of = constants.like, constants.of
 
@@ -157,6 +159,8 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     def apply_one(x: Tensor, *values: Any) -> Any:
         anywhere = type(x) not in KINDS or transforms_active() or count_modes()
         anywhere = anywhere or tracing_state() is not None or forward_ad._current_level >= 0
+        if x.numel() >= fusing.least and not anywhere:
+            return fusing.apply((x,), values)
         return (transformed if anywhere else eager)(x, *values)
 
     def apply_prepared(x: Tensor, *values: Any) -> Any:
@@ -165,6 +169,8 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
             return transformed(x, *values)
         if tracing_state() is not None or forward_ad._current_level >= 0:
             return transformed(x, *values)
+        if x.numel() >= fusing.least:
+            return fusing.apply((x,), values)
         # What `of` does, without a call of it: each application comes here.
         for value in values:
             if type(value) is not float:
@@ -182,6 +188,8 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
         anywhere = anywhere or count_modes() or tracing_state() is not None
         anywhere = anywhere or forward_ad._current_level >= 0
+        if args[0].numel() >= fusing.least and not anywhere:
+            return fusing.apply(args[:count], args[count:])
         return (transformed if anywhere else run)(*args)
 
     if count > 1:
@@ -193,7 +201,7 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
     """Return the same for a rule's fixed params, and for tensors of the kind and dtype of x."""
     eager, transformed = entries(native)
     transformed = saying_what_is_kept(native, transformed)
-    prepare = native.prepare
+    prepare, fusing = native.prepare, native.fusing
     # Whether for a processor, and what is prepared: in one tuple, which threads see whole.
     state: tuple[bool | None, Any] = (None, None)
     if type(x) not in KINDS:
@@ -204,6 +212,8 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
             return transformed(tin, *values)
         if forward_ad._current_level >= 0:
             return transformed(tin, *values)
+        if tin.numel() >= fusing.least:
+            return fusing.apply((tin,), values)
         return eager(tin, *values)
 
     def apply_prepared(tin: Tensor) -> Tensor:
@@ -212,6 +222,8 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
             return transformed(tin, *values)
         if forward_ad._current_level >= 0:
             return transformed(tin, *values)
+        if tin.numel() >= fusing.least:
+            return fusing.apply((tin,), values)
         on_cpu, prepared = state
         if tin.is_cpu is not on_cpu:
             state = tin.is_cpu, prepare(wrapping(tin), *values)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ...errors import RuleError, RuleTypeError, suggest
+from ...graph.support.fused import Fused
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params
 from ...graph.support.typed import Axes, Over
@@ -423,6 +424,7 @@ def activation(
     threshold: float | None = None,
     over: Over | None = None,
     axis_name: Axes | None = None,
+    fused: Fused = "auto",
     **others: Never,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
@@ -456,6 +458,11 @@ def activation(
         over: what the rule's reductions and draws are taken over, where the tensor is a part of an
             array that is split over devices; see `Rule.over`.
         axis_name: the mesh axes or the group that its first axis is split over.
+        fused: whether forward, what it keeps, and backward run as one compiled kernel each: in
+            PyTorch on processors, with a C compiler. "auto": from a size on that pays, after a few
+            calls, where the bits stay the same. True: from the first call on, which waits for the
+            compiler; a warning says why where there is none, or none for these ops. False: never.
+            JAX and TensorFlow fuse what they compile; NumPy runs plain code.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
@@ -466,4 +473,5 @@ def activation(
         raise model.refuse_misplaced(activation, "activation", rule, others)
     if over is not None or axis_name is not None:
         rule = model.rule_over(rule, over, axis_name)
+    rule = model.rule_fused(rule, fused)
     return Activation(forward, rule, params, at_zero, threshold)

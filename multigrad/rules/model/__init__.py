@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .forwards_of_code import as_forward as as_forward
     from .misplaced import refuse_misplaced as refuse_misplaced
     from .rule import Rule as Rule
+    from .rule import rule_fused as rule_fused
     from .rule import rule_over as rule_over
     from .specialization import read_number as read_number
     from .under import forward_on as forward_on
@@ -26,7 +27,7 @@ else:
             "acting": ("apply_now",),
             "forwards_of_code": ("ForwardOfCode", "as_forward"),
             "misplaced": ("refuse_misplaced",),
-            "rule": ("Rule", "rule_over"),
+            "rule": ("Rule", "rule_fused", "rule_over"),
             "specialization": ("read_number",),
             "under": ("forward_on", "put_under", "record_under"),
         },

@@ -126,7 +126,8 @@ def _identity(rule: Rule) -> Any:
         if rule.function is not None
         else tuple(map(_identity, rule.parts))
     )
-    said = (rule.name, rule.native, rule.first_order, rule.library, rule.prove, rule.shards)
+    asked = (rule.prove, rule.shards, rule.fused)
+    said = (rule.name, rule.native, rule.first_order, rule.library, *asked)
     return said, made_of, items_key(rule.bound)
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 from ...capture.code.signature import Signature, check_value, read_signature, unknown_param
 from ...errors import RuleTypeError
 from ...graph.support.former import FormerNames
+from ...graph.support.fused import Fused, read_fused
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, is_address
 from ...graph.support.ranges import Range, both
@@ -29,6 +30,7 @@ ATTRIBUTES = (
     "library",
     "prove",
     "shards",
+    "fused",
 )
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
@@ -57,8 +59,10 @@ class RuleDefinition(InNotebooks, FormerNames):
         prove: bool = True,
         ranges: Mapping[str, Range] | None = None,
         shards: Shards | None = None,
+        fused: Fused = "auto",
     ) -> None:
         self.shards = shards
+        self.fused = read_fused(fused)
         self.own_ranges = NO_RANGES if not ranges else types.MappingProxyType(dict(ranges))
         self.first_order = first_order
         self.library = library

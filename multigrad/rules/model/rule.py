@@ -16,6 +16,7 @@ from ...capture.code.signature import called_method, name_of
 from ...errors import RuleError
 from ...functions.documents.rules_to_data import encode_rule
 from ...functions.function import Function
+from ...graph.support.fused import Fused, read_fused
 from ...graph.support.shards import Shards, read_shards
 from ...lowering.names import ActivationName
 from ...trace.scope.identity import function_key
@@ -63,6 +64,7 @@ class Rule(RuleDefinition):
         library: the one whose methods the function means, "" where the code tells.
         prove: see `register`.
         shards: see `over`; None: the framework's own meaning.
+        fused: see `xg.activation`; `rule.copy(fused=True)` gives the rule with another.
     """
 
     # Tells AutoGraph that nothing is to be converted.
@@ -229,7 +231,8 @@ class Rule(RuleDefinition):
         known = names.registered(self.name)
         if known is self:
             return _by_name, (self.name, {})
-        if known is not None and known.function is self.function is not None and not known.bound:
+        alike = known is not None and known.fused == self.fused
+        if alike and known.function is self.function is not None and not known.bound:
             return _by_name, (self.name, dict(self.bound), self.shards)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         own["bound"] = dict(self.bound)
@@ -305,6 +308,26 @@ def rule_over(rule: Any, over: Any = None, axis_name: Any = None) -> Any:
     return (
         _named_over(rule, shards) if isinstance(rule, str) else resolve(rule)._over_shards(shards)
     )
+
+
+def rule_fused(rule: Any, fused: Fused) -> Any:
+    """Return a rule as it was given, or run by kernels, or without; a name is still looked up when
+    it is used.
+
+    Raises:
+        RuleError: there is no rule to say it of.
+        RuleTypeError: see `read_fused`.
+    """
+    if read_fused(fused) == "auto":
+        return rule
+    if rule is None:
+        raise RuleError(f"fused={fused} needs a rule: name the rule here too")
+    return _named_fused(rule, fused) if isinstance(rule, str) else resolve(rule).copy(fused=fused)
+
+
+@functools.lru_cache(256)
+def _named_fused(name: str, fused: Fused) -> Rule:
+    return Rule(name=name, parts=(name,), fused=fused)
 
 
 @functools.lru_cache(256)

@@ -20,6 +20,7 @@ from ...functions.function import Function
 from ...functions.proof.samples import calling
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
+from ...graph.support.fused import Fused
 from ...graph.support.ranges import as_number
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
@@ -62,6 +63,11 @@ class RuleUnder(Recipe):
     def native(self) -> bool | None:
         """See `register`."""
         return None if self.specialization is None else self.specialization.rule.native
+
+    @property
+    def fused(self) -> Fused:
+        """See `register`."""
+        return "auto" if self.specialization is None else self.specialization.rule.fused
 
     @property
     def subject(self) -> str:

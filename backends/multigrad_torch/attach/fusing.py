@@ -1,0 +1,118 @@
+"""When a Function's parts run as one kernel each; `fused.py`, loaded then, has the kernels."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch.autograd import Function
+
+from multigrad.graph.support.fused import in_process
+
+if TYPE_CHECKING:
+    from .fused import Kernels
+
+Tensor: TypeAlias = torch.Tensor
+# From here on kernels pay: measured, see docs/performance.md.
+LARGE = 1 << 17  # elements
+FIRST = 3  # large calls that run unfused before a compiler starts
+NEVER = sys.maxsize
+hooks_on_saved = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+class Fusing:
+    """What is known of a Function's kernels.
+
+    Attributes:
+        least: the elements from which a call asks.
+        waits: whether the first call waits for the compiler, and the reason is said where there is
+            no kernel.
+        kernels: by dtype; None where they are being made, or there are none.
+    """
+
+    __slots__ = ("calls", "kernels", "least", "lock", "native", "said", "waits")
+
+    def __init__(self, native: Any) -> None:
+        emitted = native.emitted
+        fused = False if emitted.graphs is None else in_process(emitted.fused)
+        self.native = native
+        self.waits = fused is True
+        self.least = 0 if self.waits else LARGE if fused else NEVER
+        self.kernels: dict[torch.dtype, Kernels | None] = {}
+        self.calls: dict[torch.dtype, int] = {}
+        self.said = False
+        self.lock = threading.Lock()
+
+    def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
+        """Apply the Function, by kernels where there are some that fit."""
+        native = self.native
+        rest = values
+        if native.prepare is not None:
+            rest = (native.constants.of(tensors[native.constants.like], values),)
+        kernels = self.find(tensors, values) if self.fit(tensors, values) else None
+        if kernels is None:
+            return super(Function, native.eager).apply(*tensors, *rest)
+        return kernels.apply(*tensors, values, rest)
+
+    def fit(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> bool:
+        """Return whether kernels may run on these tensors, and what they keep may be kept."""
+        # What is recomputed in backward must be what forward kept, by whichever code.
+        if hooks_on_saved(False) is not None or torch.is_autocast_enabled("cpu"):
+            return False
+        if any(type(value) is not float or math.isnan(value) for value in values):
+            return False
+        x = tensors[0]
+        reason = ""
+        for each in tensors:
+            if not each.is_cpu or each.layout is not torch.strided:
+                reason = f"a tensor on {each.device}, {each.layout}"
+            elif each.dtype is not x.dtype or each.shape != x.shape:
+                reason = "tensors of several shapes or dtypes"
+            elif not each.is_contiguous() or each.is_neg():
+                reason = "a tensor that is not contiguous"
+        if reason:
+            self.say(reason)
+        return not reason
+
+    def find(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Kernels | None:
+        """Return the kernels for a dtype, once they are there."""
+        dtype = tensors[0].dtype
+        if dtype in self.kernels:
+            return self.kernels[dtype]
+        with self.lock:
+            if dtype in self.kernels:
+                return self.kernels[dtype]
+            if self.waits:
+                return self.make(dtype, values)
+            calls = self.calls[dtype] = self.calls.get(dtype, 0) + 1
+            if calls >= FIRST:
+                self.kernels[dtype] = None
+                threading.Thread(target=self.make, args=(dtype, values), daemon=True).start()
+            return None
+
+    def make(self, dtype: torch.dtype, values: tuple[Any, ...]) -> Kernels | None:
+        """Write and compile the kernels for a dtype."""
+        from . import fused
+
+        try:
+            kernels = fused.make_kernels(self.native, dtype, values, exact=not self.waits)
+        except fused.REASONS as error:
+            self.say(str(error))
+            kernels = None
+        self.kernels[dtype] = kernels
+        return kernels
+
+    def say(self, reason: str) -> None:
+        """Say once why plain code runs, to who asked for kernels."""
+        if self.waits and not self.said:
+            self.said = True
+            warnings.warn(
+                f"{self.native.emitted.name!r} has fused=True, and runs as plain code, with the "
+                f"same results: {reason}",
+                RuntimeWarning,
+                stacklevel=4,
+            )

@@ -1,0 +1,35 @@
+"""Whether the parts of a Function run as one kernel each, as users say it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, TypeAlias
+
+from ...errors import RuleTypeError, RuleValueError
+
+Fused: TypeAlias = Literal["auto"] | bool
+VARIABLE = "MULTIGRAD_FUSED"
+SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
+
+
+def read_fused(fused: Any) -> Fused:
+    """Return an option as it was given.
+
+    Raises:
+        RuleTypeError: it is none.
+    """
+    if fused == "auto" or isinstance(fused, bool):
+        return fused
+    raise RuleTypeError(f'fused is "auto", True or False, got {fused!r}')
+
+
+def in_process(fused: Fused) -> Fused:
+    """Return what "auto" means in this process.
+
+    Raises:
+        RuleValueError: the environment's variable says something else.
+    """
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in SETTINGS:
+        raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")
+    return SETTINGS[setting] if fused == "auto" else fused
