@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .test_demo import PNG_SIGNATURE, demo_command, invoke_demo, run_demo
+from .test_demo import PNG_SIGNATURE, demo_command, invoke_demo, read_results, run_demo
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")]
 FRAMEWORKS = [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("torch", "jax")]
@@ -31,7 +31,8 @@ def read_document(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_devices_train_to_the_weights_of_one(framework: str, tmp_path: Path) -> None:
     rules = ",".join(RULES)
-    result = run_devices(framework, "--rules", rules, "--epochs", 2, "--out", tmp_path)
+    words = ("--rules", rules, "--quick", "--epochs", 2, "--out", tmp_path)
+    result = run_devices(framework, *words)
     assert result.returncode == 0, result.stdout + result.stderr
     document = read_document(tmp_path)
     pairs = document["pairs"]
@@ -46,6 +47,15 @@ def test_two_devices_train_to_the_weights_of_one(framework: str, tmp_path: Path)
         assert one["losses"][-1] < one["losses"][0]
         assert f"{one['losses'][-1]:.6f}" in result.stdout
     assert len({pair["runs"][0]["losses"][0] for pair in pairs}) == len(pairs)
+    # The same task as without --devices, the rate of --quick included.
+    assert document["settings"]["learning_rate"] == 0.3
+    assert invoke_demo(*words).exit_code == 0
+    in_numpy = {
+        (run["forward"], run["rule"]): run["losses"] for run in read_results(tmp_path)["runs"]
+    }
+    for pair in pairs:
+        expected = in_numpy[pair["forward"], pair["rule"]]
+        assert pair["runs"][0]["losses"] == pytest.approx(expected, rel=1e-4)
     assert (tmp_path / "devices.png").read_bytes().startswith(PNG_SIGNATURE)
 
 

@@ -95,7 +95,7 @@ def run(options: Options, devices: int) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     prepare_environment()
     console = Console()
-    task = load_task(options.epochs, options.seed)
+    task = load_task(options.epochs, options.seed, options.learning_rate)
     console.print(describe_task(task, options), highlight=False, soft_wrap=True)
     console.print(describe_devices(devices), highlight=False, soft_wrap=True)
     groups = [make_group(name, count) for name in frameworks for count in (1, devices)]
@@ -104,7 +104,7 @@ def run(options: Options, devices: int) -> int:
     with Interruption() as interruption, live:
         for group in groups:
             live.begin_framework(group.label)
-            for outcome in run_group(group, configurations, options.epochs, options.seed, live):
+            for outcome in run_group(group, configurations, options, live):
                 outcomes.append(outcome)
                 live.end_line(devices_shown.describe(outcome))
     pairs = pair_up(outcomes)
@@ -158,7 +158,12 @@ def write_files(
 
     numbers = options.out / RESULTS
     document = {
-        "settings": {"epochs": options.epochs, "seed": options.seed, "devices": devices},
+        "settings": {
+            "epochs": options.epochs,
+            "seed": options.seed,
+            "learning_rate": options.learning_rate,
+            "devices": devices,
+        },
         "cores": count_cores(),
         "pairs": [pair_to_document(pair) for pair in pairs],
         "failed": [

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from ..results import Options
 from ..runs import Configuration, Gap, Watcher
 from ..task import Weights
 from .rank import DONE, GROUP, PROGRESS
@@ -69,19 +70,20 @@ def make_group(framework: str, devices: int) -> Group:
 
 
 def run_group(
-    group: Group, runs: Sequence[Configuration], epochs: int, seed: int, watcher: Watcher
+    group: Group, runs: Sequence[Configuration], options: Options, watcher: Watcher
 ) -> Iterator[Trained | Gap]:
     """Train every run on a group; yield each as it is finished, or why it is not."""
     with TemporaryDirectory(prefix="multigrad-demo-") as name:
         folder = Path(name)
         pairs = [(run.forward, run.backward) for run in runs]
         settings = {"framework": group.framework, "devices": group.devices, "runs": pairs}
-        text = json.dumps({**settings, "epochs": epochs, "seed": seed})
+        task = (options.epochs, options.seed, options.learning_rate)
+        text = json.dumps({**settings, "task": task})
         (folder / GROUP).write_text(text, encoding="utf-8")
         with started(group, folder) as processes:
             for index, run in enumerate(runs):
                 watcher.begin_run(group.label, run)
-                reason = wait(folder, index, epochs, processes, watcher)
+                reason = wait(folder, index, options.epochs, processes, watcher)
                 if reason is not None:
                     rest = runs[index:]
                     yield from (Gap(group.label, row, reason, failed=True) for row in rest)

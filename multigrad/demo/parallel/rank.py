@@ -28,7 +28,7 @@ def main(folder: Path, rank: int) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     group = json.loads((folder / GROUP).read_text(encoding="utf-8"))
     loop: Any = importlib.import_module(f".sharded_{group['framework']}", __package__)
-    task = load_task(group["epochs"], group["seed"])
+    task = load_task(*group["task"])
     loop.join(folder, rank, group["devices"])
     for index, (forward, rule) in enumerate(group["runs"]):
         report = Recorder(task, folder if rank == 0 else None)

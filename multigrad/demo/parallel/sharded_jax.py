@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ...lowering.names import ActivationName
-from ..task import LEARNING_RATE, EpochReport, Task, Tensor, Weights, backward_rule, batches
+from ..task import EpochReport, Task, Tensor, Weights, backward_rule, batches
 from ..train_jax import Logits, Parameters, build, build_predict, load
 
 Step = Callable[..., tuple[Parameters, jax.Array]]
@@ -36,7 +36,7 @@ def train(
     mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
     split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     compute_logits = build(forward)
-    step, predict = build_step(compute_logits), build_predict(compute_logits)
+    step, predict = build_step(compute_logits, task.learning_rate), build_predict(compute_logits)
     weights = jax.device_put(load(task.weights), whole)
     test_x = jax.device_put(task.test_x, whole)
     seconds = []
@@ -63,7 +63,7 @@ def pad(x: np.ndarray, labels: np.ndarray, devices: int) -> tuple[np.ndarray, ..
     return np.pad(x, ((0, missing), (0, 0))), np.pad(labels, (0, missing)), counts
 
 
-def build_step(compute_logits: Logits) -> Step:
+def build_step(compute_logits: Logits, learning_rate: float) -> Step:
     """Return one compiled step of SGD; it gives the sum of the samples' losses."""
 
     def compute_loss(weights: Parameters, x: Tensor, labels: Tensor, counts: Tensor) -> jax.Array:
@@ -79,7 +79,7 @@ def build_step(compute_logits: Logits) -> Step:
     ) -> tuple[Parameters, jax.Array]:
         loss, gradients = differentiate(weights, x, labels, counts)
         stepped = zip(weights, gradients, strict=True)
-        new = tuple(weight - LEARNING_RATE * gradient for weight, gradient in stepped)
+        new = tuple(weight - learning_rate * gradient for weight, gradient in stepped)
         return new, loss * counts.sum()
 
     return step

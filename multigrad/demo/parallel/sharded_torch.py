@@ -16,7 +16,7 @@ import torch.distributed as dist
 import multigrad as xg
 
 from ...lowering.names import ActivationName
-from ..task import LEARNING_RATE, EpochReport, Task, Weights, backward_rule, batches, shared_rule
+from ..task import EpochReport, Task, Weights, backward_rule, batches, shared_rule
 from ..train_torch import build, predict
 
 PATIENCE = timedelta(seconds=60)
@@ -40,7 +40,7 @@ def train(
     is_sharded = devices > 1
     rank = dist.get_rank() if is_sharded else 0
     run = split(model) if is_sharded else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate)
     seconds = []
     with shared_rule(rule) if is_sharded else backward_rule(rule):
         for order in task.orders:
