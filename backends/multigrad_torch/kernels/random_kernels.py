@@ -80,7 +80,9 @@ def uniform_blocks(
 # Draws by compiled code, which writes to addresses: not where torch traces, maps or fakes tensors.
 
 
-def find_native(key: Tensor, shape: Sequence[int], device: torch.device) -> Any:
+def find_native(
+    key: Tensor, shape: Sequence[int], device: torch.device
+) -> tuple[core.Kernels, core.Layout] | None:
     """Return the compiled functions and the layout of a draw; None where torch's code draws."""
     if device.type != "cpu" or not is_plain():
         return None

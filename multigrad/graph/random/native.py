@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -54,10 +54,10 @@ class Layout(NamedTuple):
     firsts: Array
 
 
-def lay_out(key: Any, shape: tuple[int, ...]) -> Layout:
+def lay_out(key: Any, shape: Sequence[int]) -> Layout:
     """Lay out the draw of an array, or of a placed part."""
     if isinstance(key, PlacedKey):
-        firsts, length = find_runs(key, shape)
+        firsts, length = find_runs(key, tuple(shape))
         first, second = key.key
         return Layout(int(first), int(second), address_of(firsts), length, firsts)
     first, second = key
