@@ -38,13 +38,11 @@ from .keys import (
     strides,
     threefry_rounds,
 )
-from .native import BLOCK as NATIVE_BLOCK
 from .native import Kernels, Layout, find_kernels, lay_out
 from .normals import erfinv, normal_from_uniform
 
 __all__ = [
     "BLOCK",
-    "NATIVE_BLOCK",
     "PARITY",
     "REPLAYED",
     "ROTATIONS",

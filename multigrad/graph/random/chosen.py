@@ -13,9 +13,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw uniforms in [0, 1): `jax.random.uniform(key, shape, dtype)` bit for bit; by a placed
-    key, that part of them.
-    """
+    """Draw uniforms in [0, 1), as `draws.uniform` does."""
     dtype = np.dtype(dtype)
     draws.check_dtype(dtype.name)
     kernels = native.find_kernels(math.prod(shape))
@@ -25,7 +23,7 @@ def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw standard normals; float16 and bfloat16 are the rounded float32 draw."""
+    """Draw standard normals, as `draws.normal` does."""
     dtype = np.dtype(dtype)
     draws.check_dtype(dtype.name)
     kernels = native.find_kernels(math.prod(shape))

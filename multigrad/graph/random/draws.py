@@ -80,7 +80,9 @@ def random_words(key: Key, counter: int | Array, space: Array) -> tuple[Array, A
 
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw uniforms in [0, 1)."""
+    """Draw uniforms in [0, 1): `jax.random.uniform(key, shape, dtype)` bit for bit; by a placed
+    key, that part of them.
+    """
     dtype = np.dtype(dtype)
     check_dtype(dtype.name)
     draw = np.empty(shape, dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,8 +17,7 @@ from .source import CHUNK, write_source
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# Elements between two logarithms: they stay in a second-level cache, and torch starts no threads.
-BLOCK = 1 << 14
+BLOCK = 1 << 14  # elements between two logarithms: they stay in a second-level cache
 # What a call of plain code takes, in elements; and after how many the compiler starts, which takes
 # 0.3 s of another core: 50 ms of draws.
 CALL = 5_000
@@ -55,16 +54,14 @@ class Layout(NamedTuple):
     firsts: Array
 
 
-def lay_out(key: Any, shape: tuple[int, ...]) -> Layout:
+def lay_out(key: Any, shape: Sequence[int]) -> Layout:
     """Lay out the draw of an array, or of a placed part."""
-    firsts, length = FROM_ZERO, 0
     if isinstance(key, PlacedKey):
-        firsts, length = find_runs(key, shape)
-        key = key.key
-    else:
-        length = math.prod(shape)
+        firsts, length = find_runs(key, tuple(shape))
+        first, second = key.key
+        return Layout(int(first), int(second), address_of(firsts), length, firsts)
     first, second = key
-    return Layout(int(first), int(second), address_of(firsts), length, firsts)
+    return Layout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
 
 
 def address_of(array: Array) -> int:
@@ -103,6 +100,7 @@ class Kernels:
         count: int,
         *,
         double: bool,
+        block: int,
         scratch: tuple[int, int],
         take_roots: Callable[[int], Any],
     ) -> None:
@@ -114,13 +112,14 @@ class Kernels:
             start: the first element.
             count: how many.
             double: whether to write float64.
-            scratch: two places, each with room for `count` elements or BLOCK.
+            block: how many at a time.
+            scratch: two places, each with room for `count` elements or a block.
             take_roots: turns so many elements in the first place into their -log with `double`,
                 else -log1p, and puts the roots of these in the second.
         """
         begin, finish, itemsize = self.normals[double]
-        for done in range(0, count, BLOCK):
-            number, place = min(BLOCK, count - done), out + done * itemsize
+        for done in range(0, count, block):
+            number, place = min(block, count - done), out + done * itemsize
             begin(*layout[:4], start + done, number, place, scratch[0])
             take_roots(number)
             finish(number, place, *scratch)
@@ -172,7 +171,14 @@ def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Ar
 
     def fill(out: int, start: int, count: int) -> None:
         kernels.normal(
-            out, layout, start, count, double=double, scratch=scratch, take_roots=take_roots
+            out,
+            layout,
+            start,
+            count,
+            double=double,
+            block=BLOCK,
+            scratch=scratch,
+            take_roots=take_roots,
         )
 
     fill_wide(draw, wide, fill)
@@ -191,6 +197,7 @@ def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> 
         flat[start:stop] = block[: stop - start]
 
 
+FROM_ZERO_ADDRESS = address_of(FROM_ZERO)
 LIBRARY = Compiled("draws", write_source, bind, PAYS_FROM)
 
 

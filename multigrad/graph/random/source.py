@@ -8,9 +8,12 @@ with MKL, roots too): a caller takes them by its own of what `begin_normal_*` gi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from .keys import PARITY, ROTATIONS
 from .normals import ERFINV_FLOAT32, ERFINV_FLOAT64
+
+Table: TypeAlias = tuple[tuple[float, float, tuple[float, ...]], ...]
 
 CHUNK = 1024  # counters at a time: their words stay in a first-level cache
 
@@ -134,13 +137,13 @@ def write_rounds() -> Iterator[str]:
     yield "x += third, y += first + 5u;"
 
 
-def write_finish_normal(real: str, table: tuple[tuple[float, float, object], ...]) -> str:
+def write_finish_normal(real: str, table: Table) -> str:
     """Write what `erfinv` does after logarithm and root, and the scale."""
     polynomials = "\n        ".join(write_polynomials(real, table))
     return FINISH_NORMAL.format(real=real, polynomials=polynomials, scale=2.0**0.5)
 
 
-def write_polynomials(real: str, table: tuple[tuple[float, float, object], ...]) -> Iterator[str]:
+def write_polynomials(real: str, table: Table) -> Iterator[str]:
     """Write the choice among polynomials, each as `evaluate_polynomial` has it."""
     for row, (start, center, (first, *rest)) in enumerate(table):
         name, x = (f"tail_{row}", "root") if row else ("ratio", "w")
