@@ -69,5 +69,5 @@ def _look(folder: Path, kind: str) -> Kept:
     files = tuple(path for path in sorted(folder.iterdir()) if path.is_file())
     count = len(files)
     if folder.name == verdicts.FOLDER:
-        count = len(verdicts.read_lines(folder / verdicts.FILE)[0]) if files else 0
+        count = len(verdicts.read_keys(folder / verdicts.FILE)[0]) if files else 0
     return Kept(kind, files, count, sum(path.stat().st_size for path in files))

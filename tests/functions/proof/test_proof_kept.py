@@ -361,7 +361,9 @@ def test_a_damaged_file_is_said_once_and_proven_again(
         warnings.simplefilter("always")
         assert proofs(program()) == 1
         assert proofs(program()) == 0  # it was written anew
-    assert ["damaged lines" in str(each.message) for each in said] == [True] * (damage != "empty")
+    # A line that was edited stands for something else, which nobody asks for.
+    is_seen = damage in ("cut", "binary")
+    assert ["damaged lines" in str(each.message) for each in said] == [True] * is_seen
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of files say nothing on Windows")
@@ -427,6 +429,6 @@ def test_many_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch, cach
         thread.start()
     for each in (*threads, *processes):
         each.join() if isinstance(each, threading.Thread) else each.wait()
-    lines, damaged = verdicts.read_lines(cache)
+    kept, damaged = verdicts.read_keys(cache)
     assert damaged == 0
-    assert {line[:64] for line in lines} == set(keys)
+    assert sorted(kept) == keys
