@@ -237,12 +237,16 @@ _NEEDS = {"Activation": "torch", "keras": "keras"}
 def _load(name: str) -> Any:
     from importlib import import_module
 
+    from .graph.support.garbage import uncollected
+
     if name in _ROOMS:
-        return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+        with uncollected():
+            return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
     if name == "__version__":
         return _read_version()
     if name in _MODULES:
-        return import_module(f".{_MODULES[name]}", __name__)
+        with uncollected():
+            return import_module(f".{_MODULES[name]}", __name__)
     if name in _former.MOVED[__name__]:  # a room that stood here
         return import_module(f".{name}", __name__)
     from .graph.support.namespace import missing

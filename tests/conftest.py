@@ -23,6 +23,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The same kernels on every machine: oneDNN chooses by processor and rounds differently.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# No test depends on what another process has proven.
+os.environ["MULTIGRAD_CACHE"] = "off"
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anywhere
 
 COMMANDS = [
     "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
-    "plot", "lock", "verify",
+    "plot", "lock", "verify", "cache",
 ]  # fmt: skip
 needs_cli = pytest.mark.needs("typer", "rich")
 
@@ -68,6 +68,22 @@ def test_backends_lists_each_backend_with_its_version_or_the_reason_why_not(invo
         assert (row.version or "no") in line
         assert ("yes" in line.split()) == row.installed
     assert any("numpy" in line and np.__version__ in line for line in lines)
+
+
+@needs_cli
+def test_cache_shows_what_is_kept_and_clears_what_is_ours(
+    invoke: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "MULTIGRAD_CACHE is off, so nothing is kept" in invoke("cache").output
+    monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    assert "proven captures: 0 (0 bytes)" in invoke("cache").output
+    xg.vjp(xg.function(lambda x: x * 3.0), np.ones(3))
+    (tmp_path / "kept" / "mine.txt").touch()
+    assert f"{tmp_path / 'kept'}\n  proven captures: 1 (66 bytes)\n" in invoke("cache").output
+    assert "proven captures: 1 (66 bytes)" in invoke("cache", "--clear").output
+    assert "proven captures: 0 (0 bytes)" in invoke("cache").output
+    assert (tmp_path / "kept" / "mine.txt").exists()
 
 
 @needs_cli

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import BackendNotFound, GradientError, MultigradError, suggest
+from ...graph.support.garbage import uncollected
 from ...graph.support.namespace import Getter, Lister, namespace
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.threads import make_lock
@@ -130,7 +131,8 @@ def _import_backend(name: str, point: Any) -> Backend:
         raise BackendNotFound(f"backend {name!r} cannot be used: {_contested[name]}")
     _check_version(name, package)
     try:
-        found = point.load()  # an import, for which other threads wait by its own lock
+        with uncollected():
+            found = point.load()  # an import, for which other threads wait by its own lock
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != name:
             raise _broken(name, where, error) from error

@@ -514,6 +514,17 @@ def bench(
     raise typer.Exit(code)
 
 
+@app.command(epilog="Example: multigrad cache --clear")
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what is kept.")] = False,
+) -> None:
+    """Show what is kept across processes, which proofs need not be made again, and where."""
+    from multigrad.look.kept import clear_kept, describe_kept
+
+    with report_errors():
+        typer.echo(clear_kept() if clear else describe_kept())
+
+
 @app.command(epilog="Example: multigrad new-backend mylib")
 def new_backend(
     name: Annotated[

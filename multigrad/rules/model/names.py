@@ -8,6 +8,7 @@ from typing import Any
 
 from ...backend.tensors.events import tell_registered
 from ...errors import RuleError, RuleTypeError
+from ...graph.support.garbage import uncollected
 from ...graph.support.threads import make_lock
 from ...trace.scope.reads import NUMBERS, note_name
 from ...trace.scope.regions import is_of_then, meant
@@ -75,7 +76,8 @@ def load_library() -> None:
     global _library_is_loaded
     if not _library_is_loaded:
         # Another thread waits here until it is complete.
-        library = import_module("multigrad.rules.library")
+        with uncollected():
+            library = import_module("multigrad.rules.library")
         # Its own rules call register: they find it half imported, without what its last line
         # defines.
         _library_is_loaded = hasattr(library, "__all__")

@@ -1,9 +1,9 @@
 """The verdicts of earlier processes: one line for each capture that was found to be what was
 written.
 
-A line is a digest of all that the verdict rests on, and its checksum, so that a damaged line stands
-for nothing. Lines are only ever appended, whichever processes do so at once; where there are too
-many, the newer half is written anew.
+A line is a digest of all that the verdict rests on, so that a damaged line stands for nothing that
+there is. Lines are only ever appended, whichever processes do so at once; where there are too many,
+the newer half is written anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 import warnings
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,9 @@ from .content import digest_of, own_folders, own_roots, plain_rows, stamp_folder
 FORMAT = "multigrad verdicts 1"
 FOLDER, FILE = "verdicts", "proven"
 MOST = 10_000  # lines
-LINE = 75  # bytes, with those that end it
-_known: dict[Path, set[str]] = {}  # by the file: the lines in it
+DIGITS = 64  # of a key
+LINE = DIGITS + 2  # bytes
+_known: dict[Path, set[str]] = {}  # by the file: the keys in it
 _environments: dict[tuple[str, ...], str] = {}
 _warned: set[str] = set()
 
@@ -50,25 +50,26 @@ def key_of(contents: Sequence[Any]) -> str | None:
 def is_kept(key: str) -> bool:
     """Return whether an earlier process, or this one, has found out that it holds."""
     path = _path()
-    return path is not None and _line(key) in _read(path)
+    return path is not None and key in _read(path)
 
 
 def keep(key: str) -> None:
     """Keep what was found out for later processes."""
-    line = _line(key)
     try:
         folder = open_folder(FOLDER)
         if folder is None:
             return
         path = folder / FILE
-        _read(path).add(line)
-        _append(path, line)
+        known = _read(path)
+        if key not in known:  # a function that calls itself is proven in its own proof
+            known.add(key)
+            _append(path, key)
     except (OSError, RuntimeError) as error:
         warn_once(f"What was proven is not kept for later processes: {error}")
 
 
-def read_lines(path: Path) -> tuple[list[str], int]:
-    """Return the lines of a file that are whole, the oldest first, and how many are damaged.
+def read_keys(path: Path) -> tuple[list[str], int]:
+    """Return the keys in a file, the oldest first, and how many lines are none.
 
     Raises:
         OSError: it cannot be read, or others may write into it.
@@ -77,9 +78,9 @@ def read_lines(path: Path) -> tuple[list[str], int]:
         check_private(each)
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * MOST * LINE))
-        rows = file.read().decode("ascii", "replace").split("\n")
-    lines = [row for row in rows if row == _line(row.partition(" ")[0])]
-    return lines, sum(map(bool, rows)) - len(lines)
+        rows = file.read().decode("ascii", "replace").split()
+    keys = [row for row in rows if len(row) == DIGITS]
+    return keys, len(rows) - len(keys)
 
 
 def warn_once(message: str) -> None:
@@ -95,43 +96,39 @@ def _path() -> Path | None:
     return None if root is None else root / FOLDER / FILE
 
 
-def _line(key: str) -> str:
-    return f"{key} {zlib.crc32(key.encode()):08x}"
-
-
 def _read(path: Path) -> set[str]:
-    """Return the lines in a file; it is read once in a process."""
+    """Return the keys in a file; it is read once in a process."""
     known = _known.get(path)
     if known is None:
-        lines: list[str] = []
+        keys: list[str] = []
         try:
-            lines, damaged = read_lines(path)
+            keys, damaged = read_keys(path)
             if damaged:
                 warn_once(f"{path} has {damaged} damaged lines, whose proofs are made again")
-                _write(path, lines)
+                _write(path, keys)
         except FileNotFoundError:
             pass
         except (OSError, RuntimeError) as error:
             warn_once(f"What earlier processes have proven is proven again: {error}")
-        known = _known.setdefault(path, set(lines))
+        known = _known.setdefault(path, set(keys))
     return known
 
 
-def _append(path: Path, line: str) -> None:
+def _append(path: Path, key: str) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     handle = os.open(path, flags, 0o600)
     try:
         # First the end of what another process may have left unfinished.
-        os.write(handle, f"\n{line}\n".encode())
+        os.write(handle, f"\n{key}\n".encode())
         is_long = os.fstat(handle).st_size > MOST * LINE
     finally:
         os.close(handle)
     if is_long:
-        _write(path, read_lines(path)[0][-MOST // 2 :])
+        _write(path, read_keys(path)[0][-MOST // 2 :])
 
 
-def _write(path: Path, lines: Sequence[str]) -> None:
-    write_file(path, "".join(f"\n{line}\n" for line in lines).encode())
+def _write(path: Path, keys: Sequence[str]) -> None:
+    write_file(path, "".join(f"\n{key}\n" for key in keys).encode())
 
 
 def _environment() -> str:

@@ -1,0 +1,73 @@
+"""What is kept across processes, for `multigrad cache`: how much of each kind, and how it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import MultigradError
+from ..functions.proof.kept import verdicts
+from ..graph.support.cache import VARIABLE, cache_root, check_private
+
+# By folder: what a line of its file, or else one of its files, is.
+KINDS = {verdicts.FOLDER: "proven captures", "native": "compiled libraries"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of one kind.
+
+    Attributes:
+        files: all of its files; nothing else is there that is ours.
+    """
+
+    kind: str
+    files: tuple[Path, ...]
+    count: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.count:,} ({self.bytes:,} bytes)"
+
+
+def list_kept() -> list[Kept]:
+    """Return what is kept, by kind.
+
+    Raises:
+        MultigradError: nothing is to be kept.
+        OSError: it cannot be read, or others may write into it.
+    """
+    return [_look(_root() / folder, kind) for folder, kind in KINDS.items()]
+
+
+def describe_kept() -> str:
+    """Return where things are kept, and how much, in lines."""
+    rows = list_kept()
+    return "\n".join([str(_root()), *[f"  {row}" for row in rows]])
+
+
+def clear_kept() -> str:
+    """Delete what is kept, and say what that was; files that are not ours stay."""
+    rows = list_kept()
+    for row in rows:
+        for file in row.files:
+            file.unlink(missing_ok=True)
+    return "\n".join([f"cleared {_root()}", *[f"  {row}" for row in rows]])
+
+
+def _root() -> Path:
+    root = cache_root()
+    if root is None:
+        raise MultigradError(f"{VARIABLE} is off, so nothing is kept")
+    return root
+
+
+def _look(folder: Path, kind: str) -> Kept:
+    if not folder.is_dir():
+        return Kept(kind, (), 0, 0)
+    check_private(folder)
+    files = tuple(path for path in sorted(folder.iterdir()) if path.is_file())
+    count = len(files)
+    if folder.name == verdicts.FOLDER:
+        count = len(verdicts.read_keys(folder / verdicts.FILE)[0]) if files else 0
+    return Kept(kind, files, count, sum(path.stat().st_size for path in files))
