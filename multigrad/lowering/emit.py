@@ -307,12 +307,23 @@ class _Writer:
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
                 others = (*node.operands[:position], *node.operands[position + 1 :])
+                if node.type.shape == UNKNOWN and any(o.type.kind == "tensor" for o in others):
+                    if len(others) > 1:
+                        continue
+                    kernel = self.fitted(node.op, kernel, position)
                 arguments = [self.done[operand][0], *(self.operand(node, o)[0] for o in others)]
                 arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
-                suffix = "" if position == 0 or kernel in self.in_place[node.op][:1] else "into"
+                first = self.in_place[node.op][0]
+                suffix = "" if position == 0 or kernel is first else "into"
                 name = self.emission.bind(f"{_word(node.op)}_{suffix}", kernel)
                 return f"{name}({', '.join(arguments)})"
         return None
+
+    def fitted(self, op: ops.Op, kernel: Any, position: int) -> Any:
+        """Return the kernel for where no shape is known: it asks."""
+        plain = self.native(op)
+        plain = symbol_function(op) if plain is INFIX else plain
+        return write_where_it_fits(kernel, plain, position)
 
     def is_one_dtype(self, node: Node) -> bool:
         """Return whether the tensors that a node takes have the dtype that it gives."""
@@ -320,8 +331,8 @@ class _Writer:
         return all(o.type.dtype == node.type.dtype for o in tensors)
 
     def is_fresh(self, node: Node) -> bool:
-        """Return whether a value lies in memory of its own, is read once, and has a known shape."""
-        if node.type.kind != "tensor" or node.type.shape == UNKNOWN or self.uses[node] != 1:
+        """Return whether a value lies in memory of its own, and is read once."""
+        if node.type.kind != "tensor" or self.uses[node] != 1:
             return False
         if node.op is ops.CAST:  # to the own dtype it gives its operand back
             return node.operands[0].type.dtype == BOOL != node.type.dtype
@@ -421,6 +432,20 @@ class _Writer:
         if isinstance(value, ArrayValue):
             return self.emission.bind("values", value)
         return self.literal(value)[0] if isinstance(value, float) else repr(value)
+
+
+@functools.cache
+def write_where_it_fits(kernel: Any, plain: Any, position: int) -> Any:
+    """Return a kernel that writes over x, its operand at that position, unless the other one makes
+    the result larger.
+    """
+
+    def write_over(x: Any, other: Any) -> Any:
+        if not other.ndim or other.shape == x.shape:
+            return kernel(x, other)
+        return plain(other, x) if position else plain(x, other)
+
+    return write_over
 
 
 def _listed(values: Sequence[str]) -> str:

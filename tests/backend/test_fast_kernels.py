@@ -88,6 +88,32 @@ def take_own_sign(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.where(xp.isnan(tin), 0.0, xp.sign(tin)) * xp.abs(grad_out)
 
 
+@case("torch.sign_or_one")
+def take_sign_of_zero(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return xp.where(tin == 0, 1.0, xp.sign(tin)) * xp.abs(grad_out)
+
+
+@case("torch.sign_or_nan")
+def multiply_signs(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return xp.sign(tin) * xp.abs(grad_out) + xp.sign(grad_out)
+
+
+@case("torch.subtract_chosen")
+def subtract_inside(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return xp.where((tin > -0.5) & (tin < 0.5), grad_out - tin, grad_out)
+
+
+@case("torch.choose_bits")
+def choose_of_two(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    either = xp.where(tin >= 0.25, grad_out, tin)
+    return either + xp.where(tin < 0.5, -2.5, grad_out) * xp.where(tin > 0.5, grad_out, 1e6)
+
+
+@case("torch.largest")
+def divide_by_largest(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out + xp.exp(-xp.norm(tin, ord=xp.inf))
+
+
 @case("torch.square", "numpy.square")
 def square(ctx: Any, grad_out: Any, tin: Any) -> Any:
     u = 3.0 * tin
@@ -245,6 +271,112 @@ def check_same(a: Any, b: Any, row: str) -> None:
     np.testing.assert_allclose(
         wide_a[finite], wide_b[finite], rtol=4 * eps, atol=4 * eps + 8 * tiny
     )
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_window_holds_what_two_comparisons_do(dtype: str, backend: Any) -> None:
+    values = edges(dtype)[1]
+    large = np.tile(values, ((1 << 15) // values.size + 1, 1))
+    inf = math.inf
+    bounds = [(-0.5, 0.5), (0.0, 0.25), (-0.0, 1e30), (0.25, 0.25), (0.5, -0.5), (-inf, inf)]
+    for low, high in bounds:
+
+        def four_windows(ctx: Any, grad_out: Any, tin: Any, a: float = low, b: float = high) -> Any:
+            closed = grad_out * ((tin >= a) & (tin <= b)) + grad_out * ((tin > a) & (tin < b)) * 2.0
+            return (
+                closed
+                + grad_out * ((tin > a) & (tin <= b)) * 4.0
+                + grad_out * ((tin >= a) & (tin < b)) * 8.0
+            )
+
+        for x in (values, large):
+            ones = np.ones_like(x)
+            fast = run(four_windows, "Linear", backend, ones, x)[1]
+            with without("torch.window"):
+                np.testing.assert_array_equal(
+                    fast, run(four_windows, "Linear", backend, ones, x)[1]
+                )
+
+
+SHAPES = {
+    "number": ((200, 100), ()),
+    "one": ((200, 100), (1,)),
+    "channels": ((200, 100), (200, 1)),
+    "whole": ((200, 100), (200, 100)),
+    "larger": ((100,), (200, 100)),
+    "small": ((3, 4), (4,)),
+    "transposed": ((200, 100), (100, 1)),
+    "empty": ((0, 4), (4,)),
+}
+
+
+@pytest.mark.backends("numpy", "torch")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_what_broadcasts_has_the_bits_of_the_plain_code(
+    shapes: str, dtype: str, backend: Any
+) -> None:
+    """Nothing that is larger than an operand is written over it."""
+
+    def forward(x: Any, w: Any) -> Any:
+        return xp.round(xp.clip(x / w, -2.0, 3.0) * 15.0) / 15.0 * w
+
+    def backward(grad_out: Any, x: Any, w: Any) -> Any:
+        v = x / w
+        is_inside = (v > -2.0) & (v < 3.0)
+        of_w = grad_out * xp.where(is_inside, xp.round(v) - v, xp.round(v)) + (x > w)
+        of_x = xp.where((x >= 0) & (x < w), grad_out, 0.0) + xp.where(w <= x, 0.0, grad_out)
+        return xp.sum_to(of_x, x), xp.sum_to(of_w, w)
+
+    first, second = SHAPES[shapes]
+    random = np.random.default_rng(0)
+    x = random.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -1.5, 2.5], first).astype(dtype)
+    w = random.choice([0.5, 1.0, 2.0], second).astype(dtype)
+    x = x.T if shapes == "transposed" else x
+    grad = random.choice([1.0, -0.5, 0.0, np.inf], np.broadcast_shapes(x.shape, w.shape))
+    found = []
+    for off in ((), tuple(rows_of(backend))):
+        with without(*off), np.errstate(all="ignore"):
+            f = xg.function(forward, backward)
+            found.append(gradients_of(f, backend, [x, w], grad.astype(dtype)))
+    for a, b in zip(*found, strict=True):
+        check_same(a, b, shapes)
+
+
+def gradients_of(f: Any, backend: Any, inputs: list[Any], grad: Any) -> list[Any]:
+    """Return the output and the gradients of a Function."""
+    if backend.name == "numpy":
+        y, pull = xg.vjp(f, *inputs)
+        return [y, *pull(grad)]
+    import torch
+
+    tensors = [torch.as_tensor(each).requires_grad_() for each in inputs]
+    y = f(*tensors)
+    gradients = torch.autograd.grad(y, tensors, torch.as_tensor(grad))
+    return [each.detach().numpy() for each in (y, *gradients)]
+
+
+@pytest.mark.needs("torch")
+def test_estimators_are_differentiable_twice_by_the_plain_code() -> None:
+    import torch
+
+    x = torch.tensor([-3.0, -0.25, 0.3, 0.7, 4.0], dtype=torch.float64, requires_grad=True)
+    grad = torch.tensor([1.0, 2.0, -3.0, 0.5, 1.5], dtype=torch.float64, requires_grad=True)
+    step = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    for f in (
+        lambda x: xg.estimators.lsq(x, step),
+        lambda x: xg.estimators.pact(x, step),
+        lambda x: xg.estimators.ste_sign(x),
+        xg.estimators.dorefa_weights,
+        xg.activation("ReLU", "d(ReLU)"),
+    ):
+        y = f(x)
+        (first,) = torch.autograd.grad(y, x, grad, create_graph=True)
+        (plain,) = torch.autograd.grad(f(x), x, grad.detach())
+        torch.testing.assert_close(first, plain, rtol=0, atol=0)
+        (second,) = torch.autograd.grad(first.sum(), grad)
+        torch.testing.assert_close(second * grad, first)
 
 
 def test_numpy_works_by_blocks_where_arrays_are_large_and_gives_the_same_bits() -> None:

@@ -9,6 +9,7 @@ is captured, so that a mistake is told in the same words on every framework and 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from ...backend.contract import Backend
+from ...backend.finding.discovery import FUNCTION_READERS
 from ...capture.code.table import XP, check_dialect
 from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ...functions.calls.arguments import Layout, flatten
@@ -28,9 +30,11 @@ from ...graph.support.ranges import Range, read_ranges
 from ...graph.support.trees import optree
 from ...graph.support.typed import P, R
 from ...trace.scope.present import now
-from ...trace.trace import Trace
+from ...trace.trace import Trace, Value
 from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
 
+MOST = 512  # calls whose arguments are known to be right
+PLAIN = frozenset((float, int, bool, str, type(None)))
 _declared: dict[str, Estimator] = {}
 
 
@@ -150,6 +154,8 @@ class Estimator(Function[P, R]):
         self.examples = examples or examples_of(self.arguments)
         self._values = tuple(each.default for each in self.arguments)
         self._required = self._values.count(inspect.Parameter.empty)
+        self._kinds: set[tuple[type, ...]] = set()
+        self._accepted: set[Any] = set()
 
     @property
     def ranges(self) -> Mapping[str, Range]:
@@ -177,6 +183,7 @@ class Estimator(Function[P, R]):
         own = [replace(each, default=v) for each, v in zip(rest, values, strict=True)]
         other.arguments = (first, *own)
         other._values = (self._values[0], *values)
+        other._kinds, other._accepted = set(), set()
         other._required = 1
         return other
 
@@ -187,8 +194,24 @@ class Estimator(Function[P, R]):
             RuleTypeError: an argument is missing, unknown or of another kind.
             RuleValueError: a number is out of its range, or a shape does not fit.
         """
-        given: Any = self.prepare(args, kwargs)
-        return Function.__call__(self, *given)
+        for is_reading, call_read, _ in FUNCTION_READERS:
+            if is_reading():
+                return call_read(self, self.prepare(args, kwargs), {})
+        return self._apply(self._prepare_again(args, kwargs), {})
+
+    def _prepare_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what `prepare` does, without a check of arguments like those of a call before."""
+        args = self._completed(args, kwargs)
+        kinds = tuple(map(type, args))
+        if kinds in self._kinds and _look(args) in self._accepted:
+            return args
+        given = self.prepare(args, {})
+        if all(map(operator.is_, args, given)) and not any(map(_is_open, args)):
+            if len(self._accepted) >= MOST:
+                self._accepted.clear()
+            self._kinds.add(kinds)
+            self._accepted.add(_look(args))
+        return given
 
     def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
@@ -201,10 +224,7 @@ class Estimator(Function[P, R]):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Backend | None = None
     ) -> tuple[Any, ...]:
         """Return all arguments of a call by position, checked; tensors are not read."""
-        if kwargs or not self._required <= len(args) <= len(self._values):
-            args = self._in_order(args, kwargs)
-        else:
-            args = (*args, *self._values[len(args) :])
+        args = self._completed(args, kwargs)
         shape = lengths_of(args[0])
         given: dict[str, Any] = {}
         bounded = []
@@ -222,6 +242,11 @@ class Estimator(Function[P, R]):
             assert argument.range is not None
             argument.range.check(self.recipe.subject, argument.name, given[argument.name], given)
         return tuple(given.values())
+
+    def _completed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        if kwargs or not self._required <= len(args) <= len(self._values):
+            return self._in_order(args, kwargs)
+        return (*args, *self._values[len(args) :])
 
     def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arguments of a call by position, defaults among them."""
@@ -256,6 +281,19 @@ class Estimator(Function[P, R]):
                 f"{self.recipe.subject} got {argument.name!r} of shape {own} for "
                 f"{self.arguments[0].name!r} of shape {shape}; expected {expected}"
             )
+
+
+def _look(args: tuple[Any, ...]) -> Any:
+    """Return what the check of a call's arguments depends on."""
+    return tuple([(type(each), getattr(each, "shape", each)) for each in args])
+
+
+def _is_open(value: Any) -> bool:
+    """Return whether a value may be another one at the next call, or has a shape that may."""
+    if type(value) in PLAIN:
+        return False
+    shape = getattr(value, "shape", None) if not isinstance(value, Value) else None
+    return not isinstance(shape, tuple) or any(type(n) is not int for n in shape)
 
 
 class Declare(Protocol):
