@@ -66,7 +66,7 @@ class Kernels:
         name = str(dtype).removeprefix("torch.")
         kernels = write(self.emitted, name)
         if all(kernel.count < 2 for kernel in kernels):
-            raise CannotFuseError("it is one operation")
+            raise CannotFuseError  # each is a kernel already
         source = "".join([begin(name), *[kernel.source for kernel in kernels]])
         library, params = compile_c(source), self.emitted.params
         parts = [Part(library, kernel, params) for kernel in kernels]

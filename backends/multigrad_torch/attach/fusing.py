@@ -63,10 +63,11 @@ class Fusing:
         # What is recomputed in backward must be what forward kept, by whichever code.
         if hooks_on_saved(False) is not None or torch.is_autocast_enabled("cpu"):
             return False
-        if any(type(value) is not float or math.isnan(value) for value in values):
-            return False
         x = tensors[0]
         reason = ""
+        if any(type(value) is not float or math.isnan(value) for value in values):
+            draws = "key" in self.native.emitted.params
+            reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
             if not each.is_cpu or each.layout is not torch.strided:
                 reason = f"a tensor on {each.device}, {each.layout}"
@@ -101,7 +102,8 @@ class Fusing:
         try:
             kernels = fused.make_kernels(self.native, dtype, values, exact=not self.waits)
         except fused.REASONS as error:
-            self.say(str(error))
+            if str(error):  # else there is one operation, which is a kernel already
+                self.say(str(error))
             kernels = None
         self.kernels[dtype] = kernels
         return kernels
@@ -114,5 +116,13 @@ class Fusing:
                 f"{self.native.emitted.name!r} has fused=True, and runs as plain code, with the "
                 f"same results: {reason}",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=depth_of_call(),
             )
+
+
+def depth_of_call() -> int:
+    """Return how many frames of ours stand below the code that called."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("multigrad"):
+        frame, depth = frame.f_back, depth + 1
+    return depth

@@ -1,0 +1,368 @@
+"""Fused execution: forward, what it keeps, and backward as one compiled kernel each give the bits
+of plain code; where kernels cannot run, plain code does, and who asked is told why.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+Tensor: TypeAlias = Any
+of_torch = pytest.mark.needs("torch")
+compiling = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler is on the PATH"
+)
+LARGE = 1 << 18  # elements, from which "auto" asks for kernels
+
+
+@xg.register("fused_tests_clip")
+def clip(ctx: Any, grad_out: Tensor, tin: Tensor, most: float = 1.0) -> Tensor:
+    return grad_out.clip(-most, most)
+
+
+CHAIN = xg.compose("triangular", "fused_tests_clip", "rectangular", "arctan")
+RULES = {
+    "triangular": ("Heaviside", "triangular"),
+    "arctan": ("Heaviside", "arctan"),
+    "rectangular": ("Heaviside", "rectangular"),
+    "d(ReLU)": ("ReLU", "d(ReLU)"),
+    "chain": ("Heaviside", CHAIN),
+}
+EDGES = [0.0, np.inf, np.nan, 1e-45, 1e-40, 1.1754944e-38, 0.25, 0.5, 1.0, 2.0, 3e38]
+
+
+@pytest.fixture(autouse=True)
+def of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing that was said of the process."""
+    monkeypatch.delenv("MULTIGRAD_FUSED", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+
+
+def both(name: str, **options: Any) -> tuple[Any, Any]:
+    """Return an activation that is fused, and one that never is."""
+    forward, rule = RULES[name]
+    return tuple(xg.activation(forward, rule, fused=fused, **options) for fused in (True, False))
+
+
+def samples(dtype: Any, count: int = 100) -> tuple[Tensor, Tensor]:
+    """Return each edge value as input with each as cotangent, and some drawn."""
+    import torch
+
+    edges = [*EDGES, *(-each for each in EDGES)]
+    more = np.nextafter(np.float32(edges), np.float32(0))
+    values = torch.tensor(np.concatenate([np.float32(edges), more]))
+    drawn = torch.randn(2, count, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([values.repeat_interleave(len(values)), drawn[0]])
+    grad = torch.cat([values.repeat(len(values)), drawn[1]])
+    return x.to(dtype).requires_grad_(), grad.to(dtype)
+
+
+def run(act: Any, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    import torch
+
+    y = act(x)
+    return y, torch.autograd.grad(y, x, grad)[0]
+
+
+def assert_same_bits(found: Tensor, expected: Tensor) -> None:
+    import torch
+
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    nan = found.isnan() & expected.isnan()
+    same = (found == expected) & (torch.signbit(found) == torch.signbit(expected))
+    assert bool((same | nan).all()), (found[~(same | nan)][:5], expected[~(same | nan)][:5])
+
+
+def assert_agree(name: str, x: Tensor, grad: Tensor, **options: Any) -> None:
+    fused, plain = both(name, **options)
+    for found, expected in zip(run(fused, x, grad), run(plain, x, grad), strict=True):
+        assert_same_bits(found, expected)
+
+
+def is_fused(y: Tensor) -> bool:
+    """Return whether a kernel gave it: of `rectangular`, which then keeps bits."""
+    return [str(x.dtype) for x in y.grad_fn.saved_tensors] == ["torch.uint8"]
+
+
+@of_torch
+@compiling
+@pytest.mark.parametrize("name", RULES)
+def test_kernels_give_the_bits_of_plain_code_on_edge_values(name: str) -> None:
+    import torch
+
+    assert_agree(name, *samples(torch.float32))
+
+
+@of_torch
+@compiling
+def test_kernels_of_float64_give_its_bits() -> None:
+    import torch
+
+    assert_agree("chain", *samples(torch.float64))
+
+
+@of_torch
+@compiling
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits_are_computed_in_float32_and_rounded_once(dtype: str) -> None:
+    import torch
+
+    x, grad = samples(getattr(torch, dtype), 4096)
+    x, grad = x.detach()[-4096:].requires_grad_(), grad[-4096:]
+    fused, plain = both("triangular")
+    y, gradient = run(fused, x, grad)
+    wide = x.detach().double()
+    factor = (1 - wide.abs()).clamp(min=0)
+    # Of float32, and one rounding: half a unit in the last place of what is right.
+    expected = (grad.double() * factor).to(x.dtype)
+    assert_same_bits(y, run(plain, x, grad)[0])
+    off = (gradient.double() - expected.double()).abs()
+    assert bool((off <= torch.finfo(x.dtype).eps * expected.double().abs() + 1e-7).all())
+
+
+@of_torch
+@compiling
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 4095, 4096, 4097, 131072 + 13])
+def test_any_number_of_elements_is_right_masks_of_odd_lengths_too(count: int) -> None:
+    import torch
+
+    x = torch.randn(count, generator=torch.Generator().manual_seed(count)).requires_grad_()
+    assert_agree("rectangular", x, torch.ones(count))
+
+
+@of_torch
+@compiling
+def test_empty_scalar_and_strided_tensors_are_right() -> None:
+    import torch
+
+    for x in (torch.zeros(0, 3), torch.tensor(0.25)):
+        assert_agree("rectangular", x.requires_grad_(), torch.ones_like(x))
+    fused, plain = both("rectangular")
+    x = torch.randn(6, 8)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for view in (x.t(), x[:, ::2]):
+            own = view.detach().requires_grad_()
+            for found, expected in zip(run(fused, own, own), run(plain, own, own), strict=True):
+                assert_same_bits(found, expected)
+    assert ["contiguous" in str(each.message) for each in told] == [True]
+    y = fused(x.requires_grad_())  # the cotangent of a sum has strides of 0
+    y.sum().backward()
+    assert_same_bits(x.grad, torch.autograd.grad(plain(x).sum(), x)[0])
+
+
+@of_torch
+@compiling
+def test_other_numbers_of_a_param_reach_the_kernels() -> None:
+    import torch
+
+    x, grad = samples(torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for width in (2.0, 0.3, 0.0):
+            assert_agree("triangular", x, grad, params={"width": width})
+
+
+@of_torch
+@compiling
+def test_rectangular_keeps_one_bit_of_32() -> None:
+    import torch
+
+    fused, _ = both("rectangular")
+    y = fused(torch.randn(3200, requires_grad=True))
+    assert sum(x.nbytes for x in y.grad_fn.saved_tensors) * 32 == y.nbytes
+
+
+@of_torch
+@compiling
+def test_backward_is_differentiated_again_as_plain_code_is() -> None:
+    import torch
+
+    seconds = []
+    for act in both("triangular"):
+        x = torch.linspace(-2, 2, 9, requires_grad=True)
+        (first,) = torch.autograd.grad((act(x) * x).sum(), x, create_graph=True)
+        seconds.append(torch.autograd.grad((first**2).sum(), x)[0])
+    assert_same_bits(*seconds)
+    fused, plain = both("rectangular")  # whose mask is packed
+    grad = torch.linspace(-1, 1, 9, requires_grad=True)
+    for act in (fused, plain):
+        x = torch.linspace(-2, 2, 9, requires_grad=True)
+        (first,) = torch.autograd.grad(act(x), x, grad, create_graph=True)
+        seconds.append(torch.autograd.grad(first.sum(), grad)[0])
+    assert_same_bits(*seconds[2:])
+
+
+@of_torch
+@compiling
+def test_transforms_batched_gradients_autocast_and_checkpoints_take_plain_code() -> None:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    fused, plain = both("rectangular")
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    slopes = torch.func.vmap(torch.func.grad(lambda row: (fused(row) * row).sum()))(x)
+    x.requires_grad_()
+    assert_same_bits(slopes, torch.autograd.grad((plain(x) * x).sum(), x)[0])
+    rows = torch.eye(12).view(12, 3, 4)
+    batched = torch.autograd.grad(fused(x), x, rows, is_grads_batched=True)[0]
+    assert_same_bits(batched, torch.stack([run(plain, x, row)[1] for row in rows]))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = fused(x)
+    assert not is_fused(y)
+    for reentrant in (True, False):
+        x.grad = None
+        checkpoint(fused, x, use_reentrant=reentrant).sum().backward()
+        assert_same_bits(x.grad, run(plain, x, torch.ones_like(x))[1])
+
+
+@of_torch
+@compiling
+def test_functions_of_several_tensors_are_fused_too() -> None:
+    import torch
+
+    from multigrad import xp
+
+    def forward(x: Tensor, y: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+        return xp.minimum(xp.maximum(x, y), limit) * y, xp.abs(x - y)
+
+    def backward(gs: tuple[Tensor, Tensor], x: Tensor, y: Tensor, limit: float) -> Any:
+        a, b = gs
+        return a * (x > y) + b * (x < limit), a * x - b * 0.5, None
+
+    found = []
+    for fused in (True, False):
+        f = xg.function(forward, backward, fused=fused)
+        x, grad = samples(torch.float32)
+        y = x.detach().flip(0).requires_grad_()
+        outputs = f(x, y, 0.75)
+        assert ("uint8" in str([s.dtype for s in outputs[0].grad_fn.saved_tensors])) is fused
+        found.append([*outputs, *torch.autograd.grad(outputs, (x, y), (grad, grad.flip(0)))])
+    for pair in zip(*found, strict=True):
+        assert_same_bits(*pair)
+
+
+@of_torch
+@compiling
+def test_threads_share_kernels() -> None:
+    import torch
+
+    fused, plain = both("rectangular")
+    x = torch.randn(50_000, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    expected = run(plain, x, x.detach())
+
+    def check(_: int) -> None:
+        for found, right in zip(run(fused, x, x.detach()), expected, strict=True):
+            assert_same_bits(found, right)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(check, range(16)))
+
+
+@of_torch
+@compiling
+def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel() -> None:
+    import torch
+
+    act = xg.activation("Heaviside", xg.get("rectangular").copy(name="automatic"))
+    small = torch.randn(100, requires_grad=True)
+    for _ in range(10):
+        assert not is_fused(act(small))
+    x = torch.randn(LARGE, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    grad = torch.ones(LARGE)
+    assert not is_fused(act(x))
+    expected = run(act, x, grad)
+    until = time.monotonic() + 60
+    while not is_fused(act(x)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    for found, right in zip(run(act, x, grad), expected, strict=True):
+        assert_same_bits(found, right)
+    assert not is_fused(act(small))
+
+
+@of_torch
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"PATH": "", "CC": ""}, "no C compiler"),
+        ({"CC": "false"}, "'false' failed"),
+        ({"CC": "no_such_compiler"}, "'no_such_compiler' failed"),
+    ],
+)
+def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
+    variables: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    rule = xg.get("rectangular").copy(name=f"without_{reason}")
+    fused, plain = (xg.activation("Heaviside", rule, fused=each) for each in (True, False))
+    x = torch.randn(20, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}") as told:
+        fused(x)
+    assert [each.filename for each in told] == [__file__]
+    for found, right in zip(run(fused, x, x), run(plain, x, x), strict=True):  # silently now
+        assert_same_bits(found, right)
+
+
+@of_torch
+def test_what_no_kernel_computes_is_named() -> None:
+    import torch
+
+    x = torch.randn(20, requires_grad=True)
+    for rule, reason in (("clip_norm", "op norm"), ("full_jam", "random numbers")):
+        act = xg.activation("Heaviside", rule, fused=True)
+        with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}"):
+            act(x)
+    act = xg.activation("Heaviside", "straight_through", fused=True)
+    assert torch.equal(run(act, x, x.detach())[1], x)  # one op is a kernel already
+
+
+@of_torch
+def test_false_asks_for_no_compiler_nor_does_a_process_that_turns_it_off() -> None:
+    code = """
+import os, sys, torch, multigrad as xg
+x = torch.randn(1 << 18, requires_grad=True)
+for setting, rule, options in ("on", "triangular", {"fused": False}), ("off", "arctan", {}):
+    os.environ["MULTIGRAD_FUSED"] = setting
+    spike = xg.activation("Heaviside", rule, **options)
+    for _ in range(6):
+        spike(x).sum().backward()
+print([name for name in sys.modules if name.endswith(("attach.fused", "lowering.compiler"))])
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_numpy_takes_fused_and_computes_the_same() -> None:
+    x = np.linspace(-2, 2, 9)
+    fused, plain = both("triangular")
+    for found, expected in zip(xg.vjp(fused, x)[1](x), xg.vjp(plain, x)[1](x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(TypeError, match=r'fused is "auto", True or False, got \'always\''):
+        xg.activation("Heaviside", "triangular", fused="always")  # type: ignore[arg-type]
+    with pytest.raises(xg.RuleError, match="fused=True needs a rule"):
+        xg.activation("Heaviside", fused=True)
+    with pytest.raises(TypeError, match="fused is"):
+        xg.function(lambda x: x, lambda g, x: g, fused=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="fused is"), xg.use("triangular", fused="never"):  # type: ignore[arg-type]
+        pass
