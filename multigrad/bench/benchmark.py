@@ -139,8 +139,7 @@ def measure(options: Options) -> Results:
     threads = count_threads(options.threads)
     prepare_threads(threads)
     keep_memory()
-    progress = Progress()
-    with Interruption() as interruption:
+    with Interruption() as interruption, Progress() as progress:
         for task in list_tasks(options, threads, found):
             progress.begin(task.backend, task.what)
             try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from multigrad.demo.display import make_bar
 
 from .cases import BRIDGES_PART, KERAS_PART, NATIVE, OURS
 from .compare import Change
@@ -19,14 +22,26 @@ from .results import Cell, Failure, Results
 
 
 class Progress:
-    """A line on standard error for each thing that is being measured."""
+    """What is being measured, on one line of a terminal; elsewhere a line for each thing."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.bar = make_bar(self.console)
+        self.task = self.bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
 
     def begin(self, backend: str, what: str) -> None:
         """Say what is measured next."""
-        self.console.print(f"{backend}: {escape(what)}")
+        line = f"{backend}: {escape(what)}"
+        self.bar.update(self.task, advance=1, description=line)
+        if self.bar.disable:
+            self.console.print(line)
 
     def fail(self, failure: Failure) -> None:
         """Say what could not be measured."""

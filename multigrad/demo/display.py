@@ -9,13 +9,37 @@ from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from .runs import Configuration, Gap, Outcome, Run
 
 # Seconds of silence in a pipe or a log before it hears what goes on. The import of TensorFlow
 # holds the interpreter, and the thread that would speak, for up to 1.2 s.
 QUIET = 1.5
+
+
+def make_bar(console: Console, *columns: ProgressColumn) -> Progress:
+    """Return a bar that only a terminal shows, on one line that goes when it ends."""
+    # Colors may be forced into a file, which a bar would fill.
+    draws = console.is_interactive and console.file.isatty()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=not console.stderr,  # what is printed into a file stays out of the terminal
+        disable=not draws,
+    )
 
 
 class LiveProgress:
@@ -27,18 +51,8 @@ class LiveProgress:
         self.finished = 0
         self.outcomes: list[Outcome] = []
         self.imported: float | None = None
-        # Colors may be forced into a file, which a bar would fill.
-        self.draws = console.is_interactive and console.file.isatty()
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("epochs  {task.fields[accuracy]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not self.draws,
-        )
+        self.bar = make_bar(console, TextColumn("epochs  {task.fields[accuracy]}"))
+        self.draws = not self.bar.disable
         self.task = self.bar.add_task("starting", total=runs * epochs, accuracy="")
         self.doing = "starting"
         self.since = self.spoken = time.monotonic()

@@ -257,24 +257,6 @@ def test_other_numbers_than_the_originals_are_an_error(
     assert result.output.count("differs: output: ") == 2
 
 
-@pytest.mark.backends("torch")
-def test_what_was_printed_stays_where_somebody_stops_it(
-    module: str, invoke: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from multigrad.look.command import convert as command
-
-    def stop_at_doubled(obj: Any, *inputs: Any, **options: Any) -> Any:
-        if obj.__name__ == "Doubled":
-            raise KeyboardInterrupt
-        return convert(obj, *inputs, **options)
-
-    monkeypatch.setattr(command, "convert", stop_at_doubled)
-    result = invoke(module)
-    assert result.exit_code == 130
-    assert f"{module}:Branching" in result.output
-    assert "1 of 3 custom gradients: 1 refused" in result.output
-
-
 @everywhere
 @pytest.mark.parametrize(
     ("name", "words", "message"),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multigrad.look.lock.asking import Answer, Outcome, ask
+from multigrad.look.lock.asking import Answer, Asking, Outcome
 from multigrad.look.lock.probes import find_probes, read_table
 from multigrad.look.lock.verify import compare, say
 
@@ -105,7 +105,10 @@ def main(words: Sequence[str]) -> None:
     for word in words:
         framework, _, pythons = word.partition("=")
         probes = find_probes([framework])
-        answers = [ask(probes, [framework], each or None)[framework] for each in pythons.split(",")]
+        answers = [
+            Asking(probes, [framework], each or None).run()[framework]
+            for each in pythons.split(",")
+        ]
         newest[framework] = answers[-1]
         rows = list(differences(answers)) if len(answers) > 1 else []
         versions = [answer.version for answer in answers]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -15,17 +14,20 @@ from rich.table import Table
 
 import multigrad as xg
 from multigrad.errors import MultigradError
+from multigrad.look.command import STOPPED
 from multigrad.look.command.options import (
     FAILED,
     Backends,
     Named,
     Numbers,
+    Progress,
     RuleName,
     Shapes,
     prepare_environment,
     report_errors,
     show_version,
     split,
+    working,
 )
 
 app = typer.Typer(
@@ -53,7 +55,9 @@ def backends(
     """List the frameworks that multigrad knows, and why one cannot be used."""
     prepare_environment()  # TensorFlow talks while it is imported
     table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
-    for row in xg.backends(load=load):
+    with working("importing the frameworks"):
+        rows = xg.backends(load=load)
+    for row in rows:
         is_there = "yes" if row.installed else "no"
         table.add_row(row.name, is_there, row.version or "-", escape(row.reason or ""))
     with report_errors():
@@ -109,7 +113,8 @@ def plot(
         if gallery:
             if names or forward or params:
                 raise MultigradError("--gallery has all rules; leave names and options out")
-            path = write_gallery(out or Path("gallery.html"))
+            with working("drawing every rule"):
+                path = write_gallery(out or Path("gallery.html"))
         else:
             path = write_picture(names or [], forward, params or [], out)
         typer.echo(path)
@@ -166,8 +171,9 @@ def eject(
 
     prepare_environment()
     with report_errors():
-        found = with_params(find(what), params or ())
-        text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
+        with working(f"writing {what} for {backend}"):
+            found = with_params(find(what), params or ())
+            text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
         if out is None:
             typer.echo(text, nl=False)
         elif out.exists() and not force:
@@ -191,7 +197,8 @@ def check(
 
     prepare_environment()
     with report_errors():
-        report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
+        with working(f"checking {what}"):
+            report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
         typer.echo(report)
     raise typer.Exit(0 if report.ok else FAILED)
 
@@ -209,14 +216,23 @@ def parity(
 ) -> None:
     """Run forward and backward on every backend and compare the numbers with float64."""
     from multigrad.look.command.named import find, make_inputs
+    from multigrad.look.parity import ParityReport, find_names
 
     prepare_environment()
     with report_errors():
-        found = find(what, forward)
-        inputs = make_inputs(shapes, numbers, dtype, found)
-        report = xg.parity(found, *inputs, backends=split(backends) or None)
-        typer.echo(report)
-    raise typer.Exit(0 if report.ok else FAILED)
+        reports: list[ParityReport] = []
+        with Progress() as progress:
+            progress.begin("importing the frameworks")
+            found = find(what, forward)
+            inputs = make_inputs(shapes, numbers, dtype, found)
+            for name in progress.each(find_names(split(backends) or None)):
+                reports.append(xg.parity(found, *inputs, backends=name))
+        if reports:
+            rows = tuple(row for report in reports for row in report.rows)
+            typer.echo(ParityReport(reports[0].name, rows))
+    if progress.stopped:
+        raise typer.Exit(STOPPED)
+    raise typer.Exit(0 if all(reports) else FAILED)
 
 
 @app.command(epilog="Example: multigrad convert my_layers:Spike --input 4x6 --input 0.5")
@@ -246,22 +262,19 @@ def convert(
         bool,
         typer.Option("--copies", help="Let it write to copies of its arguments."),
     ] = False,
+    limit: Annotated[
+        float, typer.Option(min=1.0, help="Seconds for each custom gradient of a package.")
+    ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
     """Convert a custom gradient to each backend and compare, or name the line not captured."""
     prepare_environment()
     with report_errors():
-        from multigrad.look.command.convert import convert_named
+        from multigrad.look.command.convert import Asked, convert_named
 
-        code = convert_named(
-            what,
-            inputs or (),
-            names=split(backends),
-            compiled=split(compiled),
-            as_json=as_json,
-            echo=typer.echo,
-            copies=copies,
-        )
+        names, on = tuple(split(backends)), tuple(split(compiled))
+        asked = Asked(tuple(inputs or ()), names, on, copies=copies, limit=limit)
+        code = convert_named(what, asked, as_json=as_json, echo=typer.echo)
     raise typer.Exit(code)
 
 
@@ -313,8 +326,6 @@ def audit(
     """Test custom gradients, converted or not, against the laws of gradients."""
     from multigrad.look.command.audit import Asked, audit_targets, choose_laws
 
-    # A shell that starts it in the background lets no program hear Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with report_errors():
         prepare_environment()
         chosen = choose_laws(laws or (), without or ())
@@ -349,7 +360,9 @@ def lock(
 
     with report_errors():
         prepare_environment()
-        typer.echo(write_lock(what or (), out, split(frameworks), python))
+        said, is_whole = write_lock(what or (), out, split(frameworks), python)
+        typer.echo(said)
+    raise typer.Exit(0 if is_whole else STOPPED)
 
 
 @app.command(epilog="Example: multigrad verify gradients.lock")
@@ -371,8 +384,8 @@ def verify(
 
     with report_errors():
         prepare_environment()
-        ok = verify_lock(file, split(frameworks), python, as_json=as_json, echo=typer.echo)
-    raise typer.Exit(0 if ok else FAILED)
+        code = verify_lock(file, split(frameworks), python, as_json=as_json, echo=typer.echo)
+    raise typer.Exit(code)
 
 
 @app.command(epilog="Example: multigrad vectors triangular xp.softplus --dtype float32 --out -")
@@ -394,7 +407,8 @@ def vectors(
     from multigrad.look.command.vectors import write_vectors
 
     with report_errors():
-        write_vectors(names or (), dtype or (), out, typer.echo)
+        done = write_vectors(names or (), dtype or (), out, typer.echo)
+    raise typer.Exit(0 if done else STOPPED)
 
 
 @app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")

@@ -20,6 +20,7 @@ from multigrad.look.audit.ahead import place_of, read_notes
 from multigrad.look.audit.audit import BROKEN, AuditReport, audit
 from multigrad.look.audit.laws import LAWS
 
+from . import STOPPED
 from .apart import Apart, Lost
 from .audit_pages import to_html, to_junit
 from .audited.guessed import ANNOTATIONS, described_inputs, guessed_inputs
@@ -27,10 +28,11 @@ from .audited.recorded import places_to_look, read_record, record
 from .audited.targets import Targets, find_target, find_targets, holder_of
 from .convert import line_to_type
 from .inputs import read_inputs
+from .options import FAILED as FAILURE
+from .options import Progress
 
 GUESSED = "guessed"
 EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
-FAILURE, STOPPED = 1, 130
 INPUTS_IN_CODE = "GRADIENT_INPUTS"
 Print = Callable[[str], None]
 
@@ -75,24 +77,20 @@ def audit_targets(
     """
     read_inputs(asked.words)
     found: list[tuple[str, AuditReport]] = []
-    is_stopped = False
     show = _as_line if as_json else _as_text
-    say = _say_nothing if as_json else echo
-    with Apart(asked.limit) as process:
-        try:
-            for target in targets:
-                for name, report in _audit_all(process, target, asked, say, len(targets) == 1):
-                    found.append((name, report))
-                    echo(show(name, report))
-        except KeyboardInterrupt:
-            is_stopped = True
+    with Progress(echo) as progress, Apart(asked.limit) as process:
+        watched = Watched(process, progress, _say_nothing if as_json else progress.echo)
+        for target in targets:
+            for name, report in _audit_all(watched, target, asked, len(targets) == 1):
+                found.append((name, report))
+                progress.echo(show(name, report))
     if not as_json:
         echo(summarize(report for _, report in found))
     if junit is not None:
         junit.write_text(to_junit(found), encoding="utf-8")
     if html is not None:
         html.write_text(to_html(found), encoding="utf-8")
-    if is_stopped:
+    if progress.stopped:
         return STOPPED
     return 0 if all(report.ok for _, report in found) else FAILURE
 
@@ -112,15 +110,26 @@ def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | No
     return tuple(name for name in known if (not only or name in only) and name not in but)
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Where targets run, what shows which one does, and what says what there is beside reports."""
+
+    process: Apart
+    progress: Progress
+    say: Print
+
+
 def _audit_all(
-    process: Apart, target: str, asked: Asked, say: Print, is_alone: bool
+    watched: Watched, target: str, asked: Asked, is_alone: bool
 ) -> Iterator[tuple[str, AuditReport]]:
     """Yield the name and the report of each thing that a target names or defines.
 
     Raises:
         MultigradError: a target that is alone is nothing that can be audited.
     """
+    process, progress, say = watched.process, watched.progress, watched.say
     with TemporaryDirectory() as folder:
+        progress.begin(f"importing {target}")
         try:
             found = _find(process, target, folder, say)
         except MultigradError as error:
@@ -130,8 +139,9 @@ def _audit_all(
             return
         names = (*found.names, *found.unmade)
         if asked.examples and names and not asked.words:
+            progress.begin(f"running examples of {target}")
             _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
-        for n, name in enumerate(names):
+        for n, name in enumerate(progress.each(names)):
             call = Path(folder, str(n))
             if name in found.unmade and not call.exists():
                 say(f"{name} is not made without arguments: name an object of it")

@@ -1,17 +1,15 @@
 """`multigrad convert`: what becomes of other people's custom gradients, one of them or a package's.
 
-Each row is printed when it is known, so that what was printed stays where somebody stops it.
+Those of a package run in another process, each with a limit. Each row is printed when it is known,
+so that what was printed stays where somebody stops it.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +29,12 @@ from multigrad.look.convert import (
 )
 from multigrad.look.originals import arguments_of, find_original
 
+from . import STOPPED
+from .apart import Apart, Lost
 from .inputs import SEED, draw, read_inputs
 from .named import find_in, import_named
+from .options import FAILED as FAILURE
+from .options import Progress
 from .packages import find_custom_gradients
 
 SHAPE = (4, 6)  # of the tensors that are guessed
@@ -40,65 +42,139 @@ NUMBER = 2  # that is guessed: a length, a factor
 # What else is guessed of arguments that take no tensor: by their annotations, by their names.
 NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
 AXES = ("axis", "axes", "dim", "dims")
-SLOW = 20.0  # seconds until a conversion is named that has not ended
 SHORT = {EQUAL: "equal"}
-NEEDS_INPUT = "needs --input"
-FAILURE, STOPPED = 1, 130
+NEEDS_INPUT, GIVEN_UP = "needs --input", "given up"
 Print = Callable[[str], None]
 
 
-def convert_named(
-    what: str,
-    words: Sequence[str],
-    *,
-    names: Sequence[str],
-    compiled: Sequence[str],
-    as_json: bool,
-    echo: Print,
-    copies: bool = False,
-) -> int:
-    """Convert what is named, print its verdicts, and return the exit status.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of every custom gradient.
 
-    Args:
-        what: module:name, or a module or package.
+    Attributes:
         words: the inputs, one for each argument; guessed where there are none.
         names: the backends; all that are installed if empty.
         compiled: those on which it also runs under the framework's compiler.
         copies: whether code that writes into its arguments does so on copies.
+        limit: seconds for each of a package's.
+    """
+
+    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
+    copies: bool = False
+    limit: float = 120.0
+
+
+def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
+    """Convert what is named, print its verdicts, and return the exit status.
+
+    Args:
+        what: module:name, or a module or package.
 
     Raises:
         MultigradError: there is no such thing, a word is no input, or the original does not take
             the inputs.
     """
-    inputs = read_inputs(words) or None
-    module, _, name = what.partition(":")
-    holder = import_named(module)
-    chosen = tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
+    read_inputs(asked.words)
+    if not what.partition(":")[2]:
+        return _convert_package(what, asked, as_json=as_json, echo=echo)
+    with Progress() as progress:
+        progress.begin(f"converting {what}")
+        report = convert_one(what, asked, installed(asked.names))
+    if progress.stopped:
+        return STOPPED
+    if report.problem:
+        raise MultigradError(str(report))
+    echo(to_json(what, report) if as_json else str(report))
+    return 0 if report.ok else FAILURE
 
-    def run(shown: str, obj: Any) -> Conversion:
-        given = guess_inputs(obj) if inputs is None else inputs
-        options = {"compiled": compiled, "guessed": inputs is None, "copies": copies}
-        report = convert(obj, *given, backends=chosen, **options)
-        if not report.problem:
-            return report
-        line = line_to_type("convert", shown, obj)
-        return replace(report, problem=f"{report.problem.rstrip('.')}; {line}")
 
-    if name:
-        report = run(what, find_in(holder, name))
-        if report.problem:
-            raise MultigradError(str(report))
-        echo(to_json(what, report) if as_json else str(report))
-        return 0 if report.ok else FAILURE
-    found = find_custom_gradients(holder)
-    if not found.named and not as_json:
+def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
+    """Convert all that a module or a package defines, each with a limit."""
+    kinds: dict[str, int] = {}
+    found = Importable()
+    with Progress(echo) as progress, Apart(asked.limit) as process:
+        progress.begin(f"importing {module}")
+        process.first = (find_all, module, asked.names)  # to import it takes none of a limit
+        found = process.call(*process.first)
+        if found.named and not as_json:
+            progress.echo(found.heading())
+        for name in progress.each(found.named):
+            try:
+                report = process.call(convert_one, name, asked, found.backends)
+                kind, cause = summarize(report)
+            except MultigradError as error:
+                report = Conversion(name, "", (), problem=str(error))
+                kind, cause = summarize(report)
+                if isinstance(error, Lost):
+                    kind, cause = GIVEN_UP, f"{GIVEN_UP}: {error}"
+            kinds[kind] = kinds.get(kind, 0) + 1
+            progress.echo(to_json(name, report) if as_json else found.row(name, report, cause))
+    if not as_json and not found.named and not progress.stopped:
         echo(f"{module} defines no custom gradients{_say_unimported(found.unimported)}")
-        return 0
-    rows = _convert_all(found.named, run)
-    status = _print_json(rows, echo) if as_json else _print_table(rows, found.named, chosen, echo)
-    if found.unimported and not as_json:
-        echo(_say_unimported(found.unimported).removeprefix("; "))
-    return status
+    elif not as_json:
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        echo(f"{sum(kinds.values())} of {len(found.named)} custom gradients: {counts}")
+        if found.unimported:
+            echo(_say_unimported(found.unimported).removeprefix("; "))
+    return STOPPED if progress.stopped else int(any(kind in kinds for kind in (*BAD, GIVEN_UP)))
+
+
+@dataclass(frozen=True, slots=True)
+class Importable:
+    """What is found: custom gradients, backends to convert them to, and what is not imported."""
+
+    named: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    unimported: Mapping[str, str] = field(default_factory=dict)
+
+    def heading(self) -> str:
+        return self._line("", {name: name for name in self.backends}, "")
+
+    def row(self, name: str, report: Conversion, cause: str) -> str:
+        states = {v.backend: SHORT.get(v.state, v.state) for v in report.verdicts}
+        return self._line(name, states, cause)
+
+    def _line(self, name: str, cells: Mapping[str, str], cause: str) -> str:
+        wide = max(map(len, self.named))
+        columns = [
+            f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in self.backends
+        ]
+        return "  ".join([f"{name:{wide}}", *columns, cause]).rstrip()
+
+
+# --- in another process, if they are a package's ------------------------------------------------
+def find_all(module: str, names: Sequence[str]) -> Importable:
+    """Return what a module or a package defines.
+
+    Raises:
+        MultigradError: there is no such module.
+    """
+    found = find_custom_gradients(import_named(module))
+    return Importable(tuple(found.named), installed(names), found.unimported)
+
+
+def installed(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the backends that are named, or all that can be imported."""
+    return tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
+
+
+def convert_one(what: str, asked: Asked, names: Sequence[str]) -> Conversion:
+    """Convert module:name, with inputs that are given or guessed.
+
+    Raises:
+        MultigradError: there is no such thing, or it is no custom gradient.
+    """
+    module, _, name = what.partition(":")
+    obj = find_in(import_named(module), name)
+    given = read_inputs(asked.words) or guess_inputs(obj)
+    options = {"compiled": asked.compiled, "guessed": not asked.words, "copies": asked.copies}
+    report = convert(obj, *given, backends=names, **options)
+    if not report.problem:
+        return report
+    line = line_to_type("convert", what, obj)
+    return replace(report, problem=f"{report.problem.rstrip('.')}; {line}")
 
 
 def guess_inputs(obj: Any) -> list[Any]:
@@ -135,77 +211,7 @@ def line_to_type(command: str, what: str, obj: Any) -> str:
     return f"type, with what fits {names}: multigrad {command} {what} {inputs}"
 
 
-def _convert_all(
-    named: Mapping[str, Any], run: Callable[[str, Any], Conversion]
-) -> Iterable[tuple[str, Conversion]]:
-    for name, obj in named.items():
-        try:
-            with saying_if_slow(name):
-                report = run(name, obj)
-        except MultigradError as error:
-            report = Conversion(name, "", (), problem=str(error))
-        yield name, report
-
-
-@contextmanager
-def saying_if_slow(name: str) -> Iterator[None]:
-    """Say what is being converted where that takes long."""
-
-    def say() -> None:
-        print(f"{name}: still at it after {SLOW:.0f} s", file=sys.stderr, flush=True)
-
-    timer = threading.Timer(SLOW, say)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 # --- printing -----------------------------------------------------------------------------------
-
-
-def _print_table(
-    rows: Iterable[tuple[str, Conversion]],
-    named: Mapping[str, Any],
-    backends: Sequence[str],
-    echo: Print,
-) -> int:
-    """Print a line for each row as it comes, then how many there are of each kind."""
-    wide = max(map(len, named))
-    columns = [max(len(name), len(AS_IT_IS)) for name in backends]
-    cells = "  ".join(f"{name:{column}}" for name, column in zip(backends, columns, strict=True))
-    echo(f"{'':{wide}}  {cells}".rstrip())
-    kinds: dict[str, int] = {}
-    stopped = False
-    try:
-        for name, report in rows:
-            kind, cause = summarize(report)
-            kinds[kind] = kinds.get(kind, 0) + 1
-            states = {v.backend: SHORT.get(v.state, v.state) for v in report.verdicts}
-            cells = "  ".join(
-                f"{states.get(name, '-'):{column}}"
-                for name, column in zip(backends, columns, strict=True)
-            )
-            echo(f"{name:{wide}}  {cells}  {cause}".rstrip())
-    except KeyboardInterrupt:
-        stopped = True
-    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    echo(f"{sum(kinds.values())} of {len(named)} custom gradients: {counts}")
-    return STOPPED if stopped else int(any(kind in kinds for kind in BAD))
-
-
-def _print_json(rows: Iterable[tuple[str, Conversion]], echo: Print) -> int:
-    """Print a JSON object on a line of its own for each row as it comes."""
-    status = 0
-    try:
-        for name, report in rows:
-            echo(to_json(name, report))
-            status = status or int(not report.ok)
-    except KeyboardInterrupt:
-        return STOPPED
-    return status
 
 
 def summarize(report: Conversion) -> tuple[str, str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
+from multigrad.look.command import STOPPED
 from multigrad.look.command.audit import INPUTS_IN_CODE
 from multigrad.look.command.convert import guess_inputs
 from multigrad.look.command.named import find, import_named
-from multigrad.look.lock.asking import FRAMEWORKS, ask
+from multigrad.look.command.options import FAILED, Progress, place_of_part
+from multigrad.look.lock.asking import FRAMEWORKS, Answer, Asking
 from multigrad.look.lock.lockfile import LockFile, format_lock, read_lock
 from multigrad.look.lock.objects import check_entries, is_file, make_entry, verify_objects
 from multigrad.look.lock.probes import Probe, find_probes, probes_of
@@ -31,8 +33,10 @@ BEGINS = {
 
 def write_lock(
     named: Sequence[str], out: Path, frameworks: Sequence[str], python: str | None
-) -> str:
-    """Write a lock, and return what is in it in a sentence.
+) -> tuple[str, bool]:
+    """Write a lock, and return what is in it in a sentence, and whether that is all.
+
+    Ctrl-C leaves what is known, in a file beside.
 
     Raises:
         MultigradError: a word names nothing that can be locked.
@@ -48,8 +52,12 @@ def write_lock(
             lock.objects[word] = make_entry(word, None if is_file(word) else find_saved(word))
     lock.probes = asked or find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
-    lock.answers = ask(lock.probes, names, python)
-    if asked:
+    lock.answers, is_whole = ask(lock.probes, names, python)
+    if not is_whole:
+        if not lock.answers:
+            return "nothing was asked yet; no file is written", False
+        out = place_of_part(out)
+    elif asked:
         _refuse_unknown(lock)
     out.write_text(format_lock(lock), encoding="utf-8")
     there = {name: answer for name, answer in lock.answers.items() if not answer.absent}
@@ -57,7 +65,24 @@ def write_lock(
     held = [f"{name} {answer.version}" for name, answer in there.items()]
     words = "rule or Function" if len(lock.objects) == 1 else "rules and Functions"
     objects = f"{len(lock.objects)} {words}, " if lock.objects else ""
-    return f"{out}: {objects}{count} probes of {', '.join(held) or 'no framework'}"
+    return f"{out}: {objects}{count} probes of {', '.join(held) or 'no framework'}", is_whole
+
+
+def ask(
+    probes: Mapping[str, Probe], names: Sequence[str], python: str | None
+) -> tuple[dict[str, Answer], bool]:
+    """Return what frameworks answer, and whether that is all: Ctrl-C leaves what is known.
+
+    Raises:
+        MultigradError: a Python does not run, or a framework does not end.
+    """
+    with Progress() as progress:
+        asking = Asking(probes, names, python, note=progress.advance)
+        progress.begin("importing the frameworks", sum(map(len, asking.own.values())))
+        asking.run()
+    if not progress.stopped:
+        return asking.answers, True
+    return {name: answer for name, answer in asking.answers.items() if answer.version}, False
 
 
 def find_saved(word: str) -> Any:
@@ -134,8 +159,8 @@ def verify_lock(
     *,
     as_json: bool,
     echo: Callable[[str], object],
-) -> bool:
-    """Print what differs from a lock, and return whether nothing does.
+) -> int:
+    """Print what differs from a lock, as far as Ctrl-C lets it, and return the exit status.
 
     Raises:
         MultigradError: the file is no lock.
@@ -144,10 +169,16 @@ def verify_lock(
     check_frameworks(frameworks)
     lock = read_lock(path)
     check_entries(lock)
-    result: Verification = verify_frameworks(lock, python, frameworks)
-    if python is None:
+    names = [name for name in lock.answers if not frameworks or name in frameworks]
+    now, is_whole = ask(lock.probes, names, python)
+    result: Verification = verify_frameworks(lock, now)
+    if not is_whole:
+        result.remarks.append("stopped: the rest was not compared")
+    elif python is None:
         verify_objects(lock, find_saved, result)
     elif lock.objects:
         result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")
     echo(json.dumps(result.to_dict(), indent=1) if as_json else str(result))
-    return result.ok
+    if not is_whole:
+        return STOPPED
+    return 0 if result.ok else FAILED

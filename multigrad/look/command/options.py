@@ -1,17 +1,27 @@
-"""What several commands have in common: their arguments, and how an error ends one."""
+"""What several commands have in common: their arguments, what they show while they work, and how an
+error or Ctrl-C ends one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self, TypeVar
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 import multigrad as xg
+from multigrad.demo.display import make_bar
+from multigrad.demo.experiment import Interruption
 from multigrad.errors import MultigradError
+from multigrad.look.command import STOPPED
 
 FAILED, MISUSED = 1, 2
+Item = TypeVar("Item")
 
 RuleName = Annotated[
     str,
@@ -61,6 +71,78 @@ def prepare_environment() -> None:
     from multigrad.demo.frameworks import prepare_environment as prepare
 
     prepare()
+
+
+class Progress:
+    """What is at work, on one line of standard error where a person watches it.
+
+    Ctrl-C ends the `with`, after which a command shows what it has. `stopped` says so.
+
+    Args:
+        echo: what prints to standard output.
+    """
+
+    def __init__(self, echo: Callable[[str], object] = typer.echo) -> None:
+        self._echo = echo
+        self._interruption = Interruption()
+        self._bar = make_bar(Console(stderr=True))
+        self._task = self._bar.add_task("starting", total=None)
+
+    @property
+    def stopped(self) -> bool:
+        return self._interruption.requested
+
+    def __enter__(self) -> Self:
+        self._interruption.__enter__()
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._bar.stop()
+        return self._interruption.__exit__(kind, error, traceback)
+
+    def begin(self, what: str, total: int | None = None) -> None:
+        """Name what is done from now on, and of how many parts it is."""
+        self._bar.reset(self._task, description=escape(what), total=total)
+
+    def advance(self, what: str = "") -> None:
+        """Count a part that is done, of what now has this name."""
+        named: dict[str, Any] = {"description": escape(what)} if what else {}
+        self._bar.update(self._task, advance=1, **named)
+
+    def each(self, items: Collection[Item]) -> Iterator[Item]:
+        """Yield items, each with its name on the line while it is at work."""
+        self.begin("", len(items))
+        for item in items:
+            self._bar.update(self._task, description=escape(str(item)))
+            yield item
+            self.advance()
+
+    def echo(self, text: str) -> None:
+        """Print to standard output, above the line."""
+        self._bar.stop()
+        self._echo(text)
+        self._bar.start()
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say what is at work until it is done, or Ctrl-C ends the command."""
+    with Progress() as progress:
+        progress.begin(what)
+        yield
+    if progress.stopped:
+        raise typer.Exit(STOPPED)
+
+
+def place_of_part(path: Path) -> Path:
+    """Return where a part is written, so that a file that is whole stays."""
+    return path.with_name(f"{path.name}.partial")
 
 
 def split(text: str) -> list[str]:

@@ -5,20 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from multigrad.look.vectors.document import vectors_of, write
+from multigrad.look.vectors.document import (
+    document_of,
+    every_subject,
+    read_dtypes,
+    subject_of,
+    write,
+)
 
 from .named import find
+from .options import Progress, place_of_part
 
 
 def write_vectors(
     names: Sequence[str], dtypes: Sequence[str], out: str, echo: Callable[[str], None]
-) -> None:
-    """Write the vectors of what is named, or of all, to a file or, for "-", to the terminal."""
-    # A Function is an object of a module, or a saved file.
-    found = [find(name) if ":" in name or name.endswith(".json") else name for name in names]
-    text = write(vectors_of(*found, dtypes=list(dtypes) or None))
+) -> bool:
+    """Write the vectors of what is named, or of all, to a file or, for "-", to the terminal.
+
+    Return whether all of them were: Ctrl-C leaves those that are done.
+
+    Raises:
+        NoVectors: there is no formula of one, or no such dtype.
+        OSError: the file cannot be written.
+    """
+    formats = read_dtypes(list(dtypes) or None)
+    wanted, done = list(names) or every_subject(), []
+    with Progress() as progress:
+        for name in progress.each(wanted):
+            # A Function is an object of a module, or a saved file.
+            is_object = ":" in name or name.endswith(".json")
+            done.append(subject_of(find(name) if is_object else name, formats))
+    text = write(document_of(done))
     if out == "-":
         echo(text.rstrip("\n"))
     else:
-        Path(out).write_text(text, encoding="utf-8")
-        echo(f"{out}: {len(text):,} bytes")
+        path = place_of_part(Path(out)) if progress.stopped else Path(out)
+        path.write_text(text, encoding="utf-8")
+        of_all = f", {len(done)} of {len(wanted)} subjects" if progress.stopped else ""
+        echo(f"{path}: {len(text):,} bytes{of_all}")
+    return not progress.stopped

@@ -9,10 +9,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from ...errors import MultigradError
@@ -41,58 +43,100 @@ class Answer:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
 
-def ask(
-    probes: Mapping[str, Probe], frameworks: Sequence[str], python: str | None = None
-) -> dict[str, Answer]:
-    """Return what each framework answers, run by a Python's path, or by this one.
+class Asking:
+    """Frameworks that are asked, each in a process of its own.
 
-    Raises:
-        MultigradError: that Python does not run, or a framework does not end.
+    Args:
+        probes: what they are asked.
+        python: the path of the Python that runs them; None: this one.
+        note: is told of each answer, from any thread.
+
+    Attributes:
+        answers: what is known by now, also where `run` was interrupted.
     """
-    own = {
-        framework: {n: probe for n, probe in probes.items() if probe.framework == framework}
-        for framework in frameworks
-    }
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        order = sorted(frameworks, key=lambda name: -len(own[name]))  # the longest first
-        asked = {name: pool.submit(_ask, name, own[name], python) for name in order}
-        return {name: asked[name].result() for name in frameworks}
 
+    def __init__(
+        self,
+        probes: Mapping[str, Probe],
+        frameworks: Sequence[str],
+        python: str | None = None,
+        note: Callable[[str], object] = str,
+    ) -> None:
+        self.own = {
+            framework: {n: probe for n, probe in probes.items() if probe.framework == framework}
+            for framework in frameworks
+        }
+        self.answers = {name: Answer() for name in frameworks}
+        self._python, self._note = python, note
+        self._processes: list[subprocess.Popen[str]] = []
+        self._ended = False
 
-def _ask(framework: str, probes: Mapping[str, Probe], python: str | None) -> Answer:
-    answer = Answer()
-    pending = sorted(probes)
-    while True:
-        done = _run(framework, {name: probes[name] for name in pending}, python)
-        for line in done.stdout.splitlines():
-            _take(json.loads(line), answer)
-        pending = [name for name in pending if name not in answer.outcomes]
-        if done.returncode == 0 or answer.absent:
-            return answer
-        if not answer.version or done.returncode > 0 or not pending:
-            last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-            raise MultigradError(f"{python or sys.executable} does not run {framework}: {last}")
-        answer.outcomes[pending.pop(0)] = {"raises": ENDS}
+    def run(self) -> dict[str, Answer]:
+        """Ask, and return the answers.
 
+        Raises:
+            MultigradError: that Python does not run, or a framework does not end.
+        """
+        order = sorted(self.own, key=lambda name: -len(self.own[name]))  # the longest first
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                for asked in [pool.submit(self._ask, name) for name in order]:
+                    asked.result()
+            finally:
+                self._ended = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in self._processes:
+                    process.kill()
+        return self.answers
 
-def _run(
-    framework: str, probes: Mapping[str, Probe], python: str | None
-) -> subprocess.CompletedProcess[str]:
-    rows = {name: {"call": each.call, "inputs": each.inputs} for name, each in probes.items()}
-    try:
-        return subprocess.run(
-            [python or sys.executable, str(RUNNER)],
-            input=json.dumps({"framework": framework, "probes": rows}),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-            env={**QUIET, **os.environ, **_paths(python)},
-        )
-    except OSError as error:
-        raise MultigradError(f"{python} cannot be run: {error}") from error
-    except subprocess.TimeoutExpired:
-        raise MultigradError(f"{framework} does not end within {SECONDS:g} s") from None
+    def _ask(self, framework: str) -> None:
+        answer, probes = self.answers[framework], self.own[framework]
+        pending = sorted(probes)
+        while not self._ended:
+            code, said = self._run(framework, {name: probes[name] for name in pending})
+            pending = [name for name in pending if name not in answer.outcomes]
+            if code == 0 or answer.absent or self._ended:
+                return
+            if not answer.version or code > 0 or not pending:
+                last = (said.strip().splitlines() or ["it says nothing"])[-1]
+                python = self._python or sys.executable
+                raise MultigradError(f"{python} does not run {framework}: {last}")
+            answer.outcomes[pending.pop(0)] = {"raises": ENDS}
+
+    def _run(self, framework: str, probes: Mapping[str, Probe]) -> tuple[int, str]:
+        """Take the answers as they come; return how the process ended, and what else it said."""
+        rows = {name: {"call": each.call, "inputs": each.inputs} for name, each in probes.items()}
+        with TemporaryFile("w+") as asked, TemporaryFile("w+", errors="replace") as said:
+            json.dump({"framework": framework, "probes": rows}, asked)
+            asked.seek(0)
+            try:
+                process = subprocess.Popen(
+                    [self._python or sys.executable, str(RUNNER)],
+                    stdin=asked,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    text=True,
+                    env={**QUIET, **os.environ, **_paths(self._python)},
+                )
+            except OSError as error:
+                raise MultigradError(f"{self._python} cannot be run: {error}") from error
+            late = threading.Event()
+            timer = threading.Timer(SECONDS, lambda: (late.set(), process.kill()))
+            timer.daemon = True
+            timer.start()
+            self._processes.append(process)
+            if self._ended:  # while it was started
+                process.kill()
+            with process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    if _take(json.loads(line), self.answers[framework]):
+                        self._note(framework)
+            timer.cancel()
+            if late.is_set():
+                raise MultigradError(f"{framework} does not end within {SECONDS:g} s")
+            said.seek(0)
+            return process.returncode, said.read()
 
 
 def _paths(python: str | None) -> dict[str, str]:
@@ -102,12 +146,14 @@ def _paths(python: str | None) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def _take(line: Mapping[str, Any], answer: Answer) -> None:
+def _take(line: Mapping[str, Any], answer: Answer) -> bool:
+    """Note a line, and return whether it answers a probe."""
     if "probe" in line:
         answer.outcomes[line["probe"]] = line["outcome"]
-    else:
-        answer.version = line.get("version", "")
-        answer.absent = line.get("absent", "")
+        return True
+    answer.version = line.get("version", "")
+    answer.absent = line.get("absent", "")
+    return False
 
 
 FRAMEWORKS = tuple(NAMESPACES)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .asking import Answer, Outcome, ask
+from .asking import Answer, Outcome
 from .lockfile import LockFile
 from .probes import Probe
 
@@ -61,15 +61,12 @@ class Verification:
         return "\n".join([*(change.sentence for change in self.changes), *self.remarks, verdict])
 
 
-def verify_frameworks(
-    lock: LockFile, python: str | None = None, only: Sequence[str] = ()
-) -> Verification:
-    """Ask the probes of a lock again."""
-    names = [name for name in lock.answers if not only or name in only]
-    now = ask(lock.probes, names, python)
+def verify_frameworks(lock: LockFile, now: Mapping[str, Answer]) -> Verification:
+    """Compare a lock with what its probes give now, as far as they were asked."""
     result = Verification()
-    for name in names:
-        compare_answers(lock.probes, name, lock.answers[name], now[name], result)
+    for name, answer in now.items():
+        if answer.version or answer.absent:
+            compare_answers(lock.probes, name, lock.answers[name], answer, result)
     return result
 
 
@@ -92,7 +89,8 @@ def compare_answers(
     count = len(result.changes)
     rounded: Counter[str] = Counter()
     seen = set()
-    for name in sorted(locked.outcomes):
+    asked = sorted(set(locked.outcomes) & set(now.outcomes))
+    for name in asked:
         pair = locked.outcomes[name], now.outcomes[name]
         for sentence in words.differences(probes[name], *pair, rounded):
             if sentence not in seen:
@@ -100,7 +98,7 @@ def compare_answers(
                 result.changes.append(Change(framework, probes[name].call, sentence))
     same = "as locked" if len(result.changes) == count else "compared with what was locked"
     result.remarks.append(
-        f"{framework} {now.version}: {len(locked.outcomes)} probes, {same} from {locked.version}"
+        f"{framework} {now.version}: {len(asked)} probes, {same} from {locked.version}"
     )
     result.remarks += [f"{framework}: {n} {what}" for what, n in sorted(rounded.items())]
 

@@ -56,10 +56,24 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
         TraceError: a Function has not been called, and its signature does not tell how to.
         MissingWitness: mpmath or sympy is not installed.
     """
-    for name in dtypes or ():
+    formats = read_dtypes(dtypes)
+    return document_of([subject_of(each, formats) for each in objects or every_subject()])
+
+
+def read_dtypes(names: Sequence[str] | None) -> Sequence[Any]:
+    """Return the formats of numbers that are named, or all.
+
+    Raises:
+        NoVectors: there is none of a name.
+    """
+    for name in names or ():
         if name not in FORMATS:
             raise NoVectors(f"no dtype {name!r}; there are {', '.join(FORMATS)}")
-    subjects = [_subject(each, dtypes) for each in objects or every_subject()]
+    return cases.all_formats(names)
+
+
+def document_of(subjects: Sequence[Data]) -> Data:
+    """Return the document of subjects, whose columns it shares."""
     columns = _share(subjects)
     ops: list[str] = [str(s["name"]) for s in subjects if s["kind"] == "op"]
     return {
@@ -72,8 +86,12 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
     }
 
 
-def _subject(obj: Any, dtypes: Sequence[str] | None) -> Data:
-    formats = cases.all_formats(dtypes)
+def subject_of(obj: Any, formats: Sequence[Any]) -> Data:
+    """Return the exact results of a rule, an op or a Function.
+
+    Raises:
+        NoVectors: there is no formula of it.
+    """
     if isinstance(obj, Estimator) and obj is estimators.catalogue().get(obj.name):
         obj = f"{OF_OURS}{obj.name}" if obj.name in OURS else obj
     name = obj.removeprefix(OF_XP) if isinstance(obj, str) else ""

@@ -13,7 +13,7 @@ import multigrad as xg
 from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents.canonical import digest
 from multigrad.look.lock import asking, runner
-from multigrad.look.lock.asking import Answer, ask
+from multigrad.look.lock.asking import Answer, Asking
 from multigrad.look.lock.lockfile import LockFile, format_lock, read_lock
 from multigrad.look.lock.probes import Probe, find_probes, probes_of, read_table
 from multigrad.look.lock.verify import Verification, compare_answers
@@ -172,7 +172,7 @@ def test_a_call_that_ends_its_process_is_an_answer(
     probes = {
         n: p for n, p in find_probes(["torch"]).items() if p.path in ("torch.abs", "torch.relu")
     }
-    answer = ask(probes, ["torch"])["torch"]
+    answer = Asking(probes, ["torch"]).run()["torch"]
     assert answer.outcomes["torch.abs(x) at 0"] == {"raises": asking.ENDS}
     assert answer.outcomes["torch.relu(x) at 0"] == {"missing": True}
     assert answer.outcomes.keys() == probes.keys()
@@ -180,7 +180,7 @@ def test_a_call_that_ends_its_process_is_an_answer(
 
 def test_a_python_that_is_not_there_is_an_error() -> None:
     with pytest.raises(MultigradError, match="/nowhere/python cannot be run"):
-        ask({CLAMP.name: CLAMP}, ["torch"], "/nowhere/python")
+        Asking({CLAMP.name: CLAMP}, ["torch"], "/nowhere/python").run()
 
 
 # --- sentences -----------------------------------------------------------------------------------
