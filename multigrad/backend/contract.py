@@ -110,6 +110,9 @@ class Tensors:
     write_number: Callable[[Tensor, float], bool] | None = None
     """Write a number into a 0-d variable, faster than an assignment; whether it could."""
 
+    write: Callable[[Tensor, Tensor], None] | None = None
+    """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
+
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as code asks that is written for this framework ("cpu", "cuda"); without
     it such code is answered as on a CPU."""
@@ -217,6 +220,10 @@ class Autodiff:
     around_bare: Callable[[Function, bool], Function] | None = None
     """Goes around emitted bare rules; given whether each element of the result depends on that
     element of the inputs alone."""
+
+    many: Callable[[Any, Function, bool], Function | None] | None = None
+    """(graph of a bare rule, emit, in_place) -> `f(gradients, values)`, the rule on a list of many
+    tensors of a class and dtype at once; None from both: not that. `emit(graph)` runs a graph."""
 
     forward_mode: bool = False
     """Whether `render` makes use of a lowering's tangent map."""

@@ -23,7 +23,7 @@ from multigrad.graph.ops.results import elementwise
 
 from ..elementwise import fitting
 from ..ops import turns
-from . import fused, masks
+from . import fused, many, masks
 
 Tensor: TypeAlias = torch.Tensor
 InPlace = Callable[..., Any]
@@ -237,6 +237,7 @@ FAST = FastKernels(
     kernels={
         **fused.KERNELS,
         **masks.KERNELS,
+        **many.KERNELS,
         SIGN_OR_ZERO: torch.sign,
         ONE_MINUS: one_minus,
         NORM: torch.linalg.vector_norm,
