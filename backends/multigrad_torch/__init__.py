@@ -121,6 +121,7 @@ backend = Backend(
         is_model=models.is_model,
         attach=models.attach,
         quantize=models.quantize,
+        kept=models.kept,
         override=models.override_function,
         is_operation=models.is_operation,
     ),
