@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .look.audit.audit import audit
     from .look.check import check
     from .look.export import export, load_operators
+    from .look.memory import memory
     from .look.parity import parity
     from .look.plotting.figure import plot
     from .look.plotting.heatmap import heatmap
@@ -128,6 +129,7 @@ __all__ = [
     "load",
     "load_operators",
     "lower",
+    "memory",
     "opaque",
     "override",
     "parity",
@@ -190,6 +192,7 @@ _ROOMS = {
     "linear_transpose": "rules.in_force.transpose",
     "load": "rules.saving.files",
     "lower": "look.source",
+    "memory": "look.memory",
     "opaque": "rules.bridging.opaque",
     "override": "models.override",
     "plot": "look.plotting.figure",

@@ -19,7 +19,7 @@ from multigrad.backend import (
 )
 
 from . import differences, eject, models
-from .attach import attach, attach_function, bridge, host, isolate, modes, rehearse, vjp
+from .attach import attach, attach_function, bridge, host, isolate, many, modes, rehearse, vjp
 from .compile import compile
 from .dialect import table
 from .distributed import ranks
@@ -51,6 +51,7 @@ backend = Backend(
         finish=attach.finish,
         call=attach.call,
         attach=attach_function.attach_function,
+        many=many.many,
         vjp=vjp.vjp,
         vmap=jax.vmap,
         forbid_derivative=vjp.forbid_derivative,

@@ -19,7 +19,7 @@ from multigrad.backend import (
 )
 
 from . import differences, eject, models
-from .attach import attach, bridge, host, modes, vjp
+from .attach import attach, bridge, host, many, modes, vjp
 from .compile import compile, regions
 from .dialect import table
 from .distributed import ranks, replicas
@@ -52,6 +52,7 @@ backend = Backend(
         finish=attach.finish,
         call=attach.call,
         attach=attach.attach_function,
+        many=many.many,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
         note_use=vjp.note_use,

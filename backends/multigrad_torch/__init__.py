@@ -28,7 +28,7 @@ MOVED["multigrad_torch"] = {
 }
 
 from . import differences, dynamo, eject, export, models
-from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, modes, render, vjp
+from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, many, modes, render, vjp
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
 from .distributed import ranks
@@ -43,6 +43,7 @@ __all__ = ["backend"]
 backend = Backend(
     name="torch",
     tensors=Tensors(
+        write=torch.Tensor.copy_,
         types=(torch.Tensor,),
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,
@@ -71,6 +72,7 @@ backend = Backend(
         attach=as_it_is.attach,
         bind=attach.bind,
         around_bare=attach.around_bare,
+        many=many.many,
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
@@ -119,6 +121,7 @@ backend = Backend(
         is_model=models.is_model,
         attach=models.attach,
         quantize=models.quantize,
+        kept=models.kept,
         override=models.override_function,
         is_operation=models.is_operation,
     ),

@@ -54,8 +54,7 @@ class Ranks:
     """What a framework knows about the processes of one program."""
 
     group: Callable[[], Group | None] | None = None
-    """The ranks of which the code that runs now on this thread is one; None: it is alone, or on a
-    thread that the other ranks need not have."""
+    """The ranks of which this thread is one; None: it is alone, or the others need not have it."""
 
 
 Tensor: TypeAlias = Any
@@ -109,6 +108,9 @@ class Tensors:
 
     write_number: Callable[[Tensor, float], bool] | None = None
     """Write a number into a 0-d variable, faster than an assignment; whether it could."""
+
+    write: Callable[[Tensor, Tensor], None] | None = None
+    """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
 
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as code asks that is written for this framework ("cpu", "cuda"); without
@@ -217,6 +219,10 @@ class Autodiff:
     around_bare: Callable[[Function, bool], Function] | None = None
     """Goes around emitted bare rules; given whether each element of the result depends on that
     element of the inputs alone."""
+
+    many: Callable[[Any, Function, bool], Function | None] | None = None
+    """(graph of a bare rule, emit, in_place) -> `f(gradients, values)` for a list of tensors; None
+    from either: one after another. `emit(graph)` is a graph as a function."""
 
     forward_mode: bool = False
     """Whether `render` makes use of a lowering's tangent map."""
@@ -424,6 +430,9 @@ class Models:
     quantize: Callable[..., Any] | None = None
     """(model, weights, activations, bits=, axis=, sample=) -> the model, quantized by estimators:
     see `multigrad.models.quantize`."""
+
+    kept: Callable[..., list[Any]] | None = None
+    """(model, shapes, dtypes) -> the fields of `look.memory.Residual` of each tensor it keeps."""
 
     leaves: Callable[[Any], list[Any]] | None = None
     """The leaves of a tree by the framework's own registry of containers; None: optree's."""

@@ -409,6 +409,18 @@ def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tens
 
 def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     """Return a rule's graph as a plain function of one backend, and its source."""
+    function, is_elementwise, source = _emit_plain(graph, backend)
+    around = backend.autodiff.around_bare
+    function = function if around is None else around(function, is_elementwise)
+    return _wrap(function, backend), source
+
+
+def emit_many(graph: Graph, backend: Backend) -> Callable[..., Any]:
+    """Return the same as it is, for `Autodiff.many`."""
+    return _emit_plain(graph, backend)[0]
+
+
+def _emit_plain(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], bool, str]:
     emission = Emission(backend, graph.name)
     graph = drop_calls(graph)
     name = identifier(graph.name)
@@ -421,9 +433,7 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
     source = emission.whole(source)
     function = compile_source(source, graph.name, emission.namespace)[name]
-    around = backend.autodiff.around_bare
-    function = function if around is None else around(function, body.elementwise)
-    return _wrap(function, backend), source
+    return function, body.elementwise, source
 
 
 MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input

@@ -33,6 +33,13 @@ def quantize(module: nn.Module, weights: Any, activations: Any, **options: Any) 
     return quantize_module(module, weights, activations, **options)
 
 
+def kept(model: nn.Module, shapes: Any, dtypes: Any) -> Any:
+    """Tell what layers keep for backward; see `multigrad.memory`."""
+    from .kept import kept_by_layers
+
+    return kept_by_layers(model, shapes, dtypes)
+
+
 def is_operation(selector: Any) -> bool:
     """Return whether a selector of `override` is a function of torch."""
     from .operations import find_operation

@@ -192,6 +192,7 @@ backend = Backend(
         weak=weak,
         weak_literals=True,
         refuse=refuse,
+        write=np.copyto,
     ),
     kernels=Kernels(rows=OPS, unsupported={}, while_loop=loops.run, scan=scans.run, fast=FAST),
     autodiff=Autodiff(

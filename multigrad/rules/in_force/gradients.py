@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Never, TypeVar, overload
 
+import numpy as np
+
+from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
 from ...backend.tensors.values import concrete_number, key_for
 from ...errors import BackendNotFound, RuleError
@@ -18,6 +21,7 @@ from ...trace.scope.reads import Lookup, names_in, note_name, reading
 from .. import registry
 from ..context import CURRENT, EMPTY, RuleInForce, apply_now
 from ..model.bare import apply_rule
+from ..model.many import apply_to_many
 from ..model.misplaced import refuse_misplaced
 from ..model.rule import BoundRule, Rule, rule_over
 from .tasks import combine, task_rule_names
@@ -34,6 +38,7 @@ def apply_to_gradients(
     key: Key | None = None,
     over: Over | None = None,
     axis_name: Axes | None = None,
+    in_place: bool = False,
     tasks: Literal[False] = False,
     **others: Never,
 ) -> T: ...
@@ -54,6 +59,7 @@ def apply_to_gradients(
     key: Key | None = None,
     over: Over | None = None,
     axis_name: Axes | None = None,
+    in_place: bool = False,
     tasks: bool = False,
     **others: Never,
 ) -> Any:
@@ -82,6 +88,9 @@ def apply_to_gradients(
             array that is split over devices; see `Rule.over`. Gradients that are complete
             on every device are not parts: leave it out for them.
         axis_name: the mesh axes or the group that the leaves' first axis is split over.
+        in_place: whether the results are written over the gradients, as by torch's
+            `clip_grad_norm_`, and are these tensors: no memory is taken for them. On PyTorch and
+            NumPy, whose tensors can be written to; the gradients must not share memory.
         tasks: whether the rule sees the gradients of several losses at once: "pcgrad", "gradnorm",
             or a function `(products, **params) -> weights` of the matrix of scalar products of the
             tasks' gradients, over all tensors and in float32 at least, that returns a weight for
@@ -93,7 +102,8 @@ def apply_to_gradients(
 
     Raises:
         RuleError: the rule or a param is unknown; with `tasks`, the trees are not alike, or `over`
-            is given, too.
+            or `in_place` is given, too; with `in_place`, a tensor cannot be written to, or is given
+            twice.
         BackendNotFound: a leaf is not a tensor of an installed framework.
     """
     import optree
@@ -105,6 +115,11 @@ def apply_to_gradients(
             "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
             "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
         )
+    if tasks and in_place:
+        raise RuleError(
+            "apply_to_gradients with tasks=True makes one gradient of several, so none of them has "
+            "a place for it: leave in_place out"
+        )
     if tasks:
         return _of_tasks(grads, rule, params, key)
     if isinstance(rule, str) and rule in task_rule_names() and rule not in registry.rules():
@@ -114,10 +129,9 @@ def apply_to_gradients(
         )
     in_force = _application(rule_over(rule, over, axis_name), params, key)
     tree: Any = grads  # optree's annotations know one type of leaf
-    applied: Any = optree.tree_map(
-        lambda leaf: None if leaf is None else _apply(in_force, leaf, rule is None),
-        tree,
-        none_is_leaf=True,
+    leaves, nesting = optree.tree_flatten(tree, none_is_leaf=True)
+    applied: Any = optree.tree_unflatten(
+        nesting, _apply_to_all(in_force, leaves, rule is None, in_place)
     )
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
@@ -143,21 +157,85 @@ def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleI
     return RuleInForce(active.bound_rule, keyed(key))
 
 
-def _apply(in_force: RuleInForce | None, leaf: Any, follows: bool) -> Any:
+def _apply_to_all(
+    in_force: RuleInForce | None, leaves: Sequence[Any], follows: bool, in_place: bool
+) -> list[Any]:
+    """Return what a rule makes of gradients, those of one kind at once where that can be."""
+    firsts = {type(leaf): leaf for leaf in leaves if leaf is not None}
+    backends = {kind: _backend_of(leaf, in_force) for kind, leaf in firsts.items()}
+    if in_place:
+        _check_places(leaves, backends)
+    if follows and any(b is not None and b.compiler.on_read for b in backends.values()):
+        for leaf in leaves:
+            backend = backends.get(type(leaf))
+            if backend is not None and backend.compiler.on_read is not None:
+                # Also without a rule: that is what a trace would keep.
+                backend.compiler.on_read(leaf, None, "params")
+    if in_force is None:
+        return list(leaves)
+    results: dict[int, Any] = {}
+    for places in () if CHECKED else _groups(leaves, backends):  # each application is noted there
+        found = apply_to_many(in_force, [leaves[i] for i in places], in_place)
+        results.update(zip(places, found or (), strict=False))
+    for i, leaf in enumerate(leaves):
+        if i in results or leaf is None:
+            continue
+        results[i] = apply_rule(in_force, None, leaf, None)
+        if in_place:
+            backend = backends[type(leaf)]
+            assert backend is not None and backend.tensors.write is not None
+            backend.tensors.write(leaf, results[i])
+            results[i] = leaf
+    return [results.get(i) for i in range(len(leaves))]
+
+
+def _groups(
+    leaves: Sequence[Any], backends: Mapping[type, Backend | None]
+) -> Collection[Sequence[int]]:
+    """Return the positions of gradients of one class and dtype, where there are several."""
+    able = {kind for kind, b in backends.items() if b is not None and b.autodiff.many is not None}
+    groups: dict[Any, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        if type(leaf) in able:
+            groups.setdefault((type(leaf), leaf.dtype), []).append(i)
+    return [places for places in groups.values() if len(places) > 1]
+
+
+def _backend_of(leaf: Any, in_force: RuleInForce | None) -> Backend | None:
+    """Return whose tensor a leaf is; None for any other, where no rule acts.
+
+    Raises:
+        BackendNotFound: it is none.
+    """
     try:
-        backend = backend_of(leaf)
+        return backend_of(leaf)
     except BackendNotFound as error:
         if in_force is None:
-            return leaf
+            return None
         raise BackendNotFound(
             f"apply_to_gradients found a leaf that is not a tensor: {error}"
         ) from None
-    if backend.compiler.on_read is not None and follows:
-        # Also without a rule: that is what a trace would keep.
-        backend.compiler.on_read(leaf, None, "params")
-    if in_force is None:
-        return leaf
-    return apply_rule(in_force, None, leaf, None)
+
+
+def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]) -> None:
+    """Check that results can be written over gradients.
+
+    Raises:
+        RuleError: a tensor is never written to, or is given twice.
+    """
+    for kind, backend in backends.items():
+        if backend is not None and (backend.tensors.write is None or issubclass(kind, np.generic)):
+            raise RuleError(
+                f"apply_to_gradients with in_place=True got {kind.__name__} of {backend.name}, "
+                "which nothing can be written to: leave in_place out, and take the gradients that "
+                "are returned"
+            )
+    tensors = [id(leaf) for leaf in leaves if leaf is not None]
+    if len(set(tensors)) < len(tensors):
+        raise RuleError(
+            "apply_to_gradients with in_place=True got a tensor twice, over which the rule would "
+            "act twice: give each once, or leave in_place out"
+        )
 
 
 class GradientRule:

@@ -86,12 +86,12 @@ _finders: dict[str, Find] = {}
 
 
 def _finder_for(backend: Backend) -> Find:
-    """Return `_find` as a compiler must see it that reads Python: it would enter a capture."""
+    """Return `find_rule` as a compiler must see it that reads Python: it would enter a capture."""
     opaque = backend.compiler.opaque
-    return _finders.setdefault(backend.name, _find if opaque is None else opaque(_find))
+    return _finders.setdefault(backend.name, find_rule if opaque is None else opaque(find_rule))
 
 
-def _find(
+def find_rule(
     specialization: Specialization,
     backend: Backend,
     grad_out: Tensor,

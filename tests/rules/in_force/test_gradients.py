@@ -164,3 +164,94 @@ def test_it_works_inside_jax_transforms() -> None:
     np.testing.assert_allclose(step(G), G / 5.0, rtol=1e-6)
     mapped = jax.vmap(lambda g: xg.apply_to_gradients(g, "clip_norm"))(np.stack([G, G / 10]))
     np.testing.assert_allclose(mapped, [G / 5, G / 10], rtol=1e-6)
+
+
+SEVERAL = [(64,), (3, 3), (), (0,), (2, 3, 5), (64, 9)]
+MANY_RULES = ["clip_norm", "scale", "gradient_reversal", "clip_value", "sign", "clip_rms"]
+
+
+def several(dtype: str) -> list[Array]:
+    rng = np.random.default_rng(7)
+    found = [np.asarray(rng.standard_normal(shape) * 3, dtype) for shape in SEVERAL]
+    found[0][:] = 0
+    found[1][0] = np.nan, np.inf, -np.inf
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("rule", MANY_RULES)
+def test_many_gradients_get_what_each_gets_alone(backend: Any, rule: str, dtype: str) -> None:
+    grads = [backend.array(g) for g in several(dtype)]
+    alone = [backend.numpy(xg.apply_to_gradients(g, rule)) for g in grads]
+    for got, expected in zip(xg.apply_to_gradients(grads, rule), alone, strict=True):
+        assert backend.numpy(got).dtype == dtype
+        # Compilers that see the whole rule round elsewhere.
+        eps = float(np.finfo(dtype).eps) if backend.name in ("jax", "tensorflow") else 0.0
+        np.testing.assert_allclose(backend.numpy(got), expected, rtol=4 * eps)
+
+
+def test_params_that_change_and_gradients_of_several_dtypes_act_on_many(backend: Any) -> None:
+    grads = [backend.array(G), backend.array(G.astype("float16")), backend.array(2 * G)]
+    for s in (0.5, 3.0):
+        got = xg.apply_to_gradients(grads, "scale", {"s": s})
+        expected = [s * G, s * G.astype("float16"), 2 * s * G]
+        for each, one in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(backend.numpy(each), one)
+
+
+def test_random_rules_draw_for_one_gradient_after_another(backend: Any) -> None:
+    grads = [backend.array(G), backend.array(G), backend.array(G)]
+    first = [backend.numpy(g) for g in xg.apply_to_gradients(grads, "noise", key=3)]
+    again = [backend.numpy(g) for g in xg.apply_to_gradients(grads[:2], "noise", key=3)]
+    np.testing.assert_array_equal(first[:2], again)
+    assert not np.array_equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("rule", [*MANY_RULES, "centralize"])
+def test_in_place_writes_over_the_gradients(backend: Any, rule: str) -> None:
+    grads = [backend.array(g.copy()) for g in several("float32") if g.ndim]
+    if backend.name not in ("torch", "numpy"):
+        with pytest.raises(xg.RuleError, match="leave in_place out"):
+            xg.apply_to_gradients(grads, rule, in_place=True)
+        return
+    expected = [backend.numpy(g).copy() for g in xg.apply_to_gradients(grads, rule)]
+    got = xg.apply_to_gradients({"all": grads, "none": None}, rule, in_place=True)
+    assert got["none"] is None
+    for each, given, one in zip(got["all"], grads, expected, strict=True):
+        assert each is given
+        np.testing.assert_array_equal(backend.numpy(each), one)
+
+
+def test_in_place_refuses_a_tensor_given_twice_and_tasks() -> None:
+    with pytest.raises(xg.RuleError, match="got a tensor twice"):
+        xg.apply_to_gradients([G, G], "scale", in_place=True)
+    with pytest.raises(xg.RuleError, match="one gradient of several"):
+        xg.apply_to_gradients([[G], [G]], "pcgrad", tasks=True, in_place=True)  # type: ignore[call-overload]
+
+
+@pytest.mark.needs("torch")
+def test_no_number_of_many_gradients_is_read_on_the_host() -> None:
+    import torch
+
+    grads = [torch.empty(3, device="meta"), torch.empty(2, 2, device="meta")]
+    for in_place in (False, True):  # a value that is read would be an error there
+        got = xg.apply_to_gradients(grads, "clip_norm", in_place=in_place)
+        assert [tuple(g.shape) for g in got] == [(3,), (2, 2)]
+
+
+@pytest.mark.needs("torch")
+def test_autodiff_and_transforms_go_through_rules_on_many_gradients() -> None:
+    import torch
+
+    x = torch.tensor([3.0, 4.0], requires_grad=True)
+    got = xg.apply_to_gradients([x, 2 * x], "scale", {"s": 3.0})
+    (got[0].sum() + got[1].sum()).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [9.0, 9.0]
+
+    def clipped(a: Tensor, b: Tensor) -> Tensor:
+        return xg.apply_to_gradients([a, b], "clip_norm")
+
+    batch = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
+    each = torch.vmap(clipped)(batch, batch)[1]
+    torch.testing.assert_close(each, torch.tensor([[0.6, 0.8], [0.0, 1.0]]))

@@ -1,0 +1,323 @@
+"""`xg.memory`: the bytes that are kept for backward, by residual, and by layer of a model."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import in_use, load_backend
+from ..errors import RuleTypeError, RuleValueError, TraceError
+from ..functions.calls.arguments import flatten, unwrap
+from ..functions.calls.recipe import Variant
+from ..functions.function import Function
+from ..functions.recipes.record import NotCaptured
+from ..graph.ir.graph import Node
+from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
+from ..graph.passes.residuals import BYTES, Cut
+from ..lowering.function_graph import FunctionGraph
+from ..models.override import is_model_of
+from ..rules.in_force.activation import Activation
+from ..rules.model.forwards_of_code import ForwardOfCode
+from ..rules.model.under import put_under
+from .subject import Subject, subject_of
+
+Shape = tuple[int, ...]
+COLUMNS = ("layer", "name", "what", "shape", "dtype", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A tensor that forward keeps for backward.
+
+    Attributes:
+        name: as in the emitted code: the input's, "output", "kept", ...
+        what: "input", "output", "mask" (bools, or bits packed into bytes) or "intermediate".
+        shape: of the tensor that is kept.
+        dtype: by its name.
+        bytes: how many it takes; 0 where only its shape and dtype are noted.
+        layer: the name of the layer of a model; "" of anything else.
+    """
+
+    name: str
+    what: str
+    shape: Shape
+    dtype: str
+    bytes: int
+    layer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is kept for backward; `str()` is a table.
+
+    Attributes:
+        name: of what was asked about.
+        backend: the framework that keeps it.
+        residuals: each tensor, once.
+        total: their bytes.
+        layers: of a model, the bytes by layer.
+    """
+
+    name: str
+    backend: str
+    residuals: tuple[Residual, ...]
+    total: int = field(init=False)
+    layers: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        layers: dict[str, int] = {}
+        for each in self.residuals:
+            if each.layer:
+                layers[each.layer] = layers.get(each.layer, 0) + each.bytes
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "total", sum([each.bytes for each in self.residuals]))
+
+    def __str__(self) -> str:
+        head = f"{self.name} on {self.backend} keeps {self.total:,} bytes for backward"
+        columns = COLUMNS if self.layers else COLUMNS[1:]
+        rows = [columns, *([_text(each, name) for name in columns] for each in self.residuals)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row[:-1], widths)) for row in rows]
+        last = [row[-1].rjust(widths[-1]) for row in rows]
+        table = [f"  {line}  {size}" for line, size in zip(lines, last, strict=True)]
+        return "\n".join([f"{head}:", *table]) if self.residuals else head
+
+
+def _text(residual: Residual, name: str) -> str:
+    value = getattr(residual, name)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
+    """Return the bytes that forward keeps for backward.
+
+    Examples:
+        >>> kept = xg.memory("rectangular", (1000, 1000))
+        >>> kept.total, kept.residuals[0].what
+        (1000000, 'mask')
+        >>> print(xg.memory(xg.activation("Tanh"), (8, 4)))
+        d(Tanh) under Tanh on ... keeps 128 bytes for backward:
+          name    what    shape   dtype    bytes
+          output  output  (8, 4)  float32    128
+
+    Args:
+        obj: a rule or its name (under Linear), an activation, a Function, a converted class, or a
+            model: a `torch.nn.Module` or a Keras model or layer, with rules attached or without.
+            A model runs forward once, on zeros; what it keeps is counted as its framework tells,
+            each memory once and weights not, and its buffers stay as they are. Of all else nothing
+            of that size is made: bytes follow from the graphs.
+        shape: the shape of the input, a tuple of ints; of several tensors, a list of shapes, in
+            their order.
+        dtype: the dtype of float inputs, by name or as a framework's own, as `torch.float16`; of
+            each tensor, where a list is given. Rules and Functions without a framework keep what
+            the framework of the dtype keeps, else that of the first one that is imported.
+
+    Raises:
+        RuleTypeError: it is nothing that has a gradient; the shape is none.
+        RuleValueError: a Function takes another number of tensors.
+        TraceError: it has no graph, as it runs as it is.
+    """
+    shapes = _read_shapes(shape)
+    dtypes = [dtype] * len(shapes) if not isinstance(dtype, list) else dtype
+    if len(dtypes) != len(shapes):
+        raise RuleValueError(f"xg.memory got {len(shapes)} shapes and {len(dtypes)} dtypes")
+    names = [_read_dtype(each) for each in dtypes]
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(obj, keras.Layer):
+        kept = import_module("multigrad.keras.models.memory").kept_by_layers
+        return Memory(obj.name, keras.backend.backend(), _of_layers(kept(obj, shapes, names)))
+    for backend in in_use():
+        if is_model_of(backend, obj) and getattr(obj, "_activation", None) is None:
+            if backend.models.kept is None:
+                raise RuleTypeError(
+                    f"backend {backend.name!r} does not tell what layers of a model keep: ask "
+                    "about its activations and Functions"
+                )
+            rows = backend.models.kept(obj, shapes, names)
+            return Memory(type(obj).__name__, backend.name, _of_layers(rows))
+    subject = subject_of(obj)
+    backend = _backend_for(subject, dtypes)
+    variant = _variant_of(obj, subject, shapes, names, backend)
+    return Memory(subject.name, backend.name, _of_graphs(variant, backend, shapes, names))
+
+
+def _of_layers(rows: Sequence[Mapping[str, Any]]) -> tuple[Residual, ...]:
+    return tuple([Residual(**row) for row in rows])
+
+
+def _read_shapes(shape: Any) -> list[Shape]:
+    """Return a shape, or several, as tuples of ints.
+
+    Raises:
+        RuleTypeError: it is none.
+    """
+    several = list(shape) if isinstance(shape, list) else [shape]
+    if isinstance(shape, list) and all(isinstance(each, int) for each in shape):
+        several = [tuple(shape)]
+    for each in several:
+        is_shape = isinstance(each, tuple) and all(type(n) is int and n >= 0 for n in each)
+        if not is_shape:
+            raise RuleTypeError(
+                f"xg.memory got shape {each!r:.60}; expected a tuple of ints, as (32, 128), or a "
+                "list of such, one for each tensor"
+            )
+    return several
+
+
+def _read_dtype(dtype: Any) -> str:
+    name = "float32" if dtype in (float, None) else dtype_name(dtype)
+    if name not in (*FLOATS, *WHOLE, BOOL):
+        raise RuleTypeError(
+            f"xg.memory got dtype {dtype!r:.60}; expected the name of one, as 'float32', or a "
+            "framework's own, as torch.float16"
+        )
+    return name
+
+
+def _backend_for(subject: Subject, dtypes: Sequence[Any]) -> Backend:
+    """Return the framework that keeps something: its own, that of a dtype, the first imported."""
+    function = subject.function
+    own = "" if function is None else function.recipe.dialect()
+    known = {backend.name: backend for backend in in_use()}
+    for dtype in dtypes:
+        root = (getattr(type(dtype), "__module__", "") or "").partition(".")[0]
+        of_class = (getattr(dtype, "__module__", "") or "").partition(".")[0]
+        for name in (root, of_class):
+            if name in known and name != "numpy" and not isinstance(dtype, str):
+                return known[name]
+    if own in known or own:
+        return known.get(own) or load_backend(own)
+    others = [backend for name, backend in known.items() if name != "numpy"]
+    return others[0] if others else load_backend("numpy")
+
+
+def _variant_of(
+    obj: Any, subject: Subject, shapes: Sequence[Shape], names: Sequence[str], backend: Backend
+) -> Variant:
+    """Return the graphs for tensors of these shapes.
+
+    Raises:
+        RuleValueError: it takes another number of tensors.
+        TraceError: it has no graph.
+    """
+    stand_ins = [
+        np.broadcast_to(np.zeros((), as_numpy_dtype(name)), shape)
+        for shape, name in zip(shapes, names, strict=True)
+    ]
+    function, args = subject.function, list(stand_ins)
+    if function is None:
+        if len(shapes) != 1:
+            raise RuleValueError(f"{subject.name} takes one tensor, and got {len(shapes)} shapes")
+        function, values = _function_of(obj)
+        args += values
+    assert function is not None
+    _check_count(function, args)
+    leaves, tree = flatten(tuple(args), {})
+    try:
+        leaves, tree = function._complete([unwrap(leaf) for leaf in leaves], tree)
+        layout = function.recipe.lay_out(function.parameters, leaves, tree)
+        return function._variant_for(layout, leaves)
+    except NotCaptured as error:
+        raise TraceError(
+            f"{subject.name} runs as it is, so no graph tells what is kept: {error.error}"
+        ) from error.error
+
+
+def _check_count(function: Function, args: Sequence[Any]) -> None:
+    """Check that a Function can be called with so many arguments.
+
+    Raises:
+        RuleValueError: it cannot.
+    """
+    if function.parameters is None:
+        return
+    try:
+        function.parameters.bind(*args)
+    except TypeError as error:
+        raise RuleValueError(
+            f"function {function.name!r} takes other arguments than {len(args)} tensors: {error}. "
+            "xg.memory takes a list with one shape for each tensor; for arguments that are none, "
+            "ask about function.bind({name: value})"
+        ) from None
+
+
+def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
+    """Return an activation, or a rule under Linear, as a Function, and the rule's numbers."""
+    inner: Any = getattr(obj, "_activation", obj)
+    if not isinstance(inner, Activation):
+        inner = Activation("Linear", inner)
+    in_force = inner.in_force()
+    if in_force is None:
+        forward = inner.forward
+        own = forward.function if isinstance(forward, ForwardOfCode) else put_under(None, forward)
+        return own, ()
+    specialization = in_force.bound_rule.specialization
+    if specialization.rule.native is True:
+        raise TraceError(
+            f"rule {specialization.rule.name!r} runs as it is (native=True), so it may read its "
+            "whole input, which is kept"
+        )
+    return put_under(specialization, inner.forward), tuple(in_force.bound_rule.values)
+
+
+def _of_graphs(
+    variant: Variant, backend: Backend, shapes: Sequence[Shape], names: Sequence[str]
+) -> tuple[Residual, ...]:
+    """Return what a cut keeps, its shapes computed of those of the inputs."""
+    graphs = variant.graphs.without_calls()
+    cut = graphs.cut(backend.autodiff.keeps_float_derivatives)
+    tensors = [leaf for leaf in variant.layout.leaves if leaf.kind == "tensor"]
+    given = dict(zip([leaf.name for leaf in tensors], shapes, strict=False))
+    floats = [name for name in names if name in FLOATS]
+    own = dict(zip([leaf.name for leaf in tensors], names, strict=False))
+    sizes = _shapes_under(graphs, given)
+    results = dict(zip(graphs.outputs, graphs.forward.outputs, strict=True))
+    computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
+    found = []
+    for name in cut.residuals:
+        type_ = cut.type(name)
+        dtype = own.get(name) or (floats[0] if type_.dtype == T and floats else type_.dtype)
+        node = results.get(name) or computed.get(name)
+        shape = given[name] if name in given or node is None else sizes(node)
+        size = 0 if name in cut.likes else math.prod(shape) * BYTES.get(dtype, 4)
+        what = _what(name, graphs, cut)
+        found.append(Residual(name, what, shape=shape, dtype=dtype, bytes=size))
+    return tuple(found)
+
+
+def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
+    """Return what tells the shape of a node, where the inputs have these."""
+    facts: dict[str, Any] = {SHARDS: 1}
+    for graph in (graphs.forward, graphs.backward):
+        for node in graph.inputs:
+            name = node.attr("name")
+            if name in given and is_tensor_input(node):
+                facts[shape_fact(node, "shape") or ""] = given[name]
+    shapes = Shapes(facts)
+    for name, node in zip(graphs.outputs, graphs.forward.outputs, strict=True):
+        facts[f"shape:{name}"] = shapes.computed(node)  # what is kept may be computed of it
+
+    def shape_of(node: Node) -> Shape:
+        if node.type.kind != "tensor":
+            return ()
+        return shapes.computed(node)
+
+    return shape_of
+
+
+def _what(name: str, graphs: FunctionGraph, cut: Cut) -> str:
+    """Return what a residual is."""
+    if name in graphs.inputs:
+        return "input"
+    if name in graphs.outputs:
+        return "output"
+    return "mask" if cut.type(name).dtype in (BOOL, "uint8") else "intermediate"

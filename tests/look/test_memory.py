@@ -1,0 +1,153 @@
+"""`xg.memory`: the bytes that are kept for backward, as the frameworks count them themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.errors import RuleTypeError, RuleValueError, TraceError
+
+OWN = "multigrad.rules.library."
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
+SHAPE = (6, 5)
+
+
+def in_torch(call: Callable[..., Any], *inputs: Any) -> int:
+    """Return the bytes that torch is given to keep, of each memory once."""
+    import torch
+
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = call(*inputs)
+    del outputs
+    return sum(kept.values())
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_torch_saves_as_many_bytes_as_are_told(dtype: str, subtests: pytest.Subtests) -> None:
+    import torch
+
+    of_torch = getattr(torch, dtype)
+    for name in LIBRARY:
+        with subtests.test(name):
+            act = xg.activation("Heaviside", rule=name)
+            x = torch.randn(SHAPE).to(of_torch).requires_grad_()
+            assert xg.memory(act, SHAPE, of_torch).total == in_torch(act, x)
+
+
+@pytest.mark.needs("jax")
+def test_jax_keeps_as_many_bytes_as_are_told(subtests: pytest.Subtests) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    for name in LIBRARY[::4]:
+        with subtests.test(name):
+            act = xg.activation("Heaviside", rule=name)
+            with xg.use(name, key=7):
+                _, pull = jax.vjp(act, jnp.ones(SHAPE))
+            leaves = [x for x in jax.tree_util.tree_leaves(pull) if x.ndim and x.dtype != "uint32"]
+            told = xg.memory(act, SHAPE, jnp.float32)  # a key of draws aside
+            assert told.backend == "jax"
+            assert sum(r.bytes for r in told.residuals if r.shape) == sum(x.nbytes for x in leaves)
+
+
+def test_residuals_are_inputs_outputs_masks_or_intermediates() -> None:
+    def what(obj: Any) -> list[tuple[str, tuple[int, ...], int]]:
+        kept = xg.memory(obj, (4, 8)).residuals
+        return [(each.what, each.shape, each.bytes) for each in kept]
+
+    @xg.register("loudness", first_order=True)
+    def loudness(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * tin.norm()
+
+    assert what("rectangular") == [("mask", (4, 8), 32)]
+    assert what(xg.activation("Tanh")) == [("output", (4, 8), 128)]
+    assert what("triangular") == [("input", (4, 8), 128)]
+    assert what("loudness") == [("intermediate", (), 4)]
+    assert what("scale") == []
+    assert str(xg.memory("scale", (4, 8))).endswith("keeps 0 bytes for backward")
+
+
+def test_function_of_several_tensors_takes_a_list_of_shapes() -> None:
+    product = xg.function(lambda x, w: x @ w, lambda g, x, w: (g @ w.T, x.T @ g))
+    kept = xg.memory(product, [(8, 4), (4, 3)])
+    assert {each.name: each.bytes for each in kept.residuals} == {"x": 8 * 4 * 4, "w": 4 * 3 * 4}
+    assert xg.memory(product, [(8, 4), (4, 3)], "float16").total == kept.total // 2
+
+
+def test_nothing_of_the_size_is_made() -> None:
+    assert xg.memory("rectangular", (1 << 20, 1 << 20)).total == 1 << 40
+
+
+def test_what_cannot_be_told_is_an_error_that_says_what_to_give() -> None:
+    with pytest.raises(RuleTypeError, match="expected a tuple of ints"):
+        xg.memory("rectangular", 3)  # type: ignore[arg-type]
+    with pytest.raises(RuleTypeError, match="expected the name of one"):
+        xg.memory("rectangular", (3,), "float31")
+    with pytest.raises(RuleValueError, match="takes one tensor, and got 2 shapes"):
+        xg.memory("rectangular", [(3,), (4,)])
+    with pytest.raises(RuleValueError, match="missing a required argument: 'w'"):
+        xg.memory(xg.function(lambda x, w: x * w), (3,))
+    native = xg.register("as_it_is", native=True)(lambda ctx, grad_out, tin: grad_out)
+    with pytest.raises(TraceError, match="may read its whole input"):
+        xg.memory(native, (3,))
+    with pytest.raises(RuleTypeError, match="expected a Function"):
+        xg.memory(3, (3,))
+
+
+@pytest.mark.needs("torch")
+def test_layers_of_a_model_keep_what_torch_saves() -> None:
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.BatchNorm1d(30), nn.Linear(30, 5))
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    plain = xg.memory(model, (8, 20))
+    assert plain.layers["0"] == 8 * 20 * 4  # its input
+    assert plain.layers["1"] == 8 * 30 * 4  # its output
+    assert plain.layers["3"] == 8 * 30 * 4
+    assert plain.total == sum(plain.layers.values())
+    with xg.attach(model, {nn.ReLU: "rectangular"}):
+        ruled = xg.memory(model, (8, 20))
+        assert ruled.layers["1"] == 8 * 30  # a mask; its output is what the next layer keeps
+        weights = sum(each.nbytes for each in model.parameters() if each.ndim == 2)
+        for name, each in model.state_dict().items():
+            torch.testing.assert_close(each, before[name])  # running means, too
+        counted = in_torch(model, torch.zeros(8, 20))
+    per_feature = 30 * 4  # weights and statistics
+    assert 0 <= counted - ruled.total <= weights + 4 * per_feature
+    rows = str(ruled).splitlines()
+    assert rows[0] == f"Sequential on torch keeps {ruled.total:,} bytes for backward:"
+    assert rows[1].split() == ["layer", "name", "what", "shape", "dtype", "bytes"]
+
+
+@pytest.mark.needs("torch")
+def test_converted_class_is_asked_as_a_function_is() -> None:
+    import torch
+
+    class Clamped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.clamp(min=0)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * (ctx.saved_tensors[0] > 0)
+
+    x = torch.randn(SHAPE, requires_grad=True)
+    converted = xg.convert(Clamped)
+    assert xg.memory(converted, SHAPE).total == in_torch(xg.function(converted), x) == x.numel()
+    assert in_torch(Clamped.apply, x) == 4 * x.numel()
+    np.testing.assert_array_equal(converted(x).detach(), Clamped.apply(x).detach())
