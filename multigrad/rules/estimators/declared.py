@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from ...graph.support.typed import P, R
 from ...trace.scope.present import now
 from ...trace.trace import Trace
 from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _declared: dict[str, Estimator] = {}
 

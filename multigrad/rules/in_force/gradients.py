@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Never, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ...backend.finding.discovery import backend_of
 from ...backend.tensors.values import concrete_number, key_for
@@ -21,6 +21,9 @@ from ..model.bare import apply_rule
 from ..model.misplaced import refuse_misplaced
 from ..model.rule import BoundRule, Rule, rule_over
 from .tasks import combine, task_rule_names
+
+if TYPE_CHECKING:
+    from typing import Never
 
 T = TypeVar("T")
 
