@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class MultigradError(Exception):

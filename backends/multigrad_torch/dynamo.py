@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,17 +17,21 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, TypeVar
 
-from torch._C._dynamo.eval_frame import set_eval_frame
+import torch
 from torch._guards import CompileContext
 
 from multigrad.graph.support.threads import make_lock
 
+from . import versions
+
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = "torch._dynamo"
+set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
 _LOCK = make_lock()
 _ALLOWED: weakref.WeakSet[Any] = weakref.WeakSet()
 _FORCED: list[ExitStack] = []
 _LOADED: list[ModuleType] = []
+_SAID: list[bool] = []
 
 
 def disable(function: F) -> F:
@@ -62,7 +67,7 @@ def allow_in_graph(function: F) -> F:
 
 def force_eager() -> AbstractContextManager[Any]:
     """As `torch.compiler.set_stance("force_eager")`: what is compiled runs as it is written."""
-    return _LOADED[0].set_stance("force_eager") if _LOADED else _force_eager_from_import_on()
+    return versions.force_eager(_LOADED[0]) if _LOADED else _force_eager_from_import_on()
 
 
 @contextmanager
@@ -76,6 +81,55 @@ def _force_eager_from_import_on() -> Iterator[None]:
             _FORCED.remove(stack)
 
 
+def is_around() -> bool:
+    """Return whether Dynamo would compile what is called here, or an exporter runs it."""
+    if torch.compiler.is_compiling():
+        return True
+    prior = set_eval_frame(None)
+    if prior is None:
+        return False
+    set_eval_frame(prior)
+    return True
+
+
+def say_apart() -> None:
+    """Warn once that what is called runs between graphs, on a torch whose Dynamo may not read it.
+
+    Raises:
+        UnsupportedOp: an exporter runs it, whose program would not hold its gradient.
+    """
+    if torch.compiler.is_compiling():
+        raise versions.refuse(versions.EXPORTING, "export what comes before and after")
+    if not _SAID:
+        _SAID.append(True)
+        message = versions.need(versions.COMPILING, "it runs eagerly, between graphs")
+        warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def apart(function: F) -> F:
+    """Return a function that runs between graphs where this torch compiles none of ours, and the
+    function itself elsewhere.
+    """
+    if versions.COMPILES:
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not is_around():
+            return function(*args, **kwargs)
+        say_apart()
+        return off(*args, **kwargs)
+
+    off = disable(function)
+    return run  # type: ignore[return-value]
+
+
+def forget() -> None:
+    """Compile all code anew, on a torch whose Dynamo does not notice what is put on modules."""
+    if not versions.COMPILES and _LOADED:
+        _LOADED[0].reset()
+
+
 def begin_again() -> None:
     """Let Dynamo read code from its start, where it reads some: what it has read knew nothing of
     us.
@@ -87,6 +141,9 @@ def begin_again() -> None:
 def tell(dynamo: ModuleType) -> None:
     """Write into its tables what has waited for them."""
     dynamo.eval_frame.skip_code(disable(tell).__code__)  # one code for all
+    if not versions.COMPILES:  # and nothing of ours
+        for name in ("multigrad", __name__.partition(".")[0]):
+            dynamo.trace_rules.add(name)
     with _LOCK:
         allowed = [*_ALLOWED]
         _LOADED.append(dynamo)

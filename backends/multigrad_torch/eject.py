@@ -81,7 +81,8 @@ random_words = torch.library.custom_op(
     schema="(Tensor key, Tensor counter) -> Tensor",
 )
 random_words.register_fake(describe_words)
-random_words.register_vmap(map_words)
+if hasattr(random_words, "register_vmap"):  # from torch 2.5 on
+    random_words.register_vmap(map_words)
 
 
 def fold_in(key: Tensor, n: int) -> Tensor:

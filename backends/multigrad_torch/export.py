@@ -24,6 +24,7 @@ from multigrad.lowering.function_graph import FunctionGraph
 from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.plain_functions import without_autodiff
 
+from . import versions
 from .attach import exported_ops
 
 Tensor: TypeAlias = torch.Tensor
@@ -56,7 +57,10 @@ def write_program(
 
     Raises:
         MultigradError: a Function or a rule in it can be no operator.
+        UnsupportedOp: torch is too old.
     """
+    if not versions.has("xg.export"):
+        raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
     module = model if isinstance(model, torch.nn.Module) else Called(model)
     shapes = as_dims(shapes, {})
     if module is not model and shapes is not None:
@@ -115,6 +119,8 @@ def write_onnx(
         BackendNotFound: what torch's exporter needs is not installed.
         UnsupportedOp: ONNX lacks what the Function does.
     """
+    if not versions.has("xg.export"):
+        raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
     lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if lacking:
         raise BackendNotFound(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,12 +18,15 @@ from multigrad.rules.schedule import Schedule
 
 from .attach.attach import tracing_state, warn_of_trace
 from .compat.primitives import find_primitive
-from .compile.compile import call_activation
+from .compile.compile import ACTIVATIONS
 from .compile.regions import call_noted, is_forward_mode_enabled, top_hooks
+
+if TYPE_CHECKING:
+    from typing import Never
 
 T = TypeVar("T")
 COUNT = "_count"  # how the name of a schedule's step ends in a state_dict
-is_compiling = torch.compiler.is_compiling
+is_compiling, call_activation, _ = ACTIVATIONS  # constants, which Dynamo guards on
 
 
 class Activation(nn.Module):

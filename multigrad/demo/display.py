@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +19,9 @@ from rich.progress import (
 )
 
 from .runs import Configuration, Gap, Outcome, Run
+
+if TYPE_CHECKING:
+    from typing import Self
 
 # Seconds of silence in a pipe or a log before it hears what goes on. The import of TensorFlow
 # holds the interpreter, and the thread that would speak, for up to 1.2 s.

@@ -10,7 +10,7 @@ import gc
 import signal
 from importlib.util import find_spec
 from types import FrameType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from multigrad.backend.finding.installed import extra_line
 from multigrad.errors import MultigradError
@@ -19,6 +19,9 @@ from .parity import compare
 from .results import Options, Results, write_files
 from .runs import Gap, Outcome, check_rules, plan, run_all
 from .task import BATCH, HIDDEN, Task, load_task
+
+if TYPE_CHECKING:
+    from typing import Self
 
 EXTRA_MODULES = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich"}
 FAILED, INTERRUPTED = 1, 130

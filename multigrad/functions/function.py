@@ -15,7 +15,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar, Generic, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
@@ -35,6 +35,9 @@ from .inlined import Inlined
 from .recipes.document import decode_function
 from .recipes.functions_to_data import encode_function
 from .recipes.saved import SavedRecipe
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Tensor = Any
 # How a library that builds models takes a call: by the type of what stands for a tensor to come.

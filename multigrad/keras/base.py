@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 
@@ -22,6 +22,9 @@ from ..rules.model.misplaced import refuse_misplaced
 from .config import read_backend
 from .steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Tensor = Any
 

@@ -11,7 +11,7 @@ is the one place that the train steps of all three Keras backends pass. What bel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -29,6 +29,9 @@ from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, spread_defaults
 from .steps import read_array, read_value
 from .tracing import BACKEND, opaque
+
+if TYPE_CHECKING:
+    from typing import Never
 
 Tensor = Any
 

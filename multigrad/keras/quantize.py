@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 import numpy as np
@@ -33,6 +33,9 @@ from ..rules.estimators.starts import (
 from .function import describe_function, read_function
 from .steps import keeping_weights
 from .tracing import in_symbolic_scope
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Tensor = Any
 value_of: Any = keras.Variable.value.fget

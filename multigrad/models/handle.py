@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RuleValueError
 from ..graph.support.notebook import InNotebooks
 from ..rules.model.rule import Rule
+
+if TYPE_CHECKING:
+    from typing import Self
 
 HEADER = ("name", "kind", "rule", "selector")
 

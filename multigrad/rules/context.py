@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..backend.tensors.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
@@ -25,6 +25,9 @@ from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_to
 from .model.acting import act_alone, apply_now, tokens_of
 from .model.misplaced import refuse_misplaced
 from .model.rule import Rule, rule_fused, rule_over
+
+if TYPE_CHECKING:
+    from typing import Never, Self
 
 __all__ = [
     "CURRENT",

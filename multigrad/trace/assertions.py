@@ -20,8 +20,11 @@ OWN = __name__.partition(".")[0]
 SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")
 MOST_INSTRUCTIONS = 400  # of an arm that ends in `raise`
 RAISES = ("RAISE_VARARGS", "RERAISE")
+MATCHES = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH")
+HAS_TABLE = hasattr(CodeType, "co_exceptiontable")  # from Python 3.11 on
 RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND")
 JUMPS = frozenset(dis.opname[code] for code in (*dis.hasjrel, *dis.hasjabs))
+CALLS = ("CALL", "CALL_FUNCTION")  # before Python 3.11 the second
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
 # What Python itself catches: where a sequence ends, where an attribute is missing.
 SIGNALS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "AttributeError")
@@ -160,14 +163,14 @@ def _is_searched_at(code: CodeType, at_offset: int) -> bool:
     before = [row for row in _rows(code) if row.offset <= at_offset]
     rows = [*before[-1:], *(row for row in _rows(code) if row.offset > at_offset)]
     calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
-    names = [row.opname for row in calls]
+    names = ["CALL" if row.opname in CALLS else row.opname for row in calls]
     return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
 
 
 def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
     """Return whether an instruction calls a builtin function of a name, with so many arguments."""
     call = rows[at]
-    if call.opname != "CALL" or call.arg != count:
+    if call.opname not in CALLS or call.arg != count:
         return False
     height = 0
     before = at - 1 if rows[at - 1].opname == "PRECALL" else at  # Python 3.11: takes the arguments
@@ -237,30 +240,43 @@ def is_caught(frame: FrameType) -> bool:
 @lru_cache(maxsize=1024)
 def _catches(code: CodeType, at_offset: int) -> bool:
     """Return whether code has an `except` around an instruction, or lets exceptions end there."""
-    if not code.co_exceptiontable:
-        return False
     rows = _rows(code)
-    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    entries = _protected(code, rows)
     reached, seen = [at_offset], set[int]()
     while reached:  # a handler that goes on raising does so within those around it
         at = reached.pop()
-        for entry in entries:
-            if entry.start <= at < entry.end and entry.target not in seen:
-                seen.add(entry.target)
-                if _is_handler(code, rows, entry.target):
+        for start, end, target in entries:
+            if start <= at < end and target not in seen:
+                seen.add(target)
+                if _is_handler(code, rows, target):
                     return True
-                reached.append(entry.target)
+                reached.append(target)
     return False
+
+
+def _protected(code: CodeType, rows: Sequence[dis.Instruction]) -> list[tuple[int, int, int]]:
+    """Return where what is raised is handled: from one offset to another, and by what.
+
+    Before Python 3.11 blocks say so: what stands before the handler counts as within the block.
+    """
+    if not HAS_TABLE:
+        setups = [row for row in rows if row.opname.startswith("SETUP_")]
+        return [(row.offset, row.argval, row.argval) for row in setups]
+    if not code.co_exceptiontable:
+        return []
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    return [(entry.start, entry.end, entry.target) for entry in entries]
 
 
 def _is_handler(code: CodeType, rows: Sequence[dis.Instruction], offset: int) -> bool:
     """Return whether code that is run after an exception may go on without it."""
     following = iter([row for row in rows if row.offset >= offset])
-    first = next(following, None)
-    if first is None or first.opname != "PUSH_EXC_INFO":
-        return False  # what ends a handler
+    if HAS_TABLE:
+        first = next(following, None)
+        if first is None or first.opname != "PUSH_EXC_INFO":
+            return False  # what ends a handler
     for row in following:
-        if row.opname in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT", *RETURNS):
+        if row.opname in (*MATCHES, "POP_EXCEPT", *RETURNS):
             return True
         if row.opname == "WITH_EXCEPT_START":
             return not _passes(rows)
@@ -275,7 +291,7 @@ def _passes(rows: Sequence[dis.Instruction]) -> bool:
     for row in rows:
         if row.opname in (*LOADS, "LOAD_ATTR", "LOAD_METHOD") and row.argval in PASSING:
             named = True
-        elif row.opname in ("BEFORE_WITH", "LOAD_SPECIAL"):
+        elif row.opname in ("BEFORE_WITH", "LOAD_SPECIAL", "SETUP_WITH"):
             if not named:
                 return False
         elif row.opname.startswith("STORE_") or row.opname == "POP_TOP":

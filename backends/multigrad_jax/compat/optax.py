@@ -6,7 +6,7 @@ optax is imported when a transformation is made, and only then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from multigrad.rules.model.rule import Rule
 from multigrad.trace.scope.draws import Counter, Draws, normalize_key
 
 from ..compile import compile
+
+if TYPE_CHECKING:
+    from typing import Never
 
 Tensor = Any
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
@@ -16,6 +16,9 @@ from multigrad.graph.ir.graph import Node, walk
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Tensor = Any
 NONE = tf.UnconnectedGradients.NONE

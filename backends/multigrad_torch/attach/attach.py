@@ -51,6 +51,8 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.tensors = len(emitted.inputs)
     native.whole = None
     native.fusing = Fusing(native)
+    for cls in {native, native.eager}:  # `backward()` may be called inside of compiled code
+        cls.backward = staticmethod(dynamo.apart(cls.backward))
     # Dynamo (torch 2.13) would take the forward's own derivative of it under torch.func transforms.
     dynamo.allow_in_graph(native)
     return native

@@ -19,6 +19,7 @@ from multigrad.errors import GradientError
 from multigrad.functions.recipes.operators import Operator
 from multigrad.lowering.lower import lower_graphs
 
+from ..versions import is_exporting
 from .render import render_operator
 
 OPERATORS: dict[str, Operator] = {}  # those registered here, by name
@@ -39,7 +40,7 @@ def asking_for_operators() -> Iterator[list[Exception]]:
 
 def asks_for_operators() -> bool:
     """Return whether an export runs whose calls are to be operators."""
-    return torch.compiler.is_exporting() and _REFUSED.get() is not None
+    return is_exporting() and _REFUSED.get() is not None
 
 
 def note_refused(error: Exception) -> None:

@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 from multigrad.backend import Guest, kind_of
 
+from ..versions import custom_op
 from . import bridge as transfer
 
 Tensor: TypeAlias = torch.Tensor
@@ -143,12 +144,14 @@ def number_guest(guest: Guest) -> int:
     return number
 
 
-@torch.library.custom_op("multigrad::run_guest", mutates_args=())
+@custom_op("multigrad::run_guest", "(SymInt number, Tensor[] tensors) -> Tensor[]")
 def run_op(number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return run_guest(GUESTS[number], tensors)
 
 
-@torch.library.custom_op("multigrad::pull_guest", mutates_args=())
+@custom_op(
+    "multigrad::pull_guest", "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
+)
 def pull_op(
     number: int, tensors: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:

@@ -40,6 +40,7 @@ from ..attach.exported_ops import asks_for_operators, register
 from ..attach.guest_op import Transformed, number_guest, run_op
 from ..dialect import asked
 from ..kernels import random
+from ..versions import custom_op
 from .mirror import HIDDEN, JIT, may_change, tensors_in
 
 serial = itertools.count()
@@ -250,7 +251,7 @@ def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) 
     return Call(call, call_in_graph)
 
 
-@torch.library.custom_op("multigrad::fold_in_from", mutates_args=())
+@custom_op("multigrad::fold_in_from", "(Tensor key, Tensor start, SymInt n) -> Tensor")
 def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
     """Derive the key number `start + n`."""
     return random.fold_in_words(key, int(start) + n)

@@ -22,7 +22,7 @@ from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
 from multigrad.trace.trace import Value
 
-from .. import dynamo
+from .. import dynamo, versions
 from ..attach.exported_ops import asks_for_operators, note_refused
 from ..attach.isolate import without_modes
 from .calls import (
@@ -63,7 +63,7 @@ def is_exporting() -> bool:
     """Return whether torch.export traces, or ONNX's older exporter, which runs the code eagerly."""
     if torch.jit.is_tracing():
         return torch.onnx.is_in_onnx_export()
-    return torch.compiler.is_exporting()
+    return versions.is_exporting()
 
 
 # --- what Dynamo traces --------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ..
 @dynamo.disable
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply outside of compiled code, after a graph break."""
-    if torch.compiler.is_exporting():
+    if versions.COMPILES and torch.compiler.is_exporting():
         args, kwargs = optree.tree_map(detach, (args, kwargs), none_is_leaf=True)
     return function._apply(args, kwargs)
 
@@ -336,5 +336,26 @@ def warn_of_graphs(in_force: RuleInForce) -> None:
         )
 
 
-ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
-FUNCTIONS = Reader(torch.compiler.is_compiling, call_function, reads_code=True)
+# --- where Dynamo reads none of our code ----------------------------------------------------------
+
+
+def call_activation_apart(
+    activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()
+) -> Tensor:
+    """What an old Dynamo calls between its graphs; with values, of `call_with`."""
+    dynamo.say_apart()
+    return apply_activation(activation, x, values)
+
+
+def call_function_apart(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an old Dynamo calls between its graphs."""
+    dynamo.say_apart()
+    return apply_function(function, args, kwargs)
+
+
+if versions.COMPILES:
+    ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
+    FUNCTIONS = Reader(torch.compiler.is_compiling, call_function, reads_code=True)
+else:
+    ACTIVATIONS = Reader(dynamo.is_around, call_activation_apart, reads_code=True)
+    FUNCTIONS = Reader(dynamo.is_around, call_function_apart, reads_code=True)

@@ -16,6 +16,7 @@ from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.trace.scope.draws import Draws
 from multigrad.trace.scope.present import all_at_present
 
+from .. import versions
 from ..kernels import random
 from .calls import has_static_numbers
 from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Applied
@@ -24,7 +25,13 @@ Tensor: TypeAlias = Any
 
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return torch.compile(fn) to which numbers and keys of the rule in force are inputs."""
+    """Return torch.compile(fn) to which numbers and keys of the rule in force are inputs.
+
+    Raises:
+        UnsupportedOp: torch is too old.
+    """
+    if not versions.has("xg.jit"):
+        raise versions.refuse("xg.jit", "call the function itself")
     compiled: dict[str, Callable[..., Any]] = {}
 
     @functools.wraps(fn)

@@ -24,13 +24,13 @@ from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.scope.regions import Noted
 
 from ..kernels import random
+from ..versions import top_hooks
 
 Tensor: TypeAlias = Any
 
 REENTRANT = "run_function"  # where a region of that kind has its function
 CHECKPOINT = vars(torch.utils.checkpoint)
 graph_task = torch._C._current_graph_task_id  # -1 outside of backward
-top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.associative_scan import associative_scan as torch_associative_scan
-from torch._higher_order_ops.scan import scan as torch_scan
+from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 from multigrad.capture.control import control, scans
 from multigrad.graph.support.trees import optree
 from multigrad.trace.xp import all as xp
+
+from ..versions import SCANS
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -47,5 +49,9 @@ def associative_scan(
     return scans.associative_scan(combine_fn, xs, reverse, dim)
 
 
-HIDDEN: dict[Any, Handler] = {torch.cond: cond, torch.while_loop: while_loop, torch_scan: scan}
-HIDDEN[torch_associative_scan] = associative_scan
+HIDDEN: dict[Any, Handler] = {
+    torch.cond: cond,
+    torch_while_loop: while_loop,
+    torch_associative_scan: associative_scan,
+    **dict.fromkeys(SCANS, scan),
+}

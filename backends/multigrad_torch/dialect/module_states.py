@@ -7,7 +7,7 @@ A module with tensors is a matter of `multigrad.functions.held`, or runs as it i
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
 
@@ -15,6 +15,9 @@ from multigrad.capture.code.interception import Interception
 from multigrad.graph.support.trees import optree
 from multigrad.trace.scope.reads import Telling, look_up, note_made, was_made
 from multigrad.trace.trace import Value
+
+if TYPE_CHECKING:
+    from typing import Self
 
 PLAIN = (bool, int, float, str, type(None))
 COMPILED = "_compiled_call_impl"

@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.ir.types import INPUT_SHAPE
 
+from ..versions import DTENSORS
+
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
@@ -29,7 +31,7 @@ def is_distributed(value: Any) -> bool:
     """Return whether a value is a DTensor."""
     if type(value) is torch.Tensor:
         return False
-    tensors = sys.modules.get("torch.distributed.tensor")
+    tensors = sys.modules.get(DTENSORS)
     return tensors is not None and isinstance(value, tensors.DTensor)
 
 
@@ -57,7 +59,7 @@ def whole_placement(placement: Any) -> Any:
     """Return a placement, or Replicate() in the place of a partial one."""
     if not placement.is_partial():
         return placement
-    return sys.modules["torch.distributed.tensor"].Replicate()
+    return sys.modules[DTENSORS].Replicate()
 
 
 def refuse_partial(subject: str, x: Tensor, what: str = "an input") -> None:
@@ -109,7 +111,7 @@ class FromLocal(Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, spec: Any) -> Tensor:
         ctx.spec = spec
-        kind = sys.modules["torch.distributed.tensor"].DTensor
+        kind = sys.modules[DTENSORS].DTensor
         return kind(local.detach(), spec, requires_grad=False)
 
     @staticmethod
@@ -156,7 +158,7 @@ def as_whole(part: Tensor, spec: Any, stride: tuple[int, ...]) -> Tensor:
 
 def respaced(part: Tensor, spec: Any) -> Any:
     """Return a spec for parts of another dtype, or that lie in memory in another order."""
-    kind = sys.modules["torch.distributed.tensor"].DTensor
+    kind = sys.modules[DTENSORS].DTensor
     shape = spec.tensor_meta.shape
     # As torch.empty_like has it, densely in the order of the part's strides.
     order = sorted(range(part.ndim), key=lambda i: (-part.stride(i), i))
@@ -232,7 +234,7 @@ def refuse_odd(subject: str, tensors: Sequence[Tensor]) -> None:
 
 
 def replicate() -> Any:
-    return sys.modules["torch.distributed.tensor"].Replicate()
+    return sys.modules[DTENSORS].Replicate()
 
 
 def on_whole(native: Any) -> Any:
@@ -314,7 +316,7 @@ def everywhere(x: Any, mesh: Any) -> Any:
     """Return a plain tensor as a DTensor that each process has whole; other values as they are."""
     if not isinstance(x, torch.Tensor) or is_distributed(x):
         return x
-    tensors = sys.modules["torch.distributed.tensor"]
+    tensors = sys.modules[DTENSORS]
     return tensors.DTensor.from_local(x, mesh, [replicate()] * mesh.ndim, run_check=False)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterator
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
@@ -27,6 +27,9 @@ from . import sharded
 from .module_forwards import Forwards, forget, forwards_of, rules_for
 from .odd_gradients import apply_to_gradient, apply_unscaled
 from .reduced import Reduction, ddp_class
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Tensor: TypeAlias = Any
 # Modules whose forward never runs; the last is nn.MultiheadAttention's projection.

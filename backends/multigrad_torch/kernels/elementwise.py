@@ -15,6 +15,8 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST, MOST_IN_FLOAT8
 
+from . import former
+
 Tensor: TypeAlias = torch.Tensor
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -176,6 +178,8 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     if not b.is_floating_point():
         return of_integers(torch.floor_divide, a, b)
     # torch.floor_divide, the same, has no derivative where this one's is zero.
+    if former.MENDED:
+        return former.floor_of(a, b)
     return torch.div(a, b, rounding_mode="floor")
 
 
@@ -326,6 +330,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.SELU: F.selu,
     ops.SILU: F.silu,
     ops.MISH: F.mish,
+    **former.MENDED,
 }
 NAMES = """
     mul: Tensor.__rmul__ mul multiply; neg: neg negative; pow: Tensor.__pow__ pow; square; sqrt;

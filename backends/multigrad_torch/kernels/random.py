@@ -18,6 +18,7 @@ from multigrad.errors import RuleError, RuleValueError
 from multigrad.graph import random as core
 
 from ..distributed.tensors import is_distributed
+from ..versions import custom_op, register_vmap
 from .random_kernels import (
     draw_normal,
     draw_uniform,
@@ -141,11 +142,17 @@ def key_words(key: Tensor) -> Tensor:
     return torch.tensor(key, dtype=torch.int64) if isinstance(key, tuple) else key
 
 
+DRAWING = (
+    "(Tensor key, SymInt[] shape, ScalarType dtype, Device device, SymInt start=0, "
+    "SymInt[]? whole=None) -> Tensor"
+)
+
+
 # The same functions as operators, for compiled code. Their key may have leading dimensions, which
 # vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
 
 
-@torch.library.custom_op("multigrad::uniform", mutates_args=())
+@custom_op("multigrad::uniform", DRAWING)
 def uniform_op(
     key: torch.Tensor,
     shape: Sequence[int],
@@ -157,7 +164,7 @@ def uniform_op(
     return draw_for_each(draw_uniform, key, (start, whole), shape, dtype, device)
 
 
-@torch.library.custom_op("multigrad::normal", mutates_args=())
+@custom_op("multigrad::normal", DRAWING)
 def normal_op(
     key: torch.Tensor,
     shape: Sequence[int],
@@ -169,15 +176,13 @@ def normal_op(
     return draw_for_each(draw_normal, key, (start, whole), shape, dtype, device)
 
 
-@torch.library.custom_op("multigrad::fold_in", mutates_args=())
+@custom_op("multigrad::fold_in", "(Tensor key, SymInt n) -> Tensor")
 def fold_in_op(key: torch.Tensor, n: int) -> torch.Tensor:
     return fold_in_words(key, n)
 
 
 # The tag keeps the compiler from drawing once for two calls, or again in backward.
-@torch.library.custom_op(
-    "multigrad::draw_key", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
-)
+@custom_op("multigrad::draw_key", "() -> Tensor", (torch.Tag.nondeterministic_seeded,))
 def draw_key_op() -> torch.Tensor:
     return draw_words()
 
@@ -223,16 +228,16 @@ def describe_drawn_key() -> Tensor:
     return torch.empty((2,), dtype=torch.int64, device="cpu")
 
 
-@uniform_op.register_vmap
+@register_vmap(uniform_op)
 def map_uniform(info: Any, in_dims: Any, key: Tensor, *description: Any) -> tuple[Tensor, int]:
     return uniform_op(key.movedim(in_dims[0], 0), *description), 0
 
 
-@normal_op.register_vmap
+@register_vmap(normal_op)
 def map_normal(info: Any, in_dims: Any, key: Tensor, *description: Any) -> tuple[Tensor, int]:
     return normal_op(key.movedim(in_dims[0], 0), *description), 0
 
 
-@fold_in_op.register_vmap
+@register_vmap(fold_in_op)
 def map_fold_in(info: Any, in_dims: Any, key: Tensor, n: int) -> tuple[Tensor, int]:
     return fold_in_op(key.movedim(in_dims[0], 0), n), 0

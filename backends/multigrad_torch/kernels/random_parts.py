@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,6 +10,8 @@ import torch
 
 from multigrad.errors import GradientError
 from multigrad.graph import random as core
+
+from ..versions import DTENSORS
 
 Tensor: TypeAlias = Any
 
@@ -26,7 +29,8 @@ def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
     Raises:
         GradientError: x's local tensor has not the shape that its placements give it.
     """
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    tensors = sys.modules[DTENSORS]
+    DTensor, Replicate, Shard = tensors.DTensor, tensors.Replicate, tensors.Shard
 
     mesh = x.device_mesh
     if mesh.size() > 1 and (isinstance(key, OwnKey) or not isinstance(key, tuple)):
@@ -73,7 +77,8 @@ def find_part(x: Tensor, placements: list[Any]) -> tuple[list[int], tuple[int, .
 
 def agree(key: Tensor, x: Tensor) -> Tensor:
     """Return one process's key everywhere: a key from torch's own generator differs."""
-    from torch.distributed.tensor import DTensor, Replicate
+    tensors = sys.modules[DTENSORS]
+    DTensor, Replicate = tensors.DTensor, tensors.Replicate
 
     words = torch.tensor(key, dtype=torch.int64) if isinstance(key, tuple) else key
     everywhere = [Replicate()] * x.device_mesh.ndim

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._dynamo.variables.torch import get_overridable_functions
+
+from ..versions import COMPILES
 
 Function = Callable[..., Any]
 
@@ -150,7 +151,10 @@ def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
     """Let Dynamo ask modes about functions: it asks about those alone that torch lists as such that
     can be overridden (torch 2.13), and hardswish, tanh or relu_ are not among them.
     """
-    get_overridable_functions().update(functions)
+    if COMPILES:
+        from torch._dynamo.variables.torch import get_overridable_functions
+
+        get_overridable_functions().update(functions)
 
 
 @functools.cache

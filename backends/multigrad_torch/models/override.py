@@ -45,7 +45,7 @@ def override_calls(function: Function, rules: Any) -> Function:
             refuse(message)
         return outputs
 
-    return overridden
+    return dynamo.apart(overridden)
 
 
 class Within:

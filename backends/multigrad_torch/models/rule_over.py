@@ -19,6 +19,7 @@ from multigrad.rules.model.rule import resolve
 
 from .. import dynamo
 from ..compile.regions import is_first_without_gradients, top_hooks
+from ..versions import is_exporting
 from .layer_kinds import ACTIVATIONS, WITH_WEIGHTS
 
 Tensor: TypeAlias = torch.Tensor
@@ -194,7 +195,7 @@ def may_have_gradient(x: Tensor) -> bool:
     if transforms_active() or (x.requires_grad and torch.is_grad_enabled()):
         return True
     if is_compiling():
-        return torch.compiler.is_exporting()  # what was exported may be asked for one later
+        return is_exporting()  # what was exported may be asked for one later
     return torch.autograd.forward_ad._current_level >= 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import weakref
 from abc import ABC
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from multigrad.errors import RuleTypeError
+
+from .. import dynamo
+from ..versions import COMPILES
 
 Method = Callable[..., Any]
 ACTING = "_multigrad_acting"  # what acts on a class's modules, outermost last
@@ -80,6 +84,7 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     Raises:
         RuleTypeError: its class has no subclass that fits.
     """
+    dynamo.forget()
     acts = acting_on(module)
     at = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
     _assign(module, (*acts[:at], acting, *acts[at:]))
@@ -88,6 +93,7 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
 
 def take_off(acting: Acting) -> None:
     """Let something act no more, on any module and any copy."""
+    dynamo.forget()
     for module in acting.all_modules():
         if acting in acting_on(module):
             _assign(module, tuple(each for each in acting_on(module) if each is not acting))
@@ -170,6 +176,8 @@ def _make(like: type, base: type, names: dict[str, Any]) -> type:
     """Return a class that looks like another one; no `__init_subclass__` or metaclass is told."""
     names = {key: value for key, value in names.items() if key not in ("__dict__", "__weakref__")}
     names |= {key: getattr(like, key) for key in ("__module__", "__qualname__", "__doc__")}
+    if not COMPILES:  # of torch's own layers an old Dynamo reads no forward: it runs while traced
+        names["__module__"] = __name__
     try:
         made = type.__new__(type(like), like.__name__, (_Base,), names)
         made.__bases__ = (base,)
@@ -201,13 +209,14 @@ def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str
         for each in acting:
             method = each.wrap(original, role, method)
         if method is not own:
-            names[name] = method
+            names[name] = dynamo.apart(method)
     for each in acting:
         names |= each.attributes()
     if has_own:
         forward = own_forward(original)
         for each in acting:
             forward = each.wrap(nn.Module, "forward", forward)
+        forward = dynamo.apart(forward)
         names["forward"] = property(bind(forward), set_forward, delete_forward)
     names["__prepare_scriptable__"] = refuse_scripting
     if hasattr(original, "recompile"):
@@ -266,6 +275,8 @@ def delete_forward(self: Any) -> None:
 def get_class(self: Any) -> type:
     """Return the class that a module says it is of: pickles ask, and `super(self.__class__)`."""
     cls = type(self)
+    if not COMPILES and sys._getframe(1).f_globals.get("__name__", "").startswith(dynamo.NAME):
+        return cls  # an old Dynamo looks methods up there
     return cls if is_parametrized(cls) else original_class(self)
 
 

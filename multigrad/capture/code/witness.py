@@ -16,12 +16,15 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ...trace.trace import Trace, Value
 from .libraries import is_library_file
 from .outside_tensors import tensors_of
 from .table import contents, nested_codes, registered_dialects
+
+if TYPE_CHECKING:
+    from typing import Self
 
 OWN = __name__.partition(".")[0]
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length

@@ -8,13 +8,16 @@ import functools
 import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ...graph import ops
 from ...trace.assertions import is_call_of, is_searched
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ..code.table import Dialect, find_dialect, registered_dialects
 from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
+
+if TYPE_CHECKING:
+    from typing import Self
 
 SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
 ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)

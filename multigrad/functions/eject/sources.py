@@ -80,10 +80,9 @@ def attached(module: str, name: str) -> Iterator[ast.stmt]:
     for statement in _tree(module)[1].body:
         if isinstance(statement, ast.FunctionDef):
             heads: list[ast.expr] = statement.decorator_list
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            heads = [statement.value]
-        else:
-            continue
+        else:  # a call, perhaps where there is such a method
+            body = statement.body if isinstance(statement, ast.If) else [statement]
+            heads = [each.value for each in body if isinstance(each, ast.Expr)]
         for head in heads:
             called: Any = head.func if isinstance(head, ast.Call) else head
             owner = called.value if isinstance(called, ast.Attribute) else None

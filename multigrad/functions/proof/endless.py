@@ -25,6 +25,8 @@ OURS = str(Path(__file__).parents[2])
 LOOPS = frozenset(
     code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name or name == "JUMP_ABSOLUTE"
 )
+if "JUMP_ABSOLUTE" in dis.opmap:  # before Python 3.11 `while` ends with a test
+    LOOPS |= {code for name, code in dis.opmap.items() if name.startswith("POP_JUMP_IF")}
 
 
 class TooLong(Exception):

@@ -52,7 +52,7 @@ class Trail:
     def _note(self, frame: FrameType, line: int, name: str, value: Any) -> None:
         place = (frame.f_code.co_filename, line, name)
         count = self._counts[place] = self._counts.get(place, 0) + 1
-        self.steps[*place, count] = value
+        self.steps[(*place, count)] = value
 
 
 @contextmanager

@@ -12,13 +12,15 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ..support.weak import HeldWeakly
+
 MOST_ELEMENTS = 65_536
 _serials = itertools.count()
 _arrays: WeakValueDictionary[int, ArrayValue] = WeakValueDictionary()
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class ArrayValue:
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayValue(HeldWeakly):
     """The values of a constant array, frozen; `repr` is equal for equal values, and short.
 
     Attributes:

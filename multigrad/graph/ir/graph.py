@@ -15,14 +15,15 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ..support.threads import make_lock
+from ..support.weak import HeldWeakly
 from .op import Op
 from .types import Type
 
 Attrs = tuple[tuple[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Node:
+@dataclass(frozen=True, slots=True, eq=False)
+class Node(HeldWeakly):
     """One operation: `op(operands, **attrs)`; made by `make_node` only: equal nodes are one."""
 
     op: Op

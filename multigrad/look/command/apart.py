@@ -8,10 +8,13 @@ import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from multigrad.errors import MultigradError
 from multigrad.look.convert import brief
+
+if TYPE_CHECKING:
+    from typing import Self
 
 CALM = 5.0  # seconds in which a process that was told to end does
 START = 600.0  # seconds for what each process does first, such as to import a framework

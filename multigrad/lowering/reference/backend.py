@@ -7,6 +7,7 @@ bfloat16. Floating-point warnings are silent: inf and NaN are results here as in
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from ...graph import ops
 from ...graph.ops.arrays import loops, scans
 from ...graph.ops.composites import Composed
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.versions import RELEASE
 from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
 from .kernels import FAST, by_blocks
@@ -162,6 +164,14 @@ def call(native: ReferenceFunction, emitted: Emitted) -> Callable[..., Any]:
 
 def refuse(kind: type) -> str | None:
     """Return why a class of arrays is not taken: its elements would be silently other ones."""
+    if RELEASE < (2, 0):  # asked once for each class; NEP 50 keeps float32 from then on
+        warnings.warn(
+            f"numpy {np.__version__} gives float64 where an array without axes meets a number, and "
+            "bfloat16 none at all: NumPy's own arrays need numpy>=2.0 for the dtypes that are "
+            "promised. Tensors of other frameworks keep theirs",
+            UserWarning,
+            stacklevel=2,
+        )
     if issubclass(kind, np.matrix):
         return "its * is the product of matrices; give numpy.asarray(x)"
     masked = sys.modules.get("numpy.ma")

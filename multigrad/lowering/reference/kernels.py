@@ -27,6 +27,7 @@ from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.op import Op
 from ...graph.ir.types import FLOAT_SCALAR, INPUT_SHAPE, Type
 from ...graph.ops.results import elementwise
+from ...graph.support.versions import vecdot
 
 Array = Any
 ndarray, sqrt = np.ndarray, np.sqrt
@@ -117,7 +118,7 @@ def norm(x: Array) -> Array:
     flat = x.reshape(-1)
     whole = flat.size // ROW * ROW
     rows, rest = flat[:whole].reshape(-1, ROW), flat[whole:]
-    total = np.vecdot(rows, rows).sum(dtype=np.float64) + np.float64(np.dot(rest, rest))
+    total = vecdot(rows, rows).sum(dtype=np.float64) + np.float64(np.dot(rest, rest))
     return np.sqrt(dtype.type(total))
 
 

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from ...graph.support.typed import P, R
 from ...trace.scope.present import now
 from ...trace.trace import Trace, Value
 from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
+
+if TYPE_CHECKING:
+    from typing import Self
 
 MOST = 512  # calls whose arguments are known to be right
 PLAIN = frozenset((float, int, bool, str, type(None)))

@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
@@ -33,6 +33,8 @@ from .. import model
 from ..model.names import Epoch
 
 if TYPE_CHECKING:
+    from typing import Never
+
     from ...functions.calls.binding import Entry
     from ..model.rule import Rule
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, Never, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from ..model.many import apply_to_many
 from ..model.misplaced import refuse_misplaced
 from ..model.rule import BoundRule, Rule, rule_over
 from .tasks import combine, task_rule_names
+
+if TYPE_CHECKING:
+    from typing import Never
 
 T = TypeVar("T")
 

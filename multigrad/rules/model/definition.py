@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...capture.code.signature import Signature, check_value, read_signature, unknown_param
 from ...errors import RuleTypeError
@@ -19,6 +19,9 @@ from ...graph.support.shards import Shards
 from . import names
 from .parts import bind_addressed, words_of
 from .specialization import Specialization
+
+if TYPE_CHECKING:
+    from typing import Self
 
 ATTRIBUTES = (
     "name",

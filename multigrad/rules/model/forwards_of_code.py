@@ -35,6 +35,7 @@ from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
 from ...graph.support.threads import build_once
+from ...graph.support.weak import HeldWeakly
 from ...lowering.forwards import Forward, find_forward
 from ...trace.axes import known_shape
 from ...trace.derived.calls import drop_calls
@@ -48,8 +49,8 @@ MOST_RULES = 256
 _serials = itertools.count()
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class ForwardOfCode(Forward):
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardOfCode(Forward, HeldWeakly):
     """A function of one tensor as a forward.
 
     Attributes:

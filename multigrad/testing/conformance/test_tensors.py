@@ -188,7 +188,11 @@ def test_compiled_code_gives_the_same_and_follows_the_rule_in_force(backend: Any
         with pytest.raises(BackendNotFound, match=rf"'{backend.name}' has no compiler"):
             xg.jit(both, backend.name)
         return
-    compiled = xg.jit(act, backend.name)
+    try:
+        compiled = xg.jit(act, backend.name)
+    except UnsupportedOp as error:  # the framework is too old for it, and everything else works
+        assert f"xg.jit needs {backend.name}>=" in str(error)
+        return
     for width in (0.6, 2.0):
         with xg.use("triangular", params={"width": width}):
             y, (gradient,) = compiled_vjp(backend, compiled)

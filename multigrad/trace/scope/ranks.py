@@ -338,7 +338,10 @@ def name_rank(error: BaseException, doing: str = "") -> None:
     note = f"[rank {group.rank}] of {group.size}{doing and f': {doing}'}"
     if CHECKED and group.waits:
         note = "; ".join([note, *say_failed(group, error)])
-    error.add_note(note)
+    if hasattr(error, "add_note"):  # from Python 3.11 on
+        error.add_note(note)
+    else:
+        error.args = (f"{error.args[0]}\n{note}" if error.args else note, *error.args[1:])
 
 
 def is_named(error: BaseException | None) -> bool:

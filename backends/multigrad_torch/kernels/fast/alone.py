@@ -21,6 +21,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import Type
 from multigrad.graph.ops.results import elementwise
 
+from .. import former
 from ..arrays import norm
 from ..elementwise import fitting
 from ..ops import turns
@@ -207,8 +208,9 @@ UNARY = """
     abs neg square sqrt rsqrt reciprocal floor ceil round trunc exp expm1 log log1p sin cos atan
     tanh sigmoid relu
 """
+NAMES = [name for name in UNARY.split() if ops.OPS[name] not in former.MENDED]
 IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
-    **{ops.OPS[name]: (getattr(Tensor, f"{name}_"),) for name in UNARY.split()},
+    **{ops.OPS[name]: (getattr(Tensor, f"{name}_"),) for name in NAMES},
     ops.ADD: (Tensor.add_, Tensor.add_),
     ops.SUB: (Tensor.sub_, subtract_from),
     ops.MUL: (Tensor.mul_, Tensor.mul_),
@@ -225,7 +227,7 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
 }
 
 INTO: dict[Op, Callable[..., Tensor]] = {
-    **{ops.OPS[name]: getattr(torch, name) for name in UNARY.split() if name != "relu"},
+    **{ops.OPS[name]: getattr(torch, name) for name in NAMES if name != "relu"},
     **{op: getattr(torch, op.name) for op in (ops.ADD, ops.SUB, ops.MUL, ops.DIV)},
     masks.HEAVISIDE: masks.heaviside,
 }

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...ir.graph import Node
 from ...ir.op import Op, ResultRule
+from ...support.versions import reshape
 from ..attributes import AXES, AXIS, MOVED, NEW_AXIS, OFFSET, PLACE, PLACES, SHAPE, SHIFT
 from ..numerics import Array, widened
 from ..properties import length, linear
@@ -140,7 +141,7 @@ def expand_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangent
 
 RESHAPE = rearrangement(
     "reshape",
-    np.reshape,
+    reshape,
     reshape_vjp,
     "The same elements in another shape; one length may be -1.",
     shape=SHAPE,
@@ -210,7 +211,7 @@ def roll_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shift: Any, axis: Any) -> Cota
 
 PERMUTE_DIMS = rearrangement(
     "permute_dims",
-    np.permute_dims,
+    np.transpose,
     permute_dims_vjp,
     "Axes in another order; None reverses them.",
     axes=PLACES,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.graph import ops
+from multigrad.graph.support.versions import reshape
 
 from ..bounded import Bounded, Function, as_dtype, known, monotone, narrowed, widened
 
@@ -155,7 +156,7 @@ def copies_of_windows(places: Array, x: Bounded, **attrs: Any) -> Array:
 
 SHAPES: dict[str, Function] = {
     "windows": moving(ops.WINDOWS.numpy), "unwindows": adding(copies_of_windows),
-    "reshape": moving(np.reshape), "reshape_like": moving(np.reshape),
+    "reshape": moving(reshape), "reshape_like": moving(np.reshape),
     "squeeze": moving(np.squeeze),
     "permute_dims": moving(np.transpose), "swapaxes": moving(np.swapaxes),
     "moveaxis": moving(np.moveaxis),

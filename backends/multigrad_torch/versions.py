@@ -1,0 +1,154 @@
+"""What differs between releases of torch: each name in one form, for all releases that are
+supported, and the release that a feature needs.
+
+docs/versions.md says which these are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+
+from multigrad.errors import MultigradError, UnsupportedOp
+
+RELEASE = tuple(map(int, re.findall(r"[0-9]+", torch.__version__)[:2]))
+# What needs a newer torch than the rest; before it these say so.
+COMPILING, EXPORTING = "torch.compile of a Function or rule", "torch.export of a Function or rule"
+NEEDS = {
+    COMPILING: (2, 12),
+    "xg.jit": (2, 12),
+    EXPORTING: (2, 12),
+    "xg.export": (2, 12),
+}
+
+
+def has(feature: str) -> bool:
+    """Return whether this release has what a feature needs."""
+    return NEEDS[feature] <= RELEASE
+
+
+def need(feature: str, instead: str) -> str:
+    """Return what to say of a feature that this release is too old for."""
+    least = ".".join(map(str, NEEDS[feature]))
+    return (
+        f"{feature} needs torch>={least}, and torch {torch.__version__} is installed: {instead}; "
+        f"or pip install 'torch>={least}'"
+    )
+
+
+def refuse(feature: str, instead: str) -> UnsupportedOp:
+    """Return the error of a feature that this release is too old for."""
+    return UnsupportedOp(need(feature, instead))
+
+
+COMPILES = has(COMPILING)
+# The module of DTensors, which is private before torch 2.5.
+DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distributed._tensor"
+# Whether an exporter traces. Where Dynamo reads none of our code, nothing else compiles there.
+is_exporting: Callable[[], bool] = getattr(
+    torch.compiler, "is_exporting", torch.compiler.is_compiling
+)
+
+
+# The loop over rows of torch's own, from torch 2.6 on.
+try:
+    from torch._higher_order_ops.scan import scan as _scan
+except ImportError:
+    SCANS: tuple[Any, ...] = ()
+else:
+    SCANS = (_scan,)
+
+
+def custom_op(name: str, schema: str, tags: Iterable[Any] = ()) -> Callable[..., Any]:
+    """As `torch.library.custom_op`, which reads no annotations that are text before torch 2.5, and
+    takes no tags.
+    """
+    takes_tags = "tags" in inspect.signature(torch.library.custom_op).parameters
+    options = {"tags": tuple(tags)} if tags and takes_tags else {}
+    return torch.library.custom_op(name, mutates_args=(), schema=schema, **options)
+
+
+def register_vmap(operator: Any) -> Callable[..., Any]:
+    """As the method of an operator, which there is from torch 2.5 on: before, vmap refuses it."""
+    return getattr(operator, "register_vmap", lambda function: function)
+
+
+def force_eager(dynamo: ModuleType) -> AbstractContextManager[Any]:
+    """As `torch._dynamo.set_stance("force_eager")`, which there is from torch 2.6 on: before,
+    compiled functions run as they are written where torch.fx traces.
+    """
+    return dynamo.set_stance("force_eager") if hasattr(dynamo, "set_stance") else _like_fx(dynamo)
+
+
+@contextmanager
+def _like_fx(dynamo: ModuleType) -> Iterator[None]:
+    tracer = torch.fx._symbolic_trace
+    before = tracer._is_fx_tracing_flag
+    with dynamo.config.patch(error_on_nested_fx_trace=False):
+        tracer._is_fx_tracing_flag = True
+        try:
+            yield
+        finally:
+            tracer._is_fx_tracing_flag = before
+
+
+# --- hooks for saved tensors ----------------------------------------------------------------------
+
+
+class _Held(threading.local):
+    """The hooks that are entered on this thread, as this torch does not tell."""
+
+    def __init__(self) -> None:
+        self.hooks: list[tuple[Any, Any]] = []
+
+
+def _watch_hooks() -> Callable[[bool], Any]:
+    """Return what gives the innermost hooks for saved tensors, None without any.
+
+    Raises:
+        MultigradError: a region of `torch.utils.checkpoint` is around this.
+    """
+    autograd, held = torch._C._autograd, _Held()
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is vars(torch.utils.checkpoint):
+            raise MultigradError(
+                f"with torch {torch.__version__} multigrad cannot be loaded inside of "
+                "torch.utils.checkpoint: call xg.backends() before the model runs"
+            )
+        frame = frame.f_back
+    push_own = autograd._push_saved_tensors_default_hooks
+    pop_own = autograd._pop_saved_tensors_default_hooks
+
+    def push(pack: Any, unpack: Any) -> None:
+        push_own(pack, unpack)
+        held.hooks.append((pack, unpack))
+
+    def pop() -> None:
+        pop_own()
+        if held.hooks:  # not of those that were entered before
+            held.hooks.pop()
+
+    def top(ignores_tracing: bool) -> Any:
+        return held.hooks[-1] if held.hooks else None
+
+    autograd._push_saved_tensors_default_hooks = push
+    autograd._pop_saved_tensors_default_hooks = pop
+    return top
+
+
+# Before torch 2.6 there is no such name.
+top_hooks: Callable[[bool], Any] = (
+    torch._C._autograd._top_saved_tensors_default_hooks
+    if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    else _watch_hooks()
+)
