@@ -24,6 +24,8 @@ class CannotFuseError(Exception):
     """Why a graph is no loop in C, in a few words."""
 
 
+# Threads; and what C keeps besides results is not looked at.
+FLAGS = ("-fopenmp", "-fno-trapping-math")
 # By dtype: how it lies in memory, and how it is computed.
 STORED = {"float32": "float", "float64": "double", "bfloat16": "uint16_t", "float16": "_Float16"}
 COMPUTED = {"float32": "float", "float64": "double", "bfloat16": "float", "float16": "float"}

@@ -299,8 +299,8 @@ def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel() ->
     ("variables", "reason"),
     [
         ({"PATH": "", "CC": ""}, "no C compiler"),
-        ({"CC": "false"}, "'false' failed"),
-        ({"CC": "no_such_compiler"}, "'no_such_compiler' failed"),
+        ({"CC": "false"}, "false .*failed"),
+        ({"CC": "no_such_compiler"}, "no C compiler no_such_compiler"),
     ],
 )
 def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
@@ -310,7 +310,7 @@ def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
 
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    rule = xg.get("rectangular").copy(name=f"without_{reason}")
+    rule = xg.get("rectangular").copy(name="without_compiler")
     fused, plain = (xg.activation("Heaviside", rule, fused=each) for each in (True, False))
     x = torch.randn(20, requires_grad=True)
     with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}") as told:
@@ -343,7 +343,7 @@ for setting, rule, options in ("on", "triangular", {"fused": False}), ("off", "a
     spike = xg.activation("Heaviside", rule, **options)
     for _ in range(6):
         spike(x).sum().backward()
-print([name for name in sys.modules if name.endswith(("attach.fused", "lowering.compiler"))])
+print([name for name in sys.modules if name.endswith("attach.fused")])
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -20,8 +20,8 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
-from multigrad.lowering.c_code import CannotFuseError, Kernel, begin, write_kernel
-from multigrad.lowering.compiler import CompilationError, compile_c
+from multigrad.graph.support.compiled import Compiled, NoLibraryError
+from multigrad.lowering.c_code import FLAGS, CannotFuseError, Kernel, begin, write_kernel
 from multigrad.lowering.patterns import apply_patterns
 
 from ..kernels.fast import fused as fast
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
-REASONS = (CannotFuseError, CompilationError)
+REASONS = (CannotFuseError, NoLibraryError)
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
 ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
@@ -68,7 +68,8 @@ class Kernels:
         if all(kernel.count < 2 for kernel in kernels):
             raise CannotFuseError  # each is a kernel already
         source = "".join([begin(name), *[kernel.source for kernel in kernels]])
-        library, params = compile_c(source), self.emitted.params
+        library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
+        params = self.emitted.params
         parts = [Part(library, kernel, params) for kernel in kernels]
         self.forward, self.keep, self.backward = parts
         self.apply = super(Function, as_function(native, self, dtype)).apply
@@ -253,7 +254,7 @@ def make_kernels(native: Any, dtype: torch.dtype, values: Any, exact: bool) -> K
 
     Raises:
         CannotFuseError: there are none, or they give others.
-        CompilationError: there is no compiler, or it fails.
+        NoLibraryError: there is no compiler, or it fails.
     """
     kernels = Kernels(native, dtype)
     if exact and not same_bits(native, kernels, dtype, values):

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +29,7 @@ from .threads import in_child, make_lock
 
 VARIABLE = "MULTIGRAD_NATIVE"
 FOLDER = "native"
-MOST_KEPT = 16  # libraries of one name
+MOST_KEPT = 128  # libraries of one name
 PATIENCE = 120.0  # seconds that a compiler may take
 PROCESSORS = ("x86_64", "amd64", "aarch64", "arm64")
 # No option lets the compiler change a result: neither products and sums in one, nor another order.
@@ -57,6 +57,7 @@ class Compiled(Generic[Bound]):
         bind: Callable[[ctypes.CDLL], Bound],
         pays_from: int,
         setting: str | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         """Describe a library.
 
@@ -66,9 +67,10 @@ class Compiled(Generic[Bound]):
             bind: gives the functions of a library, or raises where they are not right.
             pays_from: how much work plain code does before the compiler starts.
             setting: "on", "off" or "auto", in the place of the environment's.
+            flags: options of the compiler besides FLAGS.
         """
         self.name, self.write, self.bind, self.pays_from = name, write, bind, pays_from
-        self.setting = setting
+        self.setting, self.flags = setting, flags
         self.bound: Bound | None = None
         self.reason = ""
         self.lock = make_lock()
@@ -77,7 +79,19 @@ class Compiled(Generic[Bound]):
         self.thread: threading.Thread | None = None
         self.process: Any = None
         self.is_stopping = False
-        in_child(self.forget_thread)
+
+    def load(self) -> Bound:
+        """Return the functions, which are compiled now where no earlier process kept them.
+
+        Raises:
+            NoLibraryError: there can be none, and why.
+        """
+        if (self.setting or read_setting()) == "off":
+            raise NoLibraryError(f"{VARIABLE}=off")
+        try:
+            return self.find() or self.make()
+        except OSError as error:
+            raise NoLibraryError(str(error)) from error
 
     def get(self, work: int) -> Bound | None:
         """Return the functions, or None where plain code must do this much work."""
@@ -102,6 +116,7 @@ class Compiled(Generic[Bound]):
             elif self.work >= self.pays_from:
                 self.thread = threading.Thread(target=self.attempt, args=(self.make,), daemon=True)
                 atexit.register(self.stop)
+                in_child(self.forget_thread)
                 self.thread.start()
             return self.bound
 
@@ -126,7 +141,7 @@ class Compiled(Generic[Bound]):
 
     def find(self) -> Bound | None:
         """Load the library that an earlier process kept; a damaged one is removed."""
-        source, command = self.write(), find_command()
+        source, command = self.write(), find_command(self.flags)
         try:
             folder = open_folder(FOLDER)
         except OSError:
@@ -144,7 +159,7 @@ class Compiled(Generic[Bound]):
 
     def make(self) -> Bound:
         """Compile the library, keep it where possible, and load it."""
-        source, command = self.write(), find_command()
+        source, command = self.write(), find_command(self.flags)
         with tempfile.TemporaryDirectory(prefix="multigrad-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / f"{self.name}.so"
             self.compile(source, [*command, "-x", "c", "-", "-o", str(path)])
@@ -220,7 +235,7 @@ def read_setting() -> str:
     return setting
 
 
-def find_command() -> list[str]:
+def find_command(flags: Sequence[str] = ()) -> list[str]:
     """Return the compiler's command: `$CC`, or the system's.
 
     Raises:
@@ -235,7 +250,7 @@ def find_command() -> list[str]:
     if sys.platform == "darwin" and found.startswith("/usr/bin/") and not has_xcode_tools():
         raise NoLibraryError("no C compiler: type xcode-select --install")
     native = ["-march=native"] if describe_processor() else []
-    return [found, *given[1:], *FLAGS, *native]
+    return [found, *given[1:], *FLAGS, *flags, *native]
 
 
 def has_xcode_tools() -> bool:
