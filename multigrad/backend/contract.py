@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
 from ..graph import random
 from ..graph.ir.op import Op
+from ..graph.support.data import dataclass
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels

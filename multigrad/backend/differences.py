@@ -8,8 +8,9 @@ longer needed. `mended` are kernels that the backend's rows replace or correct.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from ..graph.support.data import dataclass
 
 ALL = ("float16", "bfloat16", "float32", "float64")
 KINDS = {

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.op import Op
 from ..graph.ir.types import Type
+from ..graph.support.data import dataclass
 
 ENVIRONMENT = "MULTIGRAD_WITHOUT"
 DISABLED: ContextVar[frozenset[str]] = ContextVar("disabled", default=frozenset())

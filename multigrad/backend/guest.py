@@ -9,7 +9,6 @@ any autodiff, and does not write to it as long as the borrower may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from ..errors import GradientError, UnsupportedOp
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.data import dataclass
 
 Tensor = Any
 Array = np.ndarray[Any, Any]

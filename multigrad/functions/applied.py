@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..capture.code.signature import called_method, name_of
 from ..capture.code.state import State, copied, describe, held_by, read_state
 from ..errors import DisprovedError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.support.data import dataclass
 from ..trace.constants import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import signature_of

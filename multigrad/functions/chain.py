@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RuleTypeError, suggest
+from ..graph.support.data import dataclass
 from ..graph.support.params import find_part, is_address
 from ..graph.support.trees import optree
 from ..trace.scope.draws import keyed

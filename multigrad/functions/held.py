@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..backend.contract import Backend
@@ -23,6 +22,7 @@ from ..capture.code.state import OWN, Filled, State, held_by, is_open, read_stat
 from ..capture.code.table import registered_dialects
 from ..capture.copies.capture import run_or_import
 from ..errors import FormatError, TraceError
+from ..graph.support.data import dataclass
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..trace.scope.draws import FREE

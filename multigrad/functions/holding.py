@@ -11,12 +11,13 @@ import inspect
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
 from ..capture.code.state import Filled, State, held_by, read_state
 from ..graph.ir.types import is_float
+from ..graph.support.data import dataclass
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..trace.scope.identity import value_key

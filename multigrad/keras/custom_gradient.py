@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import keras
@@ -26,6 +26,7 @@ from ..errors import RuleTypeError, TraceError, UnsupportedOp
 from ..functions.function import Function
 from ..functions.recipes.record import NotCaptured
 from ..functions.recipes.saved import SavedRecipe
+from ..graph.support.data import dataclass
 from ..lowering.input_checks import find_lacking
 from ..rules.bridging import call_function
 from .base import HoldingLayer, list_leaves

@@ -15,7 +15,7 @@ import math
 import re
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..backend.contract import Backend
@@ -32,6 +32,7 @@ from ..graph.ops.results import OWNING
 from ..graph.passes.alike import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
+from ..graph.support.data import dataclass
 from .patterns import apply_patterns
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import RuleTypeError, RuleValueError, suggest
+from ..graph.support.data import dataclass
 from .attribution.kinds import is_layer_rule
 from .handle import named
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.types import SCALAR_SHAPE
 from ..graph.ops.results import PER_ELEMENT
+from ..graph.support.data import dataclass
 from ..graph.support.shards import EVERY, Names
 
 

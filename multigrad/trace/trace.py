@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -27,6 +26,7 @@ from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..graph.passes.facts import Shapes
 from ..graph.passes.scalars import constant, on_numbers
+from ..graph.support.data import dataclass
 from .answers import Answers, Pair
 from .assertions import Assumption
 from .coercion import (

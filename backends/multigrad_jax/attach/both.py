@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -21,6 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from multigrad.errors import GradientError, UnsupportedOp
+from multigrad.graph.support.data import dataclass
 
 from ..distributed.manual_axes import within
 from ..versions import primal_of

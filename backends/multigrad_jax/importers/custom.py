@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
+
+from multigrad.graph.support.data import dataclass
 
 from ..versions import primal_of
 from ..walk import opened, within

@@ -9,7 +9,6 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import jax
@@ -28,6 +27,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.outputs import unmarked
+from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value
 

@@ -7,7 +7,6 @@ with respect to them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
@@ -19,6 +18,7 @@ from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir.graph import Graph, Node, walk
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.simplify import substitute
+from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Trace, Value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import Layout
 from multigrad.functions.calls.failures import kind_name
 from multigrad.functions.calls.recipe import Recorded
+from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import Trace, Value

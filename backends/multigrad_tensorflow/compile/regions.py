@@ -15,7 +15,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import CodeType
 from typing import Any, TypeAlias
@@ -26,6 +26,7 @@ from tensorflow.python import pywrap_tfe
 from multigrad.backend import Reader
 from multigrad.backend.tensors.events import enter_rules, leave_rules
 from multigrad.errors import GradientError
+from multigrad.graph.support.data import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.scope.moving import Moving

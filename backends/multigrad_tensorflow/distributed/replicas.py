@@ -14,11 +14,11 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any
 
 from tensorflow.python.distribute import mirrored_run  # pyright: ignore[reportAttributeAccessIssue]
 
+from multigrad.graph.support.data import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.scope.draws import BRANCH, Branch, Counter, join, part
 

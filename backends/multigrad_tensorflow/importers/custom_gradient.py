@@ -11,7 +11,6 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar, TypeAlias
 
@@ -30,6 +29,7 @@ from multigrad.functions.calls.variables import asked_variables, deliver
 from multigrad.functions.function import Function
 from multigrad.functions.recipes.itself import outputs_of
 from multigrad.functions.recipes.record import CodeRecipe
+from multigrad.graph.support.data import dataclass
 from multigrad.trace.trace import Trace, Value
 
 from ..compile.regions import FIRST

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,6 +22,7 @@ from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, Symbol
 from multigrad.capture.values import methods
 from multigrad.graph import ops
 from multigrad.graph.passes.facts import needed_shapes
+from multigrad.graph.support.data import dataclass
 from multigrad.trace.answers import assume, gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view

@@ -11,7 +11,6 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -32,6 +31,7 @@ from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
+from multigrad.graph.support.data import dataclass
 from multigrad.trace.answers import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node
 from multigrad.trace.xp import all as xp

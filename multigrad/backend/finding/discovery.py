@@ -12,11 +12,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from ...errors import BackendNotFound, GradientError, MultigradError, suggest
+from ...graph.support.data import dataclass
 from ...graph.support.garbage import uncollected
 from ...graph.support.namespace import Getter, Lister, namespace
 from ...graph.support.notebook import InNotebooks

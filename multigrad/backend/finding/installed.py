@@ -11,9 +11,10 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
+
+from ...graph.support.data import dataclass
 
 OWN = "multigrad-rules"  # the distribution whose names nobody else takes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

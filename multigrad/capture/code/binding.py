@@ -12,11 +12,13 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from keyword import iskeyword
 from typing import Any
 
 import numpy as np
+
+from ...graph.support.data import dataclass
 
 Handler = Callable[..., Any]
 Parameters = Mapping[str, inspect.Parameter]

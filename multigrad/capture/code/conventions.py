@@ -9,11 +9,11 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ...errors import NotProvenWarning
 from ...graph.ir.graph import Graph
+from ...graph.support.data import dataclass
 from ...trace.trace import Trace
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from ...errors import RuleTypeError
+from ...graph.support.data import dataclass
 from .table import check_dialect
 
 __all__ = ["Capture"]

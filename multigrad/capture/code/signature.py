@@ -8,12 +8,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import RuleTypeError, suggest
+from ...graph.support.data import dataclass
 from ...trace.scope.moving import Moving
 
 REQUIRED = inspect.Parameter.empty

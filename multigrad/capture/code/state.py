@@ -13,7 +13,7 @@ import functools
 import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ...graph.support.data import dataclass
 from ...trace.scope.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
 from .libraries import is_library_file

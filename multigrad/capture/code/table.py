@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...backend.finding.discovery import entry_points as find_backends
@@ -22,6 +22,7 @@ from ...backend.finding.installed import find_points
 from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
 from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
+from ...graph.support.data import dataclass
 from ...trace.answers import Pair
 from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
 from ...trace.trace import NeedsConcrete, Trace, Value

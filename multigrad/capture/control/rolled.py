@@ -8,7 +8,7 @@ next element of one along an axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ...graph.ir.graph import Graph, Node, walk
 from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import substitute
+from ...graph.support.data import dataclass
 from ...trace.derived.calls import move_calls
 from ...trace.trace import NeedsConcrete, Trace, Value, lift
 from ...trace.xp import all as xp

@@ -8,13 +8,13 @@ take the dtype of what they meet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...graph.ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
+from ...graph.support.data import dataclass
 from ...graph.support.namespace import namespace
 from ...trace.trace import NeedsConcrete, dtype_name
 from ...trace.xp import all as xp

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from ...graph.ir.array_values import freeze
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.passes.facts import BUFFERS
+from ...graph.support.data import dataclass
 from ...trace.constants import array_node
 from ...trace.promotion import is_exact
 from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, lift

@@ -6,13 +6,13 @@ taken or put. Several of them need the lengths, which are facts of the capture t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...graph.ir.types import INT64, WHOLE
+from ...graph.support.data import dataclass
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
 from ...trace.xp import indices

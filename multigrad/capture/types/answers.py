@@ -7,10 +7,11 @@ From that follows, too, in which dtypes of 16 bits a capture for the wide floats
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...graph.ir.types import FLOATS, T
+from ...graph.support.data import dataclass
 from ..code.table import find_dialect
 from .oracle import Answer, Mark, Question, combine, follows_input
 

@@ -11,7 +11,6 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import numpy as np
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.data import dataclass
 from ...trace.trace import Value
 from ..meanings.arrays import Values
 from ..meanings.extremes import Extremes

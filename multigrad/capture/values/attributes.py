@@ -10,10 +10,10 @@ from __future__ import annotations
 import fnmatch
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...graph import ops
+from ...graph.support.data import dataclass
 from ...trace.trace import NeedsConcrete, Value
 from ..code.table import Dialect
 from . import methods

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
 from ...capture.types.answers import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Node
+from ...graph.support.data import dataclass
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
 from ...trace.trace import Trace

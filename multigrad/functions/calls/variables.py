@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import GradientError
+from ...graph.support.data import dataclass
 
 Tensor = Any
 

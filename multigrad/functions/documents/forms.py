@@ -8,7 +8,6 @@ asks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...graph import ops
@@ -16,6 +15,7 @@ from ...graph.ir.graph import Graph, Location, Node, every_node, make_node
 from ...graph.ir.types import KEY
 from ...graph.passes.serialize import draws
 from ...graph.passes.simplify import substitute
+from ...graph.support.data import dataclass
 from ...trace.trace import NeedsConcrete, Trace, Value
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ops.arrays.loops import Endless, turning_at_most
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.data import dataclass
 from ...trace.derived.calls import drop_calls
 from . import samples
 from .bounded import run_bounded

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import WHOLE
 from ...graph.ir.types import is_float as is_float_type
 from ...graph.ops.results import PER_ELEMENT
+from ...graph.support.data import dataclass
 from ...lowering.emit import Emission, compile_source, emit_body
 from ...trace.derived.calls import drop_calls
 from .bounded import Bounded, magnitude, run_all_bounded

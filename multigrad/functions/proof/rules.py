@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...capture.code.callables import plain_function
 from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.random import REPLAYED
+from ...graph.support.data import dataclass
 from ...graph.support.written import WrittenRule
 from ...lowering.lower import emit_rule_once
 from ..documents.rules import SavedRule

@@ -10,7 +10,6 @@ import contextvars
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from ...capture.code.table import find_dialect
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.random import REPLAYED, fold_in
+from ...graph.support.data import dataclass
 from .endless import Stoppable
 from .samples import Sample, is_float
 

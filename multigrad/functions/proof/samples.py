@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from ...backend.finding.discovery import backend_of
 from ...graph.ir.types import BOOL, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.data import dataclass
 
 Array = Any
 SMALL = 512  # elements of a tensor that is taken in its own size

@@ -5,7 +5,7 @@ or the framework's autodiff, and what its graphs are lowered to there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.types import dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.data import dataclass
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph

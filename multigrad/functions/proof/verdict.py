@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DisprovedError, NotProvenWarning
 from ...graph.ir.graph import Location
+from ...graph.support.data import dataclass
 from .compare import Difference
 from .setting import ALL, how_much
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.types import INTEGERS
+from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
 from ...trace.replay import replay
 from ...trace.trace import Trace, Value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..support.data import dataclass
 from .types import Type
 
 ResultRule = Callable[..., Type]

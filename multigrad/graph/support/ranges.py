@@ -8,13 +8,13 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ...errors import RuleValueError
+from .data import dataclass
 
 Number = float | int
 Compare = Callable[[Any, Any], bool]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import RuleTypeError, RuleValueError
+from .data import dataclass
 
 Names = tuple[str, ...]
 EVERY: Names = ()

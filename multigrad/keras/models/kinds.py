@@ -10,7 +10,7 @@ have them first: so tensors are transposed around a rule, and numbers are those 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import keras
@@ -22,6 +22,7 @@ from keras.src.layers.pooling.base_pooling import BasePooling
 from keras.src.ops.numpy import Add as AddOperation
 
 from ...errors import RuleTypeError
+from ...graph.support.data import dataclass
 from ..tracing import BACKEND
 from .operations import FUNCTIONS, NAMES
 

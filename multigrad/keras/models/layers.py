@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ...errors import GradientError, RuleTypeError, RuleValueError
+from ...graph.support.data import dataclass
 from ...models.handle import named
 from ...models.over import RuleOver, check_fit
 from ..base import list_leaves

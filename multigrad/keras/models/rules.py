@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ import keras
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
 from ...errors import RuleTypeError, RuleValueError
+from ...graph.support.data import dataclass
 from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import is_layer_rule, weight_axis
 from ...models.attribution.layers import merge_batch_norm

@@ -6,12 +6,13 @@ xg.attach(model, xg.composites.epsilon_plus(canonize=True))
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
+from ...graph.support.data import dataclass
 from ...graph.support.namespace import namespace
 from ...graph.support.notebook import InNotebooks
 from ...rules.model.rule import Rule

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from ...errors import RuleTypeError
 from ...functions.function import Function
+from ...graph.support.data import dataclass
 from ...rules.model.rule import Rule
 
 

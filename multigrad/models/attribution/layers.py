@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...graph.support.data import dataclass
 from ...trace.xp import all as xp
 from ...trace.xp.transposes import conv_left, unwindows
 

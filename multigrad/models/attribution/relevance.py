@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from ...capture.dialects.xp import finfo, float32
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
+from ...graph.support.data import dataclass
 from ...trace.xp import all as xp
 from .layers import LAYERS, Inputs, Layer
 from .numbers import check_numbers

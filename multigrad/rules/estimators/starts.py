@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.function import Function
+from ...graph.support.data import dataclass
 from .declared import Estimator, catalogue
 from .step_sizes import ends
 

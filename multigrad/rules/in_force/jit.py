@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, overload
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of, load_backend
 from ...errors import BackendNotFound, MultigradError
+from ...graph.support.data import dataclass
 from ...graph.support.typed import P, R
 from ...trace.scope.draws import FREE, Counter, Draws
 from ...trace.scope.moving import Moving

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError,
 from ...functions.function import Function
 from ...functions.plain import function as as_function
 from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
 from ...trace.xp import all as xp
 from ..model.names import load_library

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...backend.finding.discovery import ON_DEPEND
 from ...errors import RuleError, RuleValueError
+from ...graph.support.data import dataclass
 from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.moving import Moving
 from ...trace.scope.present import check_ranges

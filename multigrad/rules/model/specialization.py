@@ -9,7 +9,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
@@ -21,6 +21,7 @@ from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
 from ...functions.proof.setting import is_asked
 from ...graph.ir.graph import Graph
+from ...graph.support.data import dataclass
 from ...graph.support.ranges import Range
 from ...graph.support.threads import build_once
 from ...graph.support.written import WrittenRule

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, regions_in
 from ...graph.passes.outputs import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
+from ...graph.support.data import dataclass
 from ..replay import replay
 from ..trace import Trace, Value
 from ..xp import all as xp

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ...graph import ops
@@ -20,6 +19,7 @@ from ...graph.passes.alike import drop_sums, find_alike, shape_of_another
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.residuals import INFINITE, minimum_cut
 from ...graph.passes.simplify import simplify, substitute
+from ...graph.support.data import dataclass
 from ..trace import NeedsConcrete, Trace, Value
 from ..xp import all as xp
 

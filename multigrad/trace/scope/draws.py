@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...backend.contract import Backend
 from ...backend.tensors.values import key_for, key_pair
 from ...errors import RuleValueError
 from ...graph.random import REPLAYED, key_from_int
+from ...graph.support.data import dataclass
 from ...graph.support.threads import make_lock
 
 _serials = itertools.count()

@@ -12,10 +12,10 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from ...backend.tensors.events import tell_depend, tell_read
+from ...graph.support.data import dataclass
 from .moving import Moving, NumberRead
 from .regions import meant, standing
 from .rules import CURRENT, RuleInForce

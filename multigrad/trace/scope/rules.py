@@ -7,9 +7,9 @@ remembered by.
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass
 from typing import Any
 
+from ...graph.support.data import dataclass
 from .draws import Draws
 from .moving import Moving
 

@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
 from multigrad.graph.ir.types import BOOL, INT32, INT64, SMALL, WHOLE, T
+from multigrad.graph.support.data import dataclass
 from multigrad.trace.constants import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
 from multigrad.trace.xp import all as xp
