@@ -310,7 +310,7 @@ def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
 
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    rule = xg.get("rectangular").copy(name="without_compiler")
+    rule = xg.get("rectangular").copy(name=f"without_{variables['CC']}")
     fused, plain = (xg.activation("Heaviside", rule, fused=each) for each in (True, False))
     x = torch.randn(20, requires_grad=True)
     with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}") as told:
