@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 
-from ..harness.hidden import run_without
+from ...harness.hidden import run_without
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CASES = [

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from ..written.hosts_and_guests import every_host
+from ...written.hosts_and_guests import every_host
 
 pytestmark = pytest.mark.needs("typer", "rich")
 
