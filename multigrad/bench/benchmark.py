@@ -22,13 +22,14 @@ from multigrad.demo.frameworks import KERAS_BACKENDS
 from multigrad.rules.bridging import call_activation
 from multigrad.rules.in_force.activation import Activation
 
-from . import plots, results
+from . import packages, plots, results
 from .cases import (
     BRIDGES_PART,
     HAND_WRITTEN,
     KERAS_PART,
     NATIVE,
     OURS,
+    PACKAGES_PART,
     RULES_PART,
     STEP,
     Case,
@@ -84,13 +85,20 @@ def run(options: Options) -> int:
         ResultsFileError, MissingPlotExtra, OSError: nothing is measured where the earlier file or
             the picture could not be used.
     """
-    then = None if options.earlier is None else results.read(options.earlier)
+    other = options.earlier if options.earlier is not None and options.earlier.is_dir() else None
+    then = None
+    if options.earlier is not None and other is None:
+        then = results.read(options.earlier)
     if options.picture is not None:
         plots.check_picture(options.picture)
     for path in (options.numbers, options.picture):
         if path is not None:
             check_target(path)
-    if options.threads == "both":
+    if other is not None:
+        from .processes import measure_in_turns
+
+        then, found = measure_in_turns(options, other)
+    elif options.threads == "both":
         from .processes import measure_both
 
         found = measure_both(options)
@@ -160,7 +168,7 @@ def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]
     """Yield what is to be done; a framework that cannot be imported is left out."""
     harnesses: dict[str, Harness] = {}
     usable = list(options.backends)
-    if {RULES_PART, BRIDGES_PART} & set(options.parts):
+    if {RULES_PART, BRIDGES_PART, PACKAGES_PART} & set(options.parts):
         for backend in options.backends:
             yield Task(backend, "import", partial(start, backend, threads, harnesses, found))
             if backend in harnesses and RULES_PART in options.parts:
@@ -170,6 +178,8 @@ def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]
         yield from list_overheads(options, harnesses, found)
     if BRIDGES_PART in options.parts:
         yield from list_bridges(options, harnesses, threads, found)
+    if PACKAGES_PART in options.parts and packages.BACKEND in options.backends:
+        yield from list_packages(options, harnesses, threads, found)
     if KERAS_PART in options.parts and find_spec("keras") is not None:
         yield from list_fits(options, usable, threads, found)
 
@@ -205,6 +215,20 @@ def list_bridges(
             contest = partial(measure_bridges, *arguments)
             what = f"bridges to {', '.join(guests)}, {size:,} elements"
             yield Task(host, what, partial(measure_contest, contest, found))
+
+
+def list_packages(
+    options: Options, harnesses: dict[str, Harness], threads: int, found: Results
+) -> Iterator[Task]:
+    """Yield each function of a package that is installed; the others are named."""
+    if absent := packages.list_absent():
+        found.absences.append(f"not installed, so not compared with: {', '.join(absent)}")
+    for each, size in product(packages.installed(), options.package_sizes):
+        if packages.BACKEND in harnesses:
+            arguments = (each, harnesses[packages.BACKEND], size, threads, options.effort)
+            contest = partial(packages.measure_package, *arguments)
+            what = f"{each.name}, {size:,} elements"
+            yield Task(packages.BACKEND, what, partial(measure_contest, contest, found))
 
 
 def list_fits(options: Options, usable: list[str], threads: int, found: Results) -> Iterator[Task]:

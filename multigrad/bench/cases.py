@@ -24,11 +24,17 @@ OURS, PLAIN, HAND_WRITTEN, SHORTCUT, FREEGRAD = (
     "freegrad",
 )
 NATIVE = "native"
-PARTS = RULES_PART, BRIDGES_PART, KERAS_PART = ("rules", "bridges", "keras")
+PARTS = RULES_PART, BRIDGES_PART, KERAS_PART, PACKAGES_PART = (
+    "rules",
+    "bridges",
+    "keras",
+    "packages",
+)
 THREADS = ("one", "all", "both")
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 QUICK_SIZES = (1_000, 100_000)
 BRIDGE_SIZES = (1_000, 1_000_000)
+PACKAGE_SIZES = (1_000, 100_000, 1_000_000)
 LARGEST = 1_000_000_000
 
 
@@ -100,6 +106,7 @@ class Options:
     picture: Path | None = None
     parts: Sequence[str] = PARTS
     bridge_sizes: Sequence[int] = BRIDGE_SIZES
+    package_sizes: Sequence[int] = PACKAGE_SIZES
     absences: Sequence[str] = ()
 
     @property
@@ -130,7 +137,7 @@ def choose_parts(words: Sequence[str], cases: Sequence[Case]) -> list[str]:
         if word not in PARTS:
             hint = suggest(word, PARTS)
             raise OptionError(f"--only takes {', '.join(PARTS)}, not {word!r}{hint}")
-    if STEP not in cases and set(words) != {RULES_PART}:
+    if STEP not in cases and {BRIDGES_PART, KERAS_PART} & set(words):
         raise OptionError(
             f"bridges and keras are measured with {STEP.label}; leave --rules out or type:"
             f" --rules {STEP.rule}"

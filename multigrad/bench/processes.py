@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from .results import Results, describe_machine
 
 WORDS = ("one", "all")
 KNOWN_ENDS = (0, FAILED, INTERRUPTED)
+TURNS = 5  # of each checkout
 
 
 def measure_both(options: Options) -> Results:
@@ -35,6 +37,33 @@ def measure_both(options: Options) -> Results:
     return found
 
 
+def measure_in_turns(options: Options, other: Path) -> tuple[Results, Results]:
+    """Measure another checkout and this one, in turns and often: the best and the spread of the
+    processes' best.
+
+    Raises:
+        MultigradError: a process fails, or the folder is no checkout.
+    """
+    here = Path(__file__).parents[2]
+    if not (other / "multigrad" / "bench").is_dir():
+        raise MultigradError(f"{other} is not a checkout of multigrad: it has no multigrad/bench")
+    pair = [(other.resolve(), list[Results]()), (here, list[Results]())]
+    stopped = False
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "turn.json"
+        for turn in range(TURNS):
+            for place, found in pair if turn % 2 == 0 else reversed(pair):
+                words = [*list_words(options, options.threads), "--json", str(path)]
+                stopped = stopped or run_process(words, place)
+                if not stopped:
+                    found.append(results.read(path))
+    if not all(found for _, found in pair):
+        raise MultigradError("stopped before both were measured")
+    then, now = (results.best_of(found) for _, found in pair)
+    now.interrupted = stopped
+    return then, now
+
+
 def list_words(options: Options, threads: str) -> Iterator[str]:
     """Yield the command line of one process."""
     yield from ("--threads", threads)
@@ -48,15 +77,23 @@ def list_words(options: Options, threads: str) -> Iterator[str]:
         yield "--no-overheads"
 
 
-def run_process(words: list[str]) -> bool:
-    """Run the command with these words; return whether it was interrupted.
+def run_process(words: list[str], place: Path | None = None) -> bool:
+    """Run the command with these words, of a checkout; return whether it was interrupted.
 
     Its tables are left out, its progress is not. An interrupt from the terminal is handed on: in a
     session of its own the process gets it once, and writes its file.
     """
     command = [sys.executable, "-m", "multigrad.cli", "bench", *words]
     interrupted = False
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    paths = [] if place is None else [str(place), str(place / "backends")]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
     with Interruption() as interruption:
         process.wait()
     if interruption.requested:

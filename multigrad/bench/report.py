@@ -13,7 +13,7 @@ from rich.table import Table
 
 from multigrad.demo.display import make_bar
 
-from .cases import BRIDGES_PART, KERAS_PART, NATIVE, OURS
+from .cases import BRIDGES_PART, KERAS_PART, NATIVE, OURS, PACKAGES_PART
 from .compare import Change
 from .contests import Contest
 from .measure import Timing
@@ -51,8 +51,9 @@ class Progress:
 LEGEND = (
     "min, median: microseconds per forward and backward; spread: between the quartiles, in % of the"
     " median; ours/it: multigrad's time over this one, as the median of the rounds' ratios, then"
-    " by medians and by minima; copies: the median in copies of the input; kept: bytes per element"
-    " that forward keeps for backward\n"
+    " by medians and by minima; copies: the median in copies of the input; band: the share of a"
+    " copy's bandwidth, counting what has to be moved: input, output, both gradients, and what is"
+    " kept; kept: bytes per element that forward keeps for backward\n"
 )
 
 
@@ -86,6 +87,13 @@ PARTS = {
         ("Keras on", "layer"),
         1000.0,
     ),
+    PACKAGES_PART: Part(
+        "Packages: forward and backward of theirs, as published, and of ours that gives the same "
+        "numbers, on PyTorch; medians in microseconds; ratio: the median of the rounds' ratios, "
+        "below 1 where ours is faster",
+        ("theirs", "ours"),
+        1.0,
+    ),
 }
 
 
@@ -111,7 +119,8 @@ def show(console: Console, results: Results) -> None:
 def build_table(cells: Sequence[Cell]) -> Table:
     """Return the table of one case: a row per size and rival."""
     table = start_table("size", "rival")
-    for column in ("min", "median", "spread", "ours/it", "by med", "by min", "copies", "kept"):
+    ratios = ("ours/it", "by med", "by min")
+    for column in ("min", "median", "spread", *ratios, "copies", "band", "kept"):
         table.add_column(column, justify="right", no_wrap=True)
     for cell in cells:
         for index, (name, timing) in enumerate(cell.timings.items()):
@@ -144,8 +153,19 @@ def format_row(cell: Cell, name: str, timing: Timing) -> list[str]:
         f"{spread:.0%}",
         *ratios,
         f"{timing.median / cell.copy.median:.1f}",
+        "-" if kept is None else f"{share_of_bandwidth(cell, timing, kept):.0%}",
         "-" if kept is None else f"{kept / cell.size:.3g}",
     ]
+
+
+def share_of_bandwidth(cell: Cell, timing: Timing, kept: int) -> float:
+    """Return the bytes that have to be moved over the time, as a share of those that a copy moves.
+
+    Input, output and both gradients are as large as the two sides of two copies. What is kept is
+    read once more; it may be the input, which nobody writes.
+    """
+    array = 4 * cell.size
+    return (4 * array + kept) / timing.median / (2 * array / cell.copy.median)
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
@@ -181,7 +201,7 @@ def show_contests(console: Console, contests: Sequence[Contest]) -> None:
         title = f"{part.legend}; {format_threads(threads)}"
         console.print(title, style="bold", highlight=False)
         table = start_table(*part.columns)
-        for column in ("size", "native", "it", "ratio", "quartiles", "target"):
+        for column in ("size", "native", "it", "ratio", "quartiles", "by min", "target"):
             table.add_column(column, justify="right", no_wrap=True)
         for contest in group:
             for index, contender in enumerate(contest.ratios):
@@ -204,6 +224,7 @@ def format_contender(contest: Contest, name: str, unit: float) -> list[str]:
         format_time(contest.timings[name].median / unit),
         f"{ratio:.2f}",
         f"{low:.2f}, {high:.2f}",
+        f"{contest.timings[name].minimum / contest.timings[NATIVE].minimum:.2f}",
         verdict if target is None or ratio <= target else f"[yellow]{verdict}[/yellow]",
     ]
 
@@ -211,10 +232,10 @@ def format_contender(contest: Contest, name: str, unit: float) -> list[str]:
 def show_changes(
     console: Console, changes: Sequence[Change], differences: Sequence[str], earlier: str
 ) -> None:
-    """Print then and now; a word marks what is more than the spread of both."""
+    """Print then and now, and whether there is a difference beyond noise."""
     title = (
-        f"Against {earlier}: medians, and a word where the quartiles of then and now are apart;"
-        " where all rivals changed alike, the machine did"
+        f"Against {earlier}: medians, and a change where minima differ by more than 2 % and the "
+        "quartiles are apart, both beside the hand-written or native rival, which nobody changed"
     )
     for line in (title, *differences):
         console.print(escape(line), highlight=False, soft_wrap=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from multigrad.errors import MultigradError
 
-from .cases import Case
+from .cases import HAND_WRITTEN, NATIVE, Case
 from .contests import Contest, contest_from_document, contest_to_document
-from .measure import Quartiles, Timing
+from .measure import Quartiles, Timing, find_quartiles
 from .overheads import Overhead
 
 FORMAT, VERSION = "multigrad-bench", 1
@@ -85,6 +85,54 @@ class Results:
         self.failures += other.failures
         self.versions |= other.versions
         self.interrupted |= other.interrupted
+
+
+def best_of(repeated: Sequence[Results]) -> Results:
+    """Return the cells and contests of processes that measured the same: the figures of each are
+    its minimum, beside those of the hand-written or native rival.
+    """
+    first = repeated[0]
+    groups = [{each.key: each for each in (*one.cells, *one.contests)} for one in repeated]
+    cells = [replace(c, relative=_ratios(c, groups, HAND_WRITTEN)) for c in first.cells]
+    contests = [replace(c, ratios=_ratios(c, groups, NATIVE)) for c in first.contests]
+    return replace(
+        first,
+        cells=[replace(cell, timings=_timings(cell, groups)) for cell in cells],
+        contests=[replace(each, timings=_timings(each, groups)) for each in contests],
+        overheads=[],
+    )
+
+
+def _minima(own: Cell | Contest, groups: Sequence[Mapping[Any, Any]], name: str) -> list[float]:
+    return [group[own.key].timings[name].minimum for group in groups if own.key in group]
+
+
+def _timings(own: Cell | Contest, groups: Sequence[Mapping[Any, Any]]) -> dict[str, Timing]:
+    timings = {}
+    for name, timing in own.timings.items():
+        figures = _minima(own, groups, name)
+        low, middle, high = find_quartiles(figures)
+        timings[name] = replace(
+            timing,
+            minimum=min(figures),
+            median=middle,
+            first_quartile=low,
+            third_quartile=high,
+            rounds=len(figures),
+        )
+    return timings
+
+
+def _ratios(
+    own: Cell | Contest, groups: Sequence[Mapping[Any, Any]], reference: str
+) -> dict[str, Quartiles]:
+    others = _minima(own, groups, reference)
+    return {
+        name: find_quartiles(
+            [a / b for a, b in zip(_minima(own, groups, name), others, strict=True)]
+        )
+        for name in own.timings
+    }
 
 
 def describe_machine() -> dict[str, Any]:

@@ -20,7 +20,6 @@ from multigrad.look.command.options import (
     Backends,
     Named,
     Numbers,
-    Progress,
     RuleName,
     Shapes,
     prepare_environment,
@@ -216,23 +215,13 @@ def parity(
 ) -> None:
     """Run forward and backward on every backend and compare the numbers with float64."""
     from multigrad.look.command.named import find, make_inputs
-    from multigrad.look.parity import ParityReport, find_names
+    from multigrad.look.command.parity import run_parity
 
     prepare_environment()
     with report_errors():
-        reports: list[ParityReport] = []
-        with Progress() as progress:
-            progress.begin("importing the frameworks")
-            found = find(what, forward)
-            inputs = make_inputs(shapes, numbers, dtype, found)
-            for name in progress.each(find_names(split(backends) or None)):
-                reports.append(xg.parity(found, *inputs, backends=name))
-        if reports:
-            rows = tuple(row for report in reports for row in report.rows)
-            typer.echo(ParityReport(reports[0].name, rows))
-    if progress.stopped:
-        raise typer.Exit(STOPPED)
-    raise typer.Exit(0 if all(reports) else FAILED)
+        found = find(what, forward)
+        code = run_parity(found, make_inputs(shapes, numbers, dtype, found), split(backends))
+    raise typer.Exit(code)
 
 
 @app.command(epilog="Example: multigrad convert my_layers:Spike --input 4x6 --input 0.5")
@@ -478,14 +467,18 @@ def bench(
         str,
         typer.Option(
             help="Comma-separated parts: rules (against code by hand), bridges (one framework in "
-            "another), keras"
-            " (epochs of fit); all if not given."
+            "another), keras (epochs of fit), packages (snnTorch and others, where they are "
+            "installed); all if not given."
         ),
     ] = "",
     threads: Annotated[str, typer.Option(help="one, all or both.")] = "one",
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     compare: Annotated[
-        Path | None, typer.Option(help="Compare with a file that --json wrote.")
+        Path | None,
+        typer.Option(
+            help="Compare with a file that --json wrote; or with another checkout, a folder: both "
+            "are measured five times, in turns."
+        ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.")] = None,
     overheads: Annotated[
@@ -522,6 +515,7 @@ def bench(
             picture=plot,
             parts=parts,
             bridge_sizes=cases.choose_sizes(split(sizes), cases.BRIDGE_SIZES),
+            package_sizes=cases.choose_sizes(split(sizes), cases.PACKAGE_SIZES),
             absences=cases.list_absences(split(backends), parts),
         )
         code = benchmark.run(options)

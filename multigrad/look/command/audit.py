@@ -22,8 +22,8 @@ from multigrad.look.audit.laws import LAWS
 
 from . import STOPPED
 from .apart import Apart, Lost
-from .audit_pages import to_html, to_junit
 from .audited.guessed import ANNOTATIONS, described_inputs, guessed_inputs
+from .audited.pages import to_html, to_junit
 from .audited.recorded import places_to_look, read_record, record
 from .audited.targets import Targets, find_target, find_targets, holder_of
 from .convert import line_to_type

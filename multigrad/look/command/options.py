@@ -11,12 +11,8 @@ from types import TracebackType
 from typing import Annotated, Any, Self, TypeVar
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 import multigrad as xg
-from multigrad.demo.display import make_bar
-from multigrad.demo.experiment import Interruption
 from multigrad.errors import MultigradError
 from multigrad.look.command import STOPPED
 
@@ -83,6 +79,11 @@ class Progress:
     """
 
     def __init__(self, echo: Callable[[str], object] = typer.echo) -> None:
+        from rich.console import Console
+
+        from multigrad.demo.display import make_bar
+        from multigrad.demo.experiment import Interruption
+
         self._echo = echo
         self._interruption = Interruption()
         self._bar = make_bar(Console(stderr=True))
@@ -108,18 +109,18 @@ class Progress:
 
     def begin(self, what: str, total: int | None = None) -> None:
         """Name what is done from now on, and of how many parts it is."""
-        self._bar.reset(self._task, description=escape(what), total=total)
+        self._bar.reset(self._task, description=_plain(what), total=total)
 
     def advance(self, what: str = "") -> None:
         """Count a part that is done, of what now has this name."""
-        named: dict[str, Any] = {"description": escape(what)} if what else {}
+        named: dict[str, Any] = {"description": _plain(what)} if what else {}
         self._bar.update(self._task, advance=1, **named)
 
     def each(self, items: Collection[Item]) -> Iterator[Item]:
         """Yield items, each with its name on the line while it is at work."""
         self.begin("", len(items))
         for item in items:
-            self._bar.update(self._task, description=escape(str(item)))
+            self._bar.update(self._task, description=_plain(str(item)))
             yield item
             self.advance()
 
@@ -128,6 +129,13 @@ class Progress:
         self._bar.stop()
         self._echo(text)
         self._bar.start()
+
+
+def _plain(text: str) -> str:
+    """Return a text in which rich sees no markup."""
+    from rich.markup import escape
+
+    return escape(text)
 
 
 @contextmanager

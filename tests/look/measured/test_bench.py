@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 
-from ..harness.hidden import run_without
+from ...harness.hidden import run_without
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CASES = [
@@ -213,13 +213,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(earlier: Path, tmp_pat
 
 
 @pytest.mark.parametrize(("factor", "word"), [(1e-4, "slower"), (1e4, "faster")])
-def test_compare_marks_what_changed_by_more_than_the_spread(
+def test_compare_marks_what_changed_by_more_than_noise(
     earlier: Path, tmp_path: Path, factor: float, word: str
 ) -> None:
     document = read_json(earlier)
-    timing = document["cells"][0]["timings"]["multigrad"]
+    cell = document["cells"][0]
     for name in ("minimum", "median", "first_quartile", "third_quartile"):
-        timing[name] *= factor
+        cell["timings"]["multigrad"][name] *= factor
+    cell["relative"]["multigrad"] = [factor * x for x in cell["relative"]["multigrad"]]
     path = tmp_path / "then.json"
     path.write_text(json.dumps(document))
     result = invoke_bench(*ALONE, "--compare", path)
@@ -228,17 +229,74 @@ def test_compare_marks_what_changed_by_more_than_the_spread(
     rows = [line for line in table.splitlines() if "multigrad" in line]
     assert len(rows) == 2
     assert word in rows[0]
-    assert sum("hand-written" in line for line in table.splitlines()) == 2
+    assert sum("hand-written " in line for line in table.splitlines()[1:]) == 2
 
 
-def test_figures_within_the_spread_carry_no_word(earlier: Path) -> None:
+def test_figures_within_the_spread_are_no_difference(earlier: Path) -> None:
     from multigrad.bench import results
     from multigrad.bench.compare import compare
 
     found = results.read(earlier)
     changes = compare(found, found)
     assert [change.rival for change in changes] == ["plain", "hand-written", "multigrad"] * 2
-    assert all(change.verdict == "" and change.of_medians == 1 for change in changes)
+    assert {change.verdict for change in changes} == {"no difference"}
+    assert all(change.of_medians == 1 for change in changes)
+
+
+def test_a_machine_that_is_slower_is_no_change_of_the_code(earlier: Path, tmp_path: Path) -> None:
+    from multigrad.bench import results
+    from multigrad.bench.compare import compare
+
+    document = read_json(earlier)
+    for timing in (each for cell in document["cells"] for each in cell["timings"].values()):
+        for name in ("minimum", "median", "first_quartile", "third_quartile"):
+            timing[name] *= 100
+    path = tmp_path / "now.json"
+    path.write_text(json.dumps(document))
+    changes = compare(results.read(earlier), results.read(path))
+    words = {change.rival: change.verdict for change in changes}
+    assert words.pop("hand-written") == "the machine"
+    assert set(words.values()) == {"no difference"}
+
+
+def test_two_checkouts_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from multigrad.bench import processes
+
+    run, places = processes.run_process, []
+
+    def noted(words: list[str], place: Path | None = None) -> bool:
+        places.append(place)
+        return run(words, place)
+
+    monkeypatch.setattr(processes, "TURNS", 2)
+    monkeypatch.setattr(processes, "run_process", noted)
+    checkout = Path(xg.__file__).parents[1]
+    words = ("--quick", "--backend", "numpy", "--rules", "triangular", "--sizes", "1e3")
+    result = invoke_bench(*words, "--only", "rules", "--no-overheads", "--compare", checkout)
+    assert result.exit_code == 0, result.output
+    assert len(places) == 2 * 2
+    rows = result.stdout[result.stdout.index("Against ") :].splitlines()
+    assert sum("multigrad" in row and row.lstrip().startswith("1e3") for row in rows) == 1
+
+
+def test_a_folder_that_is_no_checkout_is_said_so(tmp_path: Path) -> None:
+    result = invoke_bench(*ALONE, "--compare", tmp_path)
+    assert result.exit_code == 2
+    assert "is not a checkout of multigrad" in result.stderr
+
+
+def test_the_share_of_a_copys_bandwidth_counts_what_has_to_be_moved() -> None:
+    from dataclasses import replace
+    from types import SimpleNamespace
+
+    from multigrad.bench.measure import Timing
+    from multigrad.bench.report import share_of_bandwidth
+
+    # A copy of 1,000 floats moves 8,000 bytes; forward and backward move 16,000, and 4,000 kept.
+    copy = Timing(1.0, 1.0, 1.0, 1.0, rounds=1, calls=1)
+    cell: Any = SimpleNamespace(size=1000, copy=copy)
+    assert share_of_bandwidth(cell, replace(copy, median=2.5), 4000) == pytest.approx(1.0)
+    assert share_of_bandwidth(cell, replace(copy, median=4.0), 0) == pytest.approx(0.5)
 
 
 def test_compare_names_another_machine_and_other_versions(earlier: Path, tmp_path: Path) -> None:

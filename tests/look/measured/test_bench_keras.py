@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from ..written.hosts_and_guests import every_host
+from ...written.hosts_and_guests import every_host
 
 pytestmark = pytest.mark.needs("typer", "rich")
 
@@ -204,7 +204,7 @@ def test_other_rules_are_measured_without_bridges_and_keras() -> None:
     from multigrad.bench.cases import choose_cases, choose_parts
 
     assert choose_parts([], choose_cases(["arctan"])) == ["rules"]
-    assert choose_parts([], choose_cases([])) == ["rules", "bridges", "keras"]
+    assert choose_parts([], choose_cases([])) == ["rules", "bridges", "keras", "packages"]
 
 
 def test_show_prints_the_layer_written_by_hand() -> None:
@@ -224,8 +224,8 @@ def test_tables_show_native_time_ratio_and_target() -> None:
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     show(console, Results(contests=[make_contest(), make_contest("keras", 45)]))
     rows = [line.split() for line in console.export_text().splitlines()]
-    bridge = ["torch", "multigrad", "1e6", "2.00", "4.00", "2.00", "2.00,", "2.00", "2"]
-    fit = ["torch", "multigrad", "45", "0.00", "0.00", "2.00", "2.00,", "2.00", "1.05"]
+    bridge = ["torch", "multigrad", "1e6", "2.00", "4.00", "2.00", "2.00,", "2.00", "2.00", "2"]
+    fit = ["torch", "multigrad", "45", "0.00", "0.00", "2.00", "2.00,", "2.00", "2.00", "1.05"]
     assert bridge in rows
     assert fit in rows
 
