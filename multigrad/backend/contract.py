@@ -184,8 +184,7 @@ class Autodiff:
     """(object, lowering) -> `f(*inputs, *values)`."""
 
     attach: Callable[[Run, tuple[Tensor, ...], str], tuple[Tensor, ...]]
-    """(run, tensors, name) -> the outputs of a whole function that runs as it is, applied at
-    once."""
+    """(run, tensors, name) -> what a whole function gives that runs as it is, applied at once."""
 
     bind: Callable[[Any, Tensor, tuple[Any, ...]], Callable[[Tensor], Tensor]] | None = None
     """(object, x, values) -> `f(tin)` for tensors like x, faster than `call`."""
@@ -270,8 +269,7 @@ class Draws:
     """The key in a user's key object; None: the two words in a tensor."""
 
     replays: bool = False
-    """Whether the framework's own draws within `Autodiff.isolate` take the keys of `REPLAYED` where
-    it is random."""
+    """Whether the framework's draws within `Autodiff.isolate` take the keys of `REPLAYED`."""
 
 
 class Reader(NamedTuple):
@@ -378,8 +376,7 @@ class Interop:
     in memory of its own."""
 
     outside: Callable[[Function], Function] | None = None
-    """Goes around emitted functions that run outside of the framework's autodiff, for another
-    one."""
+    """Goes around emitted functions that run outside of the framework's autodiff, for another's."""
 
     bridge: Callable[[Guest, tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None
     """(foreign, tensors) -> the outputs of what runs in another framework, with its gradient in
@@ -394,8 +391,7 @@ class Imports:
     """The recipe of the framework's own custom gradient."""
 
     operators: Callable[[], Iterable[str]] | None = None
-    """The names of operators with a gradient of their own that packages have registered, as
-    namespace::name."""
+    """The operators with a gradient that packages have registered, as namespace::name."""
 
     find_operator: Callable[[Any], Callable[..., Any] | None] | None = None
     """(its name, or an object that stands for it) -> the operator as a function with a signature;

@@ -15,7 +15,8 @@ from torch.autograd import Function, forward_ad
 from multigrad.functions.calls.variables import pull_delivering
 
 from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
-from .attach import tracing_state, transforms_active, warn_of_trace
+from .attach import warn_of_trace
+from .state import tracing_state, transforms_active
 
 Tensor: TypeAlias = torch.Tensor
 Run = Callable[..., tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]], tuple[int, ...]]]

@@ -17,20 +17,12 @@ from multigrad.errors import GradientError, UnsupportedOp
 from .. import dynamo
 from ..distributed.tensors import is_distributed, run_bare, run_distributed
 from .fusing import Fusing
+from .state import BATCHED, KINDS, Like, count_modes, tracing_state, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
-transforms_active = torch._C._are_functorch_transforms_active
-# The dispatch modes that are entered: one may record a graph, differentiated later.
-count_modes = torch._C._len_torch_dispatch_stack
-# torch.jit.trace does not know constants in a tuple, nor ONNX the fast kernels.
-tracing_state = torch._C._get_tracing_state
-# `torch.autograd.grad(is_grads_batched=True)` maps by an older vmap, no functorch transform.
-BATCHED = torch._C._parse_dispatch_key("VmapMode")
-# Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
-KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
@@ -61,18 +53,6 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
 def as_number(value: Any) -> Any:
     """Leave a prepared number as it is."""
     return value
-
-
-class Like:
-    """What backward reads of a tensor that it computes nothing from."""
-
-    __slots__ = ("device", "dtype", "ndim", "shape")
-
-    def __init__(self, x: Tensor) -> None:
-        self.shape = x.shape
-        self.dtype = x.dtype
-        self.ndim = x.ndim
-        self.device = x.device
 
 
 def is_pushing() -> bool:

@@ -19,14 +19,14 @@ from multigrad.backend.fast import FastKernels, disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
+from multigrad.graph.machine.compiled import Compiled, NoLibraryError
 from multigrad.graph.passes.simplify import substitute
-from multigrad.graph.support.compiled import Compiled, NoLibraryError
 from multigrad.lowering.c_code import FLAGS, CannotFuseError, Kernel, begin, write_kernel
 from multigrad.lowering.patterns import apply_patterns
 
 from ..kernels.fast import fused as fast
 from ..kernels.fast.alone import FAST
-from .attach import BATCHED, Like, count_modes, transforms_active
+from .state import BATCHED, Like, count_modes, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted

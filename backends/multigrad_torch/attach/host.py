@@ -18,8 +18,8 @@ from multigrad.backend import Guest, kind_of
 
 from .. import dynamo
 from . import bridge as transfer
-from .attach import transforms_active
 from .guest_op import Transformed
+from .state import transforms_active
 
 Tensor: TypeAlias = torch.Tensor
 

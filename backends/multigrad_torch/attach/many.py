@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ..kernels.fast.many import over_many
-from .attach import BATCHED, KINDS, count_modes, tracing_state, transforms_active
+from .state import BATCHED, KINDS, count_modes, tracing_state, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.backend import Graph

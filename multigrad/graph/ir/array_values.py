@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..support.weak import HeldWeakly
+from ..support.versions import HeldWeakly
 
 MOST_ELEMENTS = 65_536
 _serials = itertools.count()

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ..support.threads import make_lock
-from ..support.weak import HeldWeakly
+from ..support.versions import HeldWeakly
 from .op import Op
 from .types import Type
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..support.compiled import Compiled, NoLibraryError
+from ..machine.compiled import Compiled, NoLibraryError
 from . import draws
 from .draws import UNIFORM_FIELDS, find_runs
 from .keys import WORD_MASK, PlacedKey

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 OWN = ("__init__", "__repr__", "__eq__", "__hash__", "__getstate__", "__setstate__")
 
 
-def make(cls: type, frozen: bool, slots: bool, eq: bool, weakref_slot: bool) -> type:
+def make(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
     """Return a class with the methods of a dataclass; those that it has itself stay."""
     written = {name for name in OWN if name in vars(cls)}
     if vars(cls).get("__hash__", True) is None:  # as Python has it for a class with an `__eq__`
         written.discard("__hash__")
     made = dataclasses.dataclass(  # collects the fields, and compiles nothing
-        init=False, repr=False, eq=False, slots=slots, weakref_slot=weakref_slot
+        init=False, repr=False, eq=False, slots=slots
     )(cls)
     fields = dataclasses.fields(made)
     methods: dict[str, Any] = {
@@ -120,8 +120,8 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
     # No annotations: Python's own tell the types.
-    def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, weakref_slot=False):
+    def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True):
         """Make a class a dataclass."""
         if cls is not None:
-            return make(cls, frozen, slots, eq, weakref_slot)
-        return lambda given: make(given, frozen, slots, eq, weakref_slot)
+            return make(cls, frozen, slots, eq)
+        return lambda given: make(given, frozen, slots, eq)

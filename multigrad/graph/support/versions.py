@@ -1,7 +1,5 @@
-"""What differs between releases of NumPy and SciPy: each name in one form, for all releases that
-are supported.
-
-docs/versions.md says which these are.
+"""What differs between releases of Python, NumPy and SciPy: each name in one form, for all releases
+that are supported.
 """
 
 from __future__ import annotations
@@ -25,3 +23,11 @@ def _vecdot(a: Any, b: Any) -> Any:
 
 reshape: Any = np.reshape if RELEASE >= (2, 1) else _reshape
 vecdot: Any = getattr(np, "vecdot", _vecdot)
+
+
+class HeldWeakly:
+    """The base of a dataclass with slots whose objects weak references may point to: from Python
+    3.11 on `weakref_slot=True`.
+    """
+
+    __slots__ = ("__weakref__",)

@@ -35,7 +35,7 @@ from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
 from ...graph.support.threads import build_once
-from ...graph.support.weak import HeldWeakly
+from ...graph.support.versions import HeldWeakly
 from ...lowering.forwards import Forward, find_forward
 from ...trace.axes import known_shape
 from ...trace.derived.calls import drop_calls

@@ -21,7 +21,7 @@ from ....backend.finding.discovery import in_use
 from ....capture.code.modes import modes
 from ....capture.code.table import registered_dialects
 from ....errors import CacheWarning
-from ....graph.support.cache import VARIABLE, cache_root, check_private, open_folder, write_file
+from ....graph.machine.cache import VARIABLE, cache_root, check_private, open_folder, write_file
 from ..setting import ALL, how_much
 from .content import digest_of, own_folders, own_roots, plain_rows, stamp_folder
 

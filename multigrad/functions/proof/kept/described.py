@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import MultigradError
-from ..functions.proof.kept import verdicts
-from ..graph.support.cache import VARIABLE, cache_root, check_private
+from ....errors import MultigradError
+from ....graph.machine.cache import VARIABLE, cache_root, check_private
+from . import verdicts
 
 # By folder: what a line of its file, or else one of its files, is.
 KINDS = {verdicts.FOLDER: "proven captures", "native": "compiled libraries"}

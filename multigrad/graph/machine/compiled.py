@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ...errors import RuleValueError
+from ..support.threads import in_child, make_lock
 from .cache import check_private, open_folder, write_file
-from .threads import in_child, make_lock
 
 VARIABLE = "MULTIGRAD_NATIVE"
 FOLDER = "native"

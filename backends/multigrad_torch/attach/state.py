@@ -1,0 +1,30 @@
+"""What fast code asks of torch's state before it runs, and what backward reads of a tensor."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+
+Tensor: TypeAlias = torch.Tensor
+transforms_active = torch._C._are_functorch_transforms_active
+# The dispatch modes that are entered: one may record a graph, differentiated later.
+count_modes = torch._C._len_torch_dispatch_stack
+# torch.jit.trace does not know constants in a tuple, nor ONNX the fast kernels.
+tracing_state = torch._C._get_tracing_state
+# `torch.autograd.grad(is_grads_batched=True)` maps by an older vmap, no functorch transform.
+BATCHED = torch._C._parse_dispatch_key("VmapMode")
+# Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
+KINDS = frozenset({Tensor, torch.nn.Parameter})
+
+
+class Like:
+    """What backward reads of a tensor that it computes nothing from."""
+
+    __slots__ = ("device", "dtype", "ndim", "shape")
+
+    def __init__(self, x: Tensor) -> None:
+        self.shape = x.shape
+        self.dtype = x.dtype
+        self.ndim = x.ndim
+        self.device = x.device
