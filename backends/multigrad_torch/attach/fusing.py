@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 Tensor: TypeAlias = torch.Tensor
 # From here on kernels pay: measured, see docs/performance.md.
-LARGE = 1 << 17  # elements
+LARGE = 1 << 19  # elements
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
-hooks_on_saved = torch._C._autograd._top_saved_tensors_default_hooks
+autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
+hooks_on_saved = autograd._top_saved_tensors_default_hooks
 
 
 class Fusing:
@@ -55,7 +56,8 @@ class Fusing:
             rest = (native.constants.of(tensors[native.constants.like], values),)
         kernels = self.find(tensors, values) if self.fit(tensors, values) else None
         if kernels is None:
-            return super(Function, native.eager).apply(*tensors, *rest)
+            base: Any = super(Function, native.eager)  # the C implementation
+            return base.apply(*tensors, *rest)
         return kernels.apply(*tensors, values, rest)
 
     def fit(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> bool:
