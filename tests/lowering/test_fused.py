@@ -23,7 +23,7 @@ of_torch = pytest.mark.needs("torch")
 compiling = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler is on the PATH"
 )
-LARGE = 1 << 18  # elements, from which "auto" asks for kernels
+LARGE = 1 << 19  # elements, from which "auto" asks for kernels
 
 
 @xg.register("fused_tests_clip")
@@ -54,16 +54,16 @@ def of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def both(name: str, **options: Any) -> tuple[Any, Any]:
     """Return an activation that is fused, and one that never is."""
     forward, rule = RULES[name]
-    return tuple(xg.activation(forward, rule, fused=fused, **options) for fused in (True, False))
+    fused = xg.activation(forward, rule, fused=True, **options)
+    return fused, xg.activation(forward, rule, fused=False, **options)
 
 
 def samples(dtype: Any, count: int = 100) -> tuple[Tensor, Tensor]:
     """Return each edge value as input with each as cotangent, and some drawn."""
     import torch
 
-    edges = [*EDGES, *(-each for each in EDGES)]
-    more = np.nextafter(np.float32(edges), np.float32(0))
-    values = torch.tensor(np.concatenate([np.float32(edges), more]))
+    edges = np.array([*EDGES, *(-each for each in EDGES)], np.float32)
+    values = torch.tensor(np.concatenate([edges, np.nextafter(edges, np.float32(0))]))
     drawn = torch.randn(2, count, generator=torch.Generator().manual_seed(0))
     x = torch.cat([values.repeat_interleave(len(values)), drawn[0]])
     grad = torch.cat([values.repeat(len(values)), drawn[1]])
@@ -337,7 +337,7 @@ def test_what_no_kernel_computes_is_named() -> None:
 def test_false_asks_for_no_compiler_nor_does_a_process_that_turns_it_off() -> None:
     code = """
 import os, sys, torch, multigrad as xg
-x = torch.randn(1 << 18, requires_grad=True)
+x = torch.randn(1 << 19, requires_grad=True)
 for setting, rule, options in ("on", "triangular", {"fused": False}), ("off", "arctan", {}):
     os.environ["MULTIGRAD_FUSED"] = setting
     spike = xg.activation("Heaviside", rule, **options)

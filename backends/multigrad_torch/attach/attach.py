@@ -17,7 +17,16 @@ from multigrad.errors import GradientError, UnsupportedOp
 from .. import dynamo
 from ..distributed.tensors import is_distributed, run_bare, run_distributed
 from .fusing import Fusing
-from .state import BATCHED, KINDS, Like, count_modes, tracing_state, transforms_active
+from .state import (
+    BATCHED,
+    KINDS,
+    Like,
+    count_modes,
+    eager_of,
+    is_included,
+    tracing_state,
+    transforms_active,
+)
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -93,7 +102,7 @@ NAMESPACE = {
     "count_modes": count_modes,
     "entry": entry,
     "forward_ad": forward_ad,
-    "is_included": torch._C._dispatch_tls_is_dispatch_key_included,
+    "is_included": is_included,
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
     "is_grad_enabled": torch.is_grad_enabled,
     "transforms_active": transforms_active,
@@ -299,10 +308,9 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
 
 def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return what runs outside of transforms, and inside."""
-    if native.eager is native:  # with forward mode there is one class only
-        return native.apply, native.apply
-    # Function.apply looks for default arguments in Python first; its base is the C implementation.
-    eager = super(Function, native.eager).apply
+    eager = eager_of(native)
+    if native.eager is native:
+        return eager, eager
     count, prepare = native.tensors, native.prepare
 
     def local(x: Tensor, *rest: Any) -> Any:

@@ -26,12 +26,14 @@ from multigrad.lowering.patterns import apply_patterns
 
 from ..kernels.fast import fused as fast
 from ..kernels.fast.alone import FAST
-from .state import BATCHED, Like, count_modes, transforms_active
+from .state import BATCHED, Like, count_modes, eager_of, is_included, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
+is_grad_enabled = torch.is_grad_enabled
+is_batched = partial(is_included, BATCHED)
 REASONS = (CannotFuseError, NoLibraryError)
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
@@ -42,13 +44,6 @@ OWN_ROWS = {
     fast.DIVIDED: "{2} == {2} ? ({0} / {3}) * {1} : ((1 / {3}) * {1}) * {0}",
 }
 ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
-# Where one of these holds in backward, kernels may not run.
-ANYWHERE = (
-    torch.is_grad_enabled,
-    transforms_active,
-    count_modes,
-    partial(torch._C._dispatch_tls_is_dispatch_key_included, BATCHED),
-)
 EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
 
 
@@ -169,11 +164,12 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     count, kept_names = len(emitted.inputs), emitted.residuals
     saved_names = [name for name in kept_names if name not in emitted.likes]
     kinds = [torch.bool if t.dtype == BOOL else dtype for t in emitted.output_types]
-    _, keep, _ = emitted.graphs or ()
+    assert emitted.graphs is not None
+    _, keep, _ = emitted.graphs
     computed = dict(zip(emitted.computed, [n.type.dtype for n in keep.outputs], strict=True))
     packed = [name for name in saved_names if computed.get(name) == BOOL]
-    differentiable = set(range(len(kinds))) - set(emitted.undifferentiable)
-    forward_takes = len(emitted.outputs)
+    differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
+    constant = [i for i in emitted.undifferentiable if kinds[i] is dtype]
 
     def empty_kept(x: Tensor, kind: str) -> Tensor:
         if kind == BOOL:
@@ -204,38 +200,31 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                     for name, value in zip(emitted.params, values, strict=True):
                         setattr(ctx, name, value)
                 ctx.given, ctx.shape = values, x.shape
-                left = set(range(forward_takes)) - differentiable
-                ctx.mark_non_differentiable(*[outputs[i] for i in left if kinds[i] is dtype])
+                ctx.mark_non_differentiable(*[outputs[i] for i in constant])
             return outputs[0] if emitted.single else tuple(outputs)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            saved = dict(zip(saved_names, ctx.saved_tensors, strict=True))
-            if any(test() for test in ANYWHERE) or not fit(cotangents, ctx.shape):
-                for name in packed:
-                    saved[name] = unpacked(saved[name], ctx.shape)
-                found = eager.backward(Restored(ctx, tuple(saved.values())), *cotangents)
+            saved, shape = dict(zip(saved_names, ctx.saved_tensors, strict=True)), ctx.shape
+            anywhere = is_grad_enabled() or transforms_active() or is_batched()
+            anywhere = anywhere or count_modes()
+            for i in differentiable:
+                each = cotangents[i]
+                anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
+                if anywhere or each.shape != shape or each.is_neg():
+                    anywhere = True
+                    break
+                saved[emitted.cotangents[i]] = each.contiguous()
+            if anywhere:
+                kept = [unpacked(saved[n], shape) if n in packed else saved[n] for n in saved_names]
+                found = eager.backward(Restored(ctx, tuple(kept)), *cotangents)
                 found = found if isinstance(found, tuple) else (found,)
                 return *found[:count], None, None
-            named = zip(emitted.cotangents, cotangents, strict=True)
-            saved |= {name: each.contiguous() for name, each in named}
-            results = [
-                torch.empty(ctx.shape, dtype=dtype, device="cpu") for _ in emitted.gradient_types
-            ]
+            results = [torch.empty(shape, dtype=dtype, device="cpu") for _ in emitted.wrt]
             kernels.backward.run(saved, results, ctx.given)
             by_name = dict(zip(emitted.wrt, results, strict=True))
             pairs = zip(emitted.inputs, ctx.needs_input_grad, strict=False)
             return *[by_name.get(name) if asked else None for name, asked in pairs], None, None
-
-    def fit(cotangents: Sequence[Tensor], shape: torch.Size) -> bool:
-        """Return whether kernels may run on the cotangents that they read."""
-        return all(
-            type(each) is Tensor
-            and (each.dtype, each.shape) == (dtype, shape)
-            and not each.is_neg()
-            for i, each in enumerate(cotangents)
-            if i in differentiable
-        )
 
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]
@@ -281,7 +270,7 @@ def same_bits(native: Any, kernels: Kernels, dtype: torch.dtype, values: Any) ->
     if native.prepare is not None:
         prepared = (native.constants.of(samples[0], values),)
     found = []
-    eager = super(Function, native.eager).apply
+    eager = eager_of(native)
     for apply, rest in ((eager, prepared), (kernels.apply, (values, prepared))):
         with torch.enable_grad():
             given = [each.clone().requires_grad_() for each in samples[:inputs]]

@@ -9,19 +9,20 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch.autograd import Function
 
 from multigrad.graph.support.fused import in_process
+
+from ..versions import top_hooks
+from .state import eager_of
 
 if TYPE_CHECKING:
     from .fused import Kernels
 
 Tensor: TypeAlias = torch.Tensor
 # From here on kernels pay: measured, see docs/performance.md.
-LARGE = 1 << 17  # elements
+LARGE = 1 << 19  # elements
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
-hooks_on_saved = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class Fusing:
@@ -55,13 +56,13 @@ class Fusing:
             rest = (native.constants.of(tensors[native.constants.like], values),)
         kernels = self.find(tensors, values) if self.fit(tensors, values) else None
         if kernels is None:
-            return super(Function, native.eager).apply(*tensors, *rest)
+            return eager_of(native)(*tensors, *rest)
         return kernels.apply(*tensors, values, rest)
 
     def fit(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> bool:
         """Return whether kernels may run on these tensors, and what they keep may be kept."""
         # What is recomputed in backward must be what forward kept, by whichever code.
-        if hooks_on_saved(False) is not None or torch.is_autocast_enabled("cpu"):
+        if top_hooks(False) is not None or torch.is_autocast_enabled("cpu"):
             return False
         x = tensors[0]
         reason = ""

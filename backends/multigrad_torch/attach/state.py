@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
+from torch.autograd import Function
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
@@ -13,6 +15,7 @@ count_modes = torch._C._len_torch_dispatch_stack
 # torch.jit.trace does not know constants in a tuple, nor ONNX the fast kernels.
 tracing_state = torch._C._get_tracing_state
 # `torch.autograd.grad(is_grads_batched=True)` maps by an older vmap, no functorch transform.
+is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 # Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
@@ -28,3 +31,12 @@ class Like:
         self.dtype = x.dtype
         self.ndim = x.ndim
         self.device = x.device
+
+
+def eager_of(native: Any) -> Callable[..., Any]:
+    """Return what applies a Function outside of transforms."""
+    if native.eager is native:  # with forward mode there is one class only
+        return native.apply
+    # Function.apply looks for default arguments in Python first; its base is the C implementation.
+    base: Any = super(Function, native.eager)
+    return base.apply

@@ -22,9 +22,8 @@ def make(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
     written = {name for name in OWN if name in vars(cls)}
     if vars(cls).get("__hash__", True) is None:  # as Python has it for a class with an `__eq__`
         written.discard("__hash__")
-    made = dataclasses.dataclass(  # collects the fields, and compiles nothing
-        init=False, repr=False, eq=False, slots=slots
-    )(cls)
+    # It collects the fields, and compiles nothing.
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
     fields = dataclasses.fields(made)
     methods: dict[str, Any] = {
         "__init__": init_of(made, fields, frozen),

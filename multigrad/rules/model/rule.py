@@ -231,8 +231,12 @@ class Rule(RuleDefinition):
         known = names.registered(self.name)
         if known is self:
             return _by_name, (self.name, {})
-        alike = known is not None and known.fused == self.fused
-        if alike and known.function is self.function is not None and not known.bound:
+        if (
+            known is not None
+            and known.function is self.function is not None
+            and not known.bound
+            and known.fused == self.fused
+        ):
             return _by_name, (self.name, dict(self.bound), self.shards)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         own["bound"] = dict(self.bound)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from multigrad.graph.support import data
+from multigrad.graph.support.versions import HeldWeakly
 
 OPTIONS = [
     {"frozen": frozen, "slots": slots, "eq": eq}
@@ -107,8 +108,8 @@ def test_equal_ones_have_one_hash_and_others_are_told_apart() -> None:
 
 
 def test_it_is_copied_pickled_matched_and_referred_to() -> None:
-    @data.dataclass(slots=True, weakref_slot=True)
-    class Held:
+    @data.dataclass(slots=True)
+    class Held(HeldWeakly):
         x: int = 1
 
     assert pickle.loads(pickle.dumps(Ours([1]))) == Ours([1]) == copy.deepcopy(Ours([1]))
