@@ -96,9 +96,9 @@ def test_torch_draws_the_same_with_the_library_and_without(
 @pytest.mark.needs("torch")
 def test_transforms_traces_and_modes_of_torch_draw_the_same(compiled: Any) -> None:
     import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     from multigrad_torch.kernels.random import normal_like
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     key, x = (0, 7), torch.zeros(1000)
     with torch.inference_mode():  # what it leaves behind serves draws outside of it
