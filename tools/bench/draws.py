@@ -1,16 +1,18 @@
-"""Our uniform draws beside those of the framework itself: ratios, float32, the draw alone.
+"""Our draws beside those of the framework itself: ratios, float32, the draw alone; and the rule
+`noise` beside a torch class by hand.
 
-`python tools/bench draws [NAME ...]`, with names of frameworks; each draws 1e6 numbers, on
-its default threads. Ours are `jax.random.uniform`'s bits everywhere. Both run interleaved; a ratio
-is of the fastest of many calls, as what else runs on a machine only adds. The key is an argument:
-a compiler may draw for a constant one while it compiles.
+`python tools/bench draws [NAME ...]`, with names of frameworks, on their default threads. Ours are
+the same bits everywhere, by compiled code where there is a compiler; MULTIGRAD_NATIVE=off has plain
+code. Both run interleaved; a ratio is of the fastest of many calls, as what else runs on a machine
+only adds. The key is an argument: a compiler may draw for a constant one while it compiles.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,104 +24,103 @@ from multigrad.bench.harness import keep_memory
 from multigrad.graph import ops
 
 Draw = Callable[[], Any]
-SIZE = 1_000_000
-ROUNDS = 60
+Draws = Mapping[str, Draw]
+ROUNDS = {1_000: 2_000, 100_000: 300, 1_000_000: 60}
 KEY = np.array([0, 7], np.uint32)
 OURS = "multigrad"
 
 
-def our_draw(name: str) -> Callable[[Any, Any], Any]:
-    """Return the backend's function of a key in its own form and of a tensor to draw like."""
-    return load_backend(name).kernels.rows[ops.UNIFORM_LIKE]
+def our_draws(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the backend's functions of a key in its own form and of a tensor to draw like."""
+    rows = load_backend(name).kernels.rows
+    return rows[ops.UNIFORM_LIKE], rows[ops.NORMAL_LIKE]
 
 
-def on_numpy() -> dict[str, Draw]:
+def on_numpy(size: int) -> Iterator[Draws]:
     """Two generators: the global one's float64 made float32, and the one that draws float32."""
-    draw, like, generator = our_draw("numpy"), np.zeros(SIZE, np.float32), np.random.default_rng(0)
-
-    def ours() -> Any:
-        return draw((0, 7), like)
-
-    def global_one() -> Any:
-        return np.random.rand(SIZE).astype(np.float32)
-
-    def modern_one() -> Any:
-        return generator.random(SIZE, dtype=np.float32)
-
-    return {
-        OURS: ours,
-        "np.random.rand, to float32": global_one,
-        "Generator.random(float32)": modern_one,
+    uniform, normal = our_draws("numpy")
+    like, generator = np.zeros(size, np.float32), np.random.default_rng(0)
+    yield {
+        OURS: lambda: uniform((0, 7), like),
+        "np.random.rand, to float32": lambda: np.random.rand(size).astype(np.float32),
+        "Generator.random(float32)": lambda: generator.random(size, dtype=np.float32),
+    }
+    yield {
+        OURS: lambda: normal((0, 7), like),
+        "np.random.randn, to float32": lambda: np.random.randn(size).astype(np.float32),
+        "Generator.standard_normal": lambda: generator.standard_normal(size, np.float32),
     }
 
 
-def on_torch() -> dict[str, Draw]:
-    """Eager code."""
+def on_torch(size: int) -> Iterator[Draws]:
+    """Eager code; and a rule, forward and backward."""
     import torch
 
-    draw, like = our_draw("torch"), torch.zeros(SIZE)
+    import multigrad as xg
 
-    def ours() -> Any:
-        return draw((0, 7), like)
+    uniform, normal = our_draws("torch")
+    like = torch.zeros(size)
+    yield {OURS: lambda: uniform((0, 7), like), "torch.rand": lambda: torch.rand(size)}
+    yield {OURS: lambda: normal((0, 7), like), "torch.randn": lambda: torch.randn(size)}
 
-    def own() -> Any:
-        return torch.rand(SIZE)
+    class Noise(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return (x > 0).to(x.dtype)
 
-    return {OURS: ours, "torch.rand": own}
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            return grad_out + 0.1 * torch.randn_like(grad_out)
+
+    x, upstream = torch.randn(size, requires_grad=True), torch.randn(size)
+    spike = xg.activation("Heaviside", rule="noise")
+
+    def run(function: Callable[[Any], Any]) -> None:
+        function(x).backward(upstream)
+        x.grad = None
+
+    yield {OURS: lambda: run(spike), "noise by hand": lambda: run(Noise.apply)}
 
 
-def on_jax() -> dict[str, Draw]:
+def on_jax(size: int) -> Iterator[Draws]:
     """Under `jax.jit`."""
     import jax
 
-    draw, like, key = our_draw("jax"), jax.numpy.zeros(SIZE), jax.random.key(7)
+    like, key = jax.numpy.zeros(size), jax.random.key(7)
     words = read_key(load_backend("jax"), key)
-    ours_compiled = jax.jit(draw)
-    own_compiled = jax.jit(jax.random.uniform, static_argnums=1)
-
-    def ours() -> Any:
-        return ours_compiled(words, like).block_until_ready()
-
-    def own() -> Any:
-        return own_compiled(key, (SIZE,)).block_until_ready()
-
-    return {OURS: ours, "jax.random.uniform": own}
+    for ours, own in zip(our_draws("jax"), (jax.random.uniform, jax.random.normal), strict=True):
+        ours_compiled, own_compiled = jax.jit(ours), jax.jit(own, static_argnums=1)
+        yield {
+            OURS: lambda ours=ours_compiled: ours(words, like).block_until_ready(),
+            f"jax.random.{own.__name__}": lambda own=own_compiled: own(
+                key, (size,)
+            ).block_until_ready(),
+        }
 
 
-def on_tensorflow() -> dict[str, Draw]:
-    """Compiled by XLA."""
+def on_tensorflow(size: int) -> Iterator[Draws]:
+    """Eager code, and compiled by XLA."""
     import tensorflow as tf
 
-    draw, like, key = our_draw("tensorflow"), tf.zeros([SIZE]), tf.constant(KEY)
-    ours_compiled = tf.function(draw, jit_compile=True)
-
-    @tf.function(jit_compile=True)
-    def stateful(like: Any) -> Any:
-        return tf.random.uniform(like.shape)
-
-    @tf.function(jit_compile=True)
-    def stateless(seed: Any) -> Any:
-        return tf.random.stateless_uniform([SIZE], seed)
-
-    seed = tf.constant([0, 7])
-
-    def ours() -> Any:
-        return ours_compiled(key, like).numpy()
-
-    def own_stateful() -> Any:
-        return stateful(like).numpy()
-
-    def own_stateless() -> Any:
-        return stateless(seed).numpy()
-
-    return {
-        OURS: ours,
-        "tf.random.uniform": own_stateful,
-        "tf.random.stateless_uniform": own_stateless,
-    }
+    like, key, seed = tf.zeros([size]), tf.constant(KEY), tf.constant([0, 7])
+    stateful = (tf.random.uniform, tf.random.normal)
+    stateless = (tf.random.stateless_uniform, tf.random.stateless_normal)
+    for ours, own, own_stateless in zip(our_draws("tensorflow"), stateful, stateless, strict=True):
+        yield {
+            OURS: lambda ours=ours: ours((0, 7), like).numpy(),
+            f"tf.random.{own.__name__}, eager": lambda own=own: own([size]).numpy(),
+        }
+        compiled = tf.function(ours, jit_compile=True)
+        own = tf.function(own, jit_compile=True)
+        own_stateless = tf.function(own_stateless, jit_compile=True)
+        yield {
+            OURS: lambda compiled=compiled: compiled(key, like).numpy(),
+            "its own, XLA": lambda own=own: own([size]).numpy(),
+            "its own stateless, XLA": lambda own=own_stateless: own([size], seed).numpy(),
+        }
 
 
-PLANS: Mapping[str, Callable[[], dict[str, Draw]]] = {
+PLANS: Mapping[str, Callable[[int], Iterator[Draws]]] = {
     "numpy": on_numpy,
     "torch": on_torch,
     "jax": on_jax,
@@ -127,8 +128,8 @@ PLANS: Mapping[str, Callable[[], dict[str, Draw]]] = {
 }
 
 
-def measure(draws: Mapping[str, Draw], rounds: int) -> dict[str, float]:
-    """Return the fastest call of each in milliseconds."""
+def measure(draws: Draws, rounds: int) -> dict[str, float]:
+    """Return the fastest call of each in microseconds."""
     times: dict[str, list[float]] = {name: [] for name in draws}
     for draw in draws.values():
         draw()
@@ -136,20 +137,24 @@ def measure(draws: Mapping[str, Draw], rounds: int) -> dict[str, float]:
         for name, draw in draws.items():
             start = time.perf_counter()
             draw()
-            times[name].append(1e3 * (time.perf_counter() - start))
+            times[name].append(1e6 * (time.perf_counter() - start))
     return {name: min(all_of_them) for name, all_of_them in times.items()}
 
 
-def main(names: list[str], rounds: int = ROUNDS) -> None:
+def main(names: list[str]) -> None:
     """Print a row for each framework's own way to draw."""
     for name in names:
         check_backend_name(name)
+    os.environ.setdefault("MULTIGRAD_NATIVE", "on")  # from the first draw
     keep_memory()
     for name in names or list(PLANS):
-        ours, *own = measure(PLANS[name](), rounds).items()
-        for label, milliseconds in own:
-            ratio = ours[1] / milliseconds
-            print(f"{name:11}{label:28}{ours[1]:8.2f} ms /{milliseconds:8.2f} ms ={ratio:6.2f}")
+        for size, rounds in ROUNDS.items():
+            for draws in PLANS[name](size):
+                ours, *own = measure(draws, rounds).items()
+                for label, time_of_it in own:
+                    ratio = ours[1] / time_of_it
+                    row = f"{name:11}{size:>9,} {label:28}"
+                    print(f"{row}{ours[1]:10.1f} us /{time_of_it:10.1f} us ={ratio:6.2f}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw uniforms in [0, 1), as `draws.uniform` does."""
     dtype = np.dtype(dtype)
-    draws.check_dtype(dtype.name)
+    draws.check_dtype(native.name_of(dtype))
     kernels = native.find_kernels(math.prod(shape))
     if kernels is None:
         return draws.uniform(key, shape, dtype)
@@ -25,7 +25,7 @@ def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
 def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw standard normals, as `draws.normal` does."""
     dtype = np.dtype(dtype)
-    draws.check_dtype(dtype.name)
+    draws.check_dtype(native.name_of(dtype))
     kernels = native.find_kernels(math.prod(shape))
     if kernels is None:
         return draws.normal(key, shape, dtype)

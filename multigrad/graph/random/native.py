@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -62,6 +63,12 @@ def lay_out(key: Any, shape: Sequence[int]) -> Layout:
         return Layout(int(first), int(second), address_of(firsts), length, firsts)
     first, second = key
     return Layout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
+
+
+@functools.lru_cache(64)
+def name_of(dtype: Any) -> str:
+    """Return a dtype's name, for which NumPy takes longer than for a small array."""
+    return dtype.name
 
 
 def address_of(array: Array) -> int:
@@ -141,7 +148,7 @@ def bind(library: ctypes.CDLL) -> Kernels:
 def uniform(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw uniforms, as `draws.uniform` does."""
     draw = np.empty(shape, dtype)
-    fill_uniform(kernels, draw, key, draw.dtype.name)
+    fill_uniform(kernels, draw, key, name_of(draw.dtype))
     return draw
 
 
@@ -158,7 +165,7 @@ def fill_uniform(kernels: Kernels, draw: Array, key: Any, dtype: str) -> None:
 def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw standard normals, as `draws.normal` does."""
     draw = np.empty(shape, dtype)
-    double = draw.dtype.name == "float64"
+    double = name_of(draw.dtype) == "float64"
     wide, log = ("float64", np.log) if double else ("float32", np.log1p)
     layout = lay_out(key, shape)
     rows = np.empty((2, min(draw.size, BLOCK)), wide)
@@ -187,7 +194,7 @@ def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Ar
 
 def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> None:
     """Fill an array of a dtype by `fill(address, start, count)`; of another, block by block."""
-    if draw.dtype.name == wide:
+    if name_of(draw.dtype) == wide:
         fill(address_of(draw), 0, draw.size)
         return
     flat = draw.reshape(-1)
