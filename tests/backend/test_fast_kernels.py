@@ -120,7 +120,7 @@ def square(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * (u * u)
 
 
-@case("torch.clamp", "torch.limit")
+@case("torch.clamp", "torch.limit", "numpy.clip")
 def limit(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.minimum(xp.maximum(grad_out, -0.5), 0.5) * xp.maximum(tin, 0.25) + xp.maximum(
         tin, 0.0
@@ -377,6 +377,25 @@ def test_estimators_are_differentiable_twice_by_the_plain_code() -> None:
         torch.testing.assert_close(first, plain, rtol=0, atol=0)
         (second,) = torch.autograd.grad(first.sum(), grad)
         torch.testing.assert_close(second * grad, first)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_numpy_clips_to_the_bits_of_a_minimum_of_a_maximum(dtype: str) -> None:
+    values = np.array([0.0, -0.0, 0.5, -0.5, np.nan, np.inf, -np.inf, 1e-300])
+    x = np.tile(values, 600).astype(dtype)
+    for low in values.tolist():
+        high = 0.25 if low == 0.5 else -low
+
+        def limited(x: Any, a: float = low, b: float = high) -> Any:
+            return xp.clip(x, a, b), xp.maximum(x, a), xp.minimum(x, b), xp.minimum(b, x)
+
+        a, b = np.array(low, dtype), np.array(high, dtype)
+        least = np.maximum(x, a)
+        expected = np.minimum(least, b), least, np.minimum(x, b), np.minimum(b, x)
+        for ours, theirs in zip(xg.vjp(limited, x)[0], expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+            zero = theirs == 0
+            np.testing.assert_array_equal(np.signbit(ours[zero]), np.signbit(theirs[zero]))
 
 
 def test_numpy_works_by_blocks_where_arrays_are_large_and_gives_the_same_bits() -> None:

@@ -96,6 +96,60 @@ def select_bits(node: Node) -> Node | None:
     return make_node(SELECT, (mask, x), {}, node.type) if is_zero(other) else None
 
 
+CLIP = kernel("numpy.clip", "x low high", lambda x, low, high: elementwise(x))
+MAXIMUM = kernel("numpy.maximum", "x low", lambda x, low: elementwise(x))
+MINIMUM = kernel("numpy.minimum", "x high", lambda x, high: elementwise(x))
+LIMITED = 4096  # elements from which one np.clip, which is vectorized, wins over two other calls
+
+
+def clip(x: Array, low: Any, high: Any, out: Array | None = None) -> Array:
+    """min(max(x, low), high), the sign of a zero included."""
+    dtype = x.dtype
+    low, high = dtype.type(low), dtype.type(high)
+    if x.size < LIMITED or dtype not in NATIVE or is_minus_zero(low) or is_minus_zero(high):
+        return np.minimum(np.maximum(x, low, out=out), high, out=out)
+    result = np.clip(x, low, high, out=out)
+    # np.clip leaves -0 between 0 and 1 as it is.
+    return result if low and high else np.add(result, dtype.type(0), out=result)
+
+
+def is_minus_zero(number: Any) -> bool:
+    return not number and bool(np.signbit(number))
+
+
+def maximum(x: Array, low: Any, out: Array | None = None) -> Array:
+    if x.size < LIMITED:
+        return np.maximum(x, low if type(low) is ndarray else x.dtype.type(low), out=out)
+    return clip(x, low, np.inf, out)
+
+
+def minimum(x: Array, high: Any, out: Array | None = None) -> Array:
+    if x.size < LIMITED:
+        return np.minimum(x, high if type(high) is ndarray else x.dtype.type(high), out=out)
+    return clip(x, -np.inf, high, out)
+
+
+def over_itself(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a kernel that writes over its first operand; a number has no memory."""
+
+    def write_over(x: Array, *numbers: Any) -> Array:
+        return function(x, *numbers, out=x if isinstance(x, ndarray) else None)
+
+    return write_over
+
+
+def limit_by_numbers(node: Node) -> Node | None:
+    x, *numbers = node.operands  # a number that comes first gives another zero
+    if x.type.kind != "tensor" or any(each.type.kind != "scalar" for each in numbers):
+        return None
+    if node.op is ops.RELU:
+        numbers = [make_node(ops.CONST, (), {"value": 0.0}, FLOAT_SCALAR)]
+    return make_node(BY_NUMBERS[node.op], (x, *numbers), {}, node.type)
+
+
+BY_NUMBERS = {ops.CLIP: CLIP, ops.MAXIMUM: MAXIMUM, ops.MINIMUM: MINIMUM, ops.RELU: MAXIMUM}
+
+
 NORM = kernel("numpy.norm", "x", lambda x: Type("tensor", x.dtype))
 NORM_NUMBER = kernel("numpy.norm_number", "x", lambda x: FLOAT_SCALAR)
 ROW = 4096  # elements whose squares are summed in the dtype itself
@@ -192,6 +246,11 @@ FAST = FastKernels(
             {ops.WHERE: select_bits},
         ),
         Pattern(
+            "numpy.clip",
+            "min(max(x, -1), 1) of 1e6 elements 740 us, np.clip 150",
+            dict.fromkeys(BY_NUMBERS, limit_by_numbers),
+        ),
+        Pattern(
             "numpy.norm",
             "the norm of 1e6 elements by squares 300 us, by dots 54",
             {ops.NORM: take_norm_by_dots},
@@ -215,7 +274,21 @@ FAST = FastKernels(
             {ops.MUL: square_products},
         ),
     ),
-    kernels={SELECT: select, NORM: norm, NORM_NUMBER: norm_number, DIVIDED: divided},
-    in_place={**_rows(), DIVIDED: (None, None, divided_into)},
-    constants=dict.fromkeys(MEETING, (0, 1)),
+    kernels={
+        SELECT: select,
+        CLIP: clip,
+        MAXIMUM: maximum,
+        MINIMUM: minimum,
+        NORM: norm,
+        NORM_NUMBER: norm_number,
+        DIVIDED: divided,
+    },
+    in_place={
+        **_rows(),
+        DIVIDED: (None, None, divided_into),
+        CLIP: (over_itself(clip), None, None),
+        MAXIMUM: (over_itself(maximum), None),
+        MINIMUM: (over_itself(minimum), None),
+    },
+    constants={**dict.fromkeys(MEETING, (0, 1)), **dict.fromkeys((MAXIMUM, MINIMUM), (1,))},
 )
