@@ -22,6 +22,7 @@ from ..graph.passes.residuals import (
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map
+from .packing import CHEAP_MASKS, PACKED, pack_masks
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
@@ -62,6 +63,7 @@ class FunctionGraph:
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
+        residuals: what forward keeps, where that is chosen: one of `packing.WAYS`.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.
     """
@@ -82,6 +84,7 @@ class FunctionGraph:
     is_rule: bool = False
     pushed: Graph | None = None
     is_pushed_first: bool = False
+    residuals: str = "auto"
     params: tuple[str, ...] = field(init=False)
     is_random: bool = field(init=False)
     _found: list[bool] = field(init=False, repr=False, default_factory=list)  # is_derivative
@@ -198,28 +201,38 @@ class FunctionGraph:
                 return replace(self, forward=forward, backward=backward)
             forward, backward = substitute(forward, first), substitute(backward, first)
 
-    def cut(self, floats: bool = False, *, keep_input: bool = False, loops: bool = False) -> Cut:
+    def cut(
+        self,
+        floats: bool = False,
+        *,
+        keep_input: bool = False,
+        loops: bool = False,
+        packs: bool = False,
+    ) -> Cut:
         """Return the backward split at what forward keeps for it.
 
         Args:
             floats: whether a float kept by forward keeps its derivative.
             keep_input: keep the inputs, and outputs that backward reads as forward gave them.
             loops: keep what scans give, so that none runs again.
+            packs: whether masks may be kept as bits.
         """
-        if keep_input:
+        if keep_input or self.residuals == "input":
             return keep_inputs(self.forward, self.backward, self.roles)
         # An output's derivative is this pair's own: where it is not that of the op in the backward,
         # what is kept of outputs bears their marks.
         nobody = self.first_order or (self.keeps_output and self.is_once)
         output = nobody or self.is_derivative
-        return cut_residuals(
+        cut = cut_residuals(
             self.forward,
             self.backward,
             self.roles,
             floats=floats or self.first_order,
             output=output,
             loops=loops,
+            masks=self.residuals in CHEAP_MASKS,
         )
+        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
     def tangent_map(self, backward: Graph) -> Graph:
         """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a

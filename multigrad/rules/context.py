@@ -17,7 +17,7 @@ from typing import Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
 from ..backend.tensors.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.params import read_params
-from ..graph.support.typed import Axes, Key, Over
+from ..graph.support.typed import Axes, Key, Over, Residuals
 from ..trace.scope.draws import Counter, normalize_key
 from ..trace.scope.ranks import CHECKED, compare, note_failure, note_use
 from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
@@ -93,6 +93,8 @@ class use:
         over: which array a tensor is a part of, if it is split over devices: "global",
             "shard" or a partition spec; see `Rule.over`. None: the framework's own meaning.
         axis_name: the mesh axes or the group that its first axis is split over.
+        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed" or
+            "recompute"; see `Function.keeping`.
 
     Raises:
         RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a
@@ -108,12 +110,13 @@ class use:
         key: Key | None = None,
         over: Over | None = None,
         axis_name: Axes | None = None,
+        residuals: Residuals | None = None,
         **others: Never,
     ) -> None:
         if others:
             raise refuse_misplaced(type(self), "use", rule, others)
-        is_plain = over is None and axis_name is None
-        self.rule = rule if is_plain else rule_over(rule, over, axis_name)
+        is_plain = over is None and axis_name is None and residuals is None
+        self.rule = rule if is_plain else rule_over(rule, over, axis_name, residuals)
         self.params = {} if params is None else read_params(params)
         self.scope = ("all",) if scope is ALL else check_scope(scope)
         self.key = key

@@ -92,6 +92,7 @@ def cut_residuals(
     floats: bool,
     output: bool,
     loops: bool = False,
+    masks: bool = False,
 ) -> Cut:
     """Choose what forward keeps for backward.
 
@@ -102,12 +103,16 @@ def cut_residuals(
         floats: whether computed floats may be kept (norms as scalars).
         output: whether an output may be kept in the place of the inputs.
         loops: whether what scans give is kept, and no scan runs again.
+        masks: whether a mask costs a bit an element, as if packed, in the place of a byte.
     """
     backward = outputs_as_inputs(backward, roles)
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
     costs = {node: cost(node, node in results, floats) for node in known}
+    if masks:
+        bools = [node for node in known if node.type.dtype == BOOL and costs[node] < INFINITE]
+        costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
     scans: set[Node] = set()
     if loops:  # of one that is read for its shape alone, compilers leave nothing
         scans = {node for node in known if node.op is ops.SCAN}

@@ -17,7 +17,7 @@ from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_u
 from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params
-from ...graph.support.typed import Axes, Over
+from ...graph.support.typed import Axes, Over, Residuals
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
@@ -423,6 +423,7 @@ def activation(
     threshold: float | None = None,
     over: Over | None = None,
     axis_name: Axes | None = None,
+    residuals: Residuals | None = None,
     **others: Never,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
@@ -456,6 +457,8 @@ def activation(
         over: what the rule's reductions and draws are taken over, where the tensor is a part of an
             array that is split over devices; see `Rule.over`.
         axis_name: the mesh axes or the group that its first axis is split over.
+        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed" or
+            "recompute"; see `Function.keeping`.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
@@ -464,6 +467,6 @@ def activation(
     """
     if others:
         raise model.refuse_misplaced(activation, "activation", rule, others)
-    if over is not None or axis_name is not None:
-        rule = model.rule_over(rule, over, axis_name)
+    if over is not None or axis_name is not None or residuals is not None:
+        rule = model.rule_over(rule, over, axis_name, residuals)
     return Activation(forward, rule, params, at_zero, threshold)

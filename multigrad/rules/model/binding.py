@@ -127,6 +127,7 @@ def _identity(rule: Rule) -> Any:
         else tuple(map(_identity, rule.parts))
     )
     said = (rule.name, rule.native, rule.first_order, rule.library, rule.prove, rule.shards)
+    said += (rule.residuals,) if rule.residuals != "auto" else ()
     return said, made_of, items_key(rule.bound)
 
 

@@ -29,6 +29,7 @@ ATTRIBUTES = (
     "library",
     "prove",
     "shards",
+    "residuals",
 )
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
@@ -57,8 +58,10 @@ class RuleDefinition(InNotebooks, FormerNames):
         prove: bool = True,
         ranges: Mapping[str, Range] | None = None,
         shards: Shards | None = None,
+        residuals: str = "auto",
     ) -> None:
         self.shards = shards
+        self.residuals = residuals
         self.own_ranges = NO_RANGES if not ranges else types.MappingProxyType(dict(ranges))
         self.first_order = first_order
         self.library = library
