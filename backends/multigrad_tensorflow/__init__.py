@@ -24,7 +24,7 @@ from .compile import compile, regions
 from .dialect import table
 from .distributed import ranks, replicas
 from .importers import custom_gradient
-from .kernels import ops, random
+from .kernels import bits, ops, random
 
 __all__ = ["backend"]
 
@@ -46,6 +46,7 @@ backend = Backend(
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
         scan=ops.scan,
+        bits=(bits.pack, bits.unpack),
     ),
     autodiff=Autodiff(
         render=attach.render,

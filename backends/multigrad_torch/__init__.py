@@ -34,7 +34,7 @@ from .dialect import asked, table
 from .distributed import ranks
 from .hooks import automatic_hooks
 from .importers import autograd_function, operators
-from .kernels import elementwise, ops, random
+from .kernels import bits, elementwise, ops, random
 from .kernels.fast import alone
 
 __all__ = ["backend"]
@@ -60,6 +60,7 @@ backend = Backend(
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
         scan=ops.scan,
+        bits=(bits.pack, bits.unpack),
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
         open_number=elementwise.open_number,

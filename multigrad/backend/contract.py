@@ -104,18 +104,16 @@ class Tensors:
     """The mode that keeps a dtype, by its name (jax needs one for 64 bits)."""
 
     read_number: Callable[[Tensor], Any] | None = None
-    """The number in a 0-d tensor or variable where to read it is faster than to compute with it,
-    else the tensor."""
+    """The number in a 0-d tensor or variable where reading it is faster, else the tensor."""
 
     write_number: Callable[[Tensor, float], bool] | None = None
     """Write a number into a 0-d variable, faster than an assignment; whether it could."""
 
-    write: Callable[[Tensor, Tensor], None] | None = None
+    write: Callable[[Tensor, Tensor], Any] | None = None
     """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
 
     device_type: Callable[[Tensor], str] | None = None
-    """Where a tensor lies, as code asks that is written for this framework ("cpu", "cuda"); without
-    it such code is answered as on a CPU."""
+    """Where a tensor lies, as its code asks ("cpu", "cuda"); without it that is told "cpu"."""
 
     is_strided: Callable[[Tensor], bool] | None = None
     """Whether a tensor holds all its elements; without it each does."""
@@ -129,8 +127,7 @@ class Tensors:
     tensor may."""
 
     refuse: Callable[[type], str | None] | None = None
-    """Why a class among `types` is not taken, as its operators mean something else, and what to
-    write; None: it is."""
+    """Why a class among `types` is not taken, and what to write; None: it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +158,9 @@ class Kernels:
 
     scalar_right: Mapping[Op, Function] = field(default_factory=dict)
     """The same for `op(tensor, scalar)`."""
+
+    bits: tuple[Function, Function] | None = None
+    """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""
 
     open_number: Callable[[Any], Any] | None = None
     """(number) -> a 0-d tensor in the place of a symbol of a number, as lengths have that are not

@@ -41,7 +41,10 @@ class Captured:
         variants: the graphs, by layout and facts.
         facts: what Python needed to know of the arguments; grows.
         fused: whether its parts are to run as one kernel each; see `xg.function`.
+        residuals: what forward keeps, where that is chosen; see `FunctionGraph`.
     """
+
+    residuals: str = "auto"
 
     def __init__(self, recipe: Recipe, prove: bool) -> None:
         self.recipe = recipe
@@ -190,5 +193,8 @@ class Captured:
         """Return a captured form as one backend runs it, lowered once."""
         if variant.updates and not self.recipe.copies:
             warn_left_out(self.recipe.subject, variant.updates, backend.name, self.__module__)
-        build = partial(lower_graphs, variant.graphs, backend)
-        return build_once(variant.lowered, backend.name, build)
+        graphs, key = variant.graphs, backend.name
+        if self.residuals != "auto":
+            graphs, key = replace(graphs, residuals=self.residuals), f"{key} {self.residuals}"
+        build = partial(lower_graphs, graphs, backend)
+        return build_once(variant.lowered, key, build)

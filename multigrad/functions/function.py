@@ -23,6 +23,7 @@ from ..graph.support.former import FormerNames
 from ..graph.support.notebook import InNotebooks
 from ..graph.support.trees import optree
 from ..graph.support.typed import P, R
+from ..lowering.packing import read_way
 from ..trace.scope.draws import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
@@ -201,6 +202,30 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         """
         function = self if key is None else self.keyed(key)
         return BoundFunction(function, self.name, self.parameters, params or {})
+
+    def keeping(self, residuals: str) -> Self:
+        """Return this Function with a choice of what forward keeps for backward: the same numbers,
+        other bytes and time.
+
+        Examples:
+            >>> relu = xg.function(lambda x: xp.maximum(x, 0.0), lambda g, x: g * (x > 0))
+            >>> xg.memory(relu, (8000,)).total, xg.memory(relu.keeping("packed"), (8000,)).total
+            (8000, 1000)
+
+        Args:
+            residuals: "auto", which weighs bytes against time; "input": the inputs, of which
+                backward computes all else; "mask": bools, where it needs only those; "packed": the
+                same as bits, eight to a byte; "recompute": the fewest bytes, and loops run again.
+                Where PyTorch compiles it, the compiler's own choice, and on backends without bits
+                bools stay as they are.
+
+        Raises:
+            RuleValueError: it is another word.
+        """
+        other = self._copy()
+        other._entries = {}
+        other.residuals = read_way(residuals, f"function {self.name!r}")
+        return other
 
     def _drawing(self, draw_key: Callable[[], Any]) -> Self:
         """Return this Function with another generator: `draw_key` gives each call two uint32,

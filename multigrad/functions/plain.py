@@ -15,7 +15,8 @@ from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import RuleTypeError
 from ..graph.support.fused import Fused, read_fused
-from ..graph.support.typed import P, R
+from ..graph.support.typed import P, R, Residuals
+from ..lowering.packing import read_way
 from ..trace.trace import Trace
 from .calls.accumulation import (
     Modes,
@@ -116,7 +117,7 @@ class PairRecipe(CodeRecipe):
 def function(
     forward: Callable[P, R],
     backward: Callable[..., Any] | None = None,
-    residuals: Callable[..., Any] | None = None,
+    residuals: Callable[..., Any] | Residuals | None = None,
     *,
     accumulate: str | Mapping[str, str] = "sum",
     capture: Capture | None = None,
@@ -147,7 +148,8 @@ def function(
             argument, None where there is none); `grad_out` is nested like the outputs. Without it
             the Function has its true derivative.
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
-            as `backward(grad_out, kept)`.
+            as `backward(grad_out, kept)`. Or a word, with the same numbers: "auto", "input",
+            "mask", "packed" or "recompute"; see `Function.keeping`.
         accumulate: how the cotangents of an argument become one where the forward gives it to
             several functions with gradients of their own: "sum"; "max", element by element, NaN
             passed on; or "overwrite", where that of the call made last in the forward is taken and
@@ -176,6 +178,9 @@ def function(
     """
     refuse_class(forward)
     refuse_rule(forward)
+    way = None
+    if isinstance(residuals, str):
+        way, residuals = read_way(residuals, f"function {name_of(forward)!r}"), None
     for role in (backward, residuals):
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
@@ -186,6 +191,11 @@ def function(
         refuse_modes(forward, backward, native)
         native = False  # as it is, its framework would add up
     if backward is None and residuals is None and holds_state(forward):
+        if way is not None:
+            raise RuleTypeError(
+                f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its "
+                "own framework: residuals= is for functions and classes"
+            )
         if options.copies or options.rolls:
             raise RuleTypeError(
                 f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its "
@@ -205,8 +215,8 @@ def function(
         rolls=options.rolls,
         modes=modes,
     )
-    made = (Accumulating if modes else Function)(recipe, forward, options.prove)
-    made.fused = read_fused(fused)
+    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
+    made.fused, made.residuals = read_fused(fused), way or "auto"
     return made
 
 

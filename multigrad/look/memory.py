@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..graph.passes.residuals import BYTES, Cut
 from ..lowering.function_graph import FunctionGraph
+from ..lowering.packing import PACK
 from ..models.override import is_model_of
 from ..rules.in_force.activation import Activation
 from ..rules.model.forwards_of_code import ForwardOfCode
@@ -225,7 +226,10 @@ def _variant_of(
     try:
         leaves, tree = function._complete([unwrap(leaf) for leaf in leaves], tree)
         layout = function.recipe.lay_out(function.parameters, leaves, tree)
-        return function._variant_for(layout, leaves)
+        variant = function._variant_for(layout, leaves)
+        if function.residuals == "auto":
+            return variant
+        return replace(variant, graphs=replace(variant.graphs, residuals=function.residuals))
     except NotCaptured as error:
         raise TraceError(
             f"{subject.name} runs as it is, so no graph tells what is kept: {error.error}"
@@ -274,7 +278,8 @@ def _of_graphs(
 ) -> tuple[Residual, ...]:
     """Return what a cut keeps, its shapes computed of those of the inputs."""
     graphs = variant.graphs.without_calls()
-    cut = graphs.cut(backend.autodiff.keeps_float_derivatives)
+    packs = backend.kernels.bits is not None
+    cut = graphs.cut(backend.autodiff.keeps_float_derivatives, packs=packs)
     tensors = [leaf for leaf in variant.layout.leaves if leaf.kind == "tensor"]
     given = dict(zip([leaf.name for leaf in tensors], shapes, strict=False))
     floats = [name for name in names if name in FLOATS]
@@ -287,7 +292,10 @@ def _of_graphs(
         type_ = cut.type(name)
         dtype = own.get(name) or (floats[0] if type_.dtype == T and floats else type_.dtype)
         node = results.get(name) or computed.get(name)
-        shape = given[name] if name in given or node is None else sizes(node)
+        if node is not None and node.op is PACK:
+            shape = (-(-math.prod(sizes(node.operands[0])) // 8),)
+        else:
+            shape = given[name] if name in given or node is None else sizes(node)
         size = 0 if name in cut.likes else math.prod(shape) * BYTES.get(dtype, 4)
         what = _what(name, graphs, cut)
         found.append(Residual(name, what, shape=shape, dtype=dtype, bytes=size))

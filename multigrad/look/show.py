@@ -19,6 +19,7 @@ from ..graph.passes.residuals import BYTES, Cut
 from ..graph.support.notebook import Shown
 from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import FunctionGraph
+from ..lowering.packing import PACK
 from ..rules.in_force.activation import Activation
 from ..rules.model.forwards_of_code import ForwardOfCode
 from ..rules.model.parts import chain_of
@@ -79,6 +80,8 @@ def _text_of(obj: Any, memory: bool) -> str:
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
         graphs = find_variant(inner).graphs
+        if inner.residuals != "auto":
+            graphs = replace(graphs, residuals=inner.residuals)
         chain = f"{inner._words}\n\n" if isinstance(inner, Chain) else ""
         return _with_memory(f"{chain}{_both(graphs)}", graphs, memory)
     if isinstance(inner, FunctionGraph):
@@ -117,7 +120,14 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
         return f"{head}{rule.name}: runs as it is (native=True), so it has no graph{kept}"
     backward = captured_graph(bound_rule)
     row = find_forward("Linear") if forward is None else forward
-    function = FunctionGraph(rule.name, row.graph(), backward, rule.first_order, is_rule=True)
+    function = FunctionGraph(
+        rule.name,
+        row.graph(),
+        backward,
+        rule.first_order,
+        is_rule=True,
+        residuals=rule.residuals,
+    )
     return _with_memory(f"{head}{format_graph(backward)}", function, memory)
 
 
@@ -154,7 +164,7 @@ def describe_kept(function: FunctionGraph) -> str:
     same.
     """
     texts = {
-        (floats, watched): describe_cut(function.cut(floats, watched=watched))
+        (floats, watched): describe_cut(function.cut(floats, watched=watched, packs=True))
         for floats in (False, True)
         for watched in (False, True)
     }
@@ -177,7 +187,9 @@ def describe_cut(cut: Cut) -> str:
     for name in cut.residuals:
         value = f" = {format_expression(computed[name])}" if name in computed else ""
         alone = "; its shape and dtype alone are read" if name in cut.likes else ""
-        lines.append(f"  {name}{value}: {describe_size(cut.type(name))}{alone}")
+        is_packed = name in computed and computed[name].op is PACK
+        size = "1 bit per element" if is_packed else describe_size(cut.type(name))
+        lines.append(f"  {name}{value}: {size}{alone}")
     return "\n".join(lines)
 
 

@@ -33,6 +33,7 @@ from ..graph.passes.alike import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
 from ..graph.support.data import dataclass
+from .packing import PACK, UNPACK
 from .patterns import apply_patterns
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
@@ -357,6 +358,8 @@ class _Writer:
         Raises:
             UnsupportedOp: the backend lists it as missing, with its reason.
         """
+        if op in (PACK, UNPACK) and self.backend.kernels.bits is not None:
+            return self.backend.kernels.bits[op is UNPACK]
         native = self.backend.kernels.rows.get(op, INFIX if op.symbol else None)
         native = self.backend.kernels.fast.kernels.get(op, native)
         if native is None:

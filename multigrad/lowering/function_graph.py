@@ -23,6 +23,7 @@ from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.fused import Fused
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map
+from .packing import CHEAP_MASKS, PACKED, pack_masks
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
@@ -64,6 +65,7 @@ class FunctionGraph:
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
         fused: whether its parts are to run as one kernel each; see `xg.function`.
+        residuals: what forward keeps, where that is chosen: one of `packing.WAYS`.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.
     """
@@ -85,6 +87,7 @@ class FunctionGraph:
     pushed: Graph | None = None
     is_pushed_first: bool = False
     fused: Fused = "auto"
+    residuals: str = "auto"
     params: tuple[str, ...] = field(init=False)
     is_random: bool = field(init=False)
     _found: list[bool] = field(init=False, repr=False, default_factory=list)  # is_derivative
@@ -208,6 +211,7 @@ class FunctionGraph:
         keep_input: bool = False,
         watched: bool = True,
         loops: bool = False,
+        packs: bool = False,
     ) -> Cut:
         """Return the backward split at what forward keeps for it.
 
@@ -216,14 +220,15 @@ class FunctionGraph:
             keep_input: keep the inputs, and outputs that backward reads as forward gave them.
             watched: whether nobody writes into a kept output unnoticed.
             loops: keep what scans give, so that none runs again.
+            packs: whether masks may be kept as bits.
         """
-        if keep_input:
+        if keep_input or self.residuals == "input":
             return keep_inputs(self.forward, self.backward, self.roles)
         # An output's derivative is this pair's own: where it is not that of the op in the backward,
         # what is kept of outputs bears their marks.
         nobody = self.first_order or (self.keeps_output and self.is_once)
         output = nobody or self.is_derivative
-        return cut_residuals(
+        cut = cut_residuals(
             self.forward,
             self.backward,
             self.roles,
@@ -231,7 +236,9 @@ class FunctionGraph:
             output=output,
             decides=self.is_rule and watched,
             loops=loops,
+            masks=self.residuals in CHEAP_MASKS,
         )
+        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
     def tangent_map(self, backward: Graph) -> Graph:
         """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a

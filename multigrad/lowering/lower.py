@@ -98,12 +98,14 @@ def lower_graphs(
     # A tangent map of the author's own reads what it likes; one that is transposed, what is kept.
     keep_input = forward_mode and (graphs.pushed is not None or not backend.autodiff.transposes)
     fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
-    wide = None if keep_input else _with_histories(graphs, backend, fast or compiled)
+    chosen = graphs.residuals in ("input", "recompute")
+    wide = None if keep_input or chosen else _with_histories(graphs, backend, fast or compiled)
     watched = backend.autodiff.watches_outputs
     whole = None if wide is None else (wide, wide.cut(floats, watched=watched, loops=True))
     if whole is None or not floats:
         keep_input = keep_input or whole is not None
-        cut = graphs.cut(floats, keep_input=keep_input, watched=watched)
+        packs = backend.kernels.bits is not None
+        cut = graphs.cut(floats, keep_input=keep_input, watched=watched, packs=packs)
     else:
         cut = whole[1]
     emission.taken.update(cut.residuals)

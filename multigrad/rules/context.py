@@ -18,7 +18,7 @@ from ..backend.tensors.events import Leave, enter_rules, hook_params, leave_rule
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.fused import Fused
 from ..graph.support.params import read_params
-from ..graph.support.typed import Axes, Key, Over
+from ..graph.support.typed import Axes, Key, Over, Residuals
 from ..trace.scope.draws import Counter, normalize_key
 from ..trace.scope.ranks import CHECKED, compare, note_failure, note_use
 from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
@@ -98,6 +98,8 @@ class use:
             "shard" or a partition spec; see `Rule.over`. None: the framework's own meaning.
         axis_name: the mesh axes or the group that its first axis is split over.
         fused: whether it runs as one compiled kernel; see `xg.activation`.
+        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed" or
+            "recompute"; see `Function.keeping`.
 
     Raises:
         RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a
@@ -114,12 +116,13 @@ class use:
         over: Over | None = None,
         axis_name: Axes | None = None,
         fused: Fused = "auto",
+        residuals: Residuals | None = None,
         **others: Never,
     ) -> None:
         if others:
             raise refuse_misplaced(type(self), "use", rule, others)
-        is_plain = over is None and axis_name is None
-        self.rule = rule if is_plain else rule_over(rule, over, axis_name)
+        is_plain = over is None and axis_name is None and residuals is None
+        self.rule = rule if is_plain else rule_over(rule, over, axis_name, residuals)
         if fused != "auto":
             self.rule = rule_fused(self.rule, fused)
         self.params = {} if params is None else read_params(params)

@@ -139,7 +139,8 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
         forbid_derivative=later(backend.autodiff.forbid_derivative),
         refuse_gradient=later(backend.autodiff.refuse_gradient),
     )
-    kernels = replace(backend.kernels, fast=_rounding(backend.kernels.fast, graphs))
+    fast = _rounding(backend.kernels.fast, graphs)
+    kernels = replace(backend.kernels, fast=fast, bits=None)  # a file keeps bools
     return replace(backend, kernels=kernels, autodiff=autodiff)
 
 

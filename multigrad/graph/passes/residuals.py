@@ -94,6 +94,7 @@ def cut_residuals(
     output: bool,
     decides: bool = False,
     loops: bool = False,
+    masks: bool = False,
 ) -> Cut:
     """Choose what forward keeps for backward.
 
@@ -105,13 +106,16 @@ def cut_residuals(
         output: whether an output may be kept in the place of the inputs.
         decides: whether an output that decides the same may be kept in the place of a mask.
         loops: whether what scans give is kept, and no scan runs again.
+        masks: whether a mask costs a bit an element, as if packed, in the place of a byte.
     """
     backward = outputs_as_inputs(backward, roles)
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
-    amount, chosen = choose(backward, roles, results, floats, loops)
+    amount, chosen = choose(backward, roles, results, floats=floats, loops=loops, masks=masks)
     decided = decide_by_outputs(forward, backward, roles.outputs) if decides else backward
     if decided is not backward:
-        less, others = choose(decided, roles, results, floats, loops, free=roles.outputs)
+        less, others = choose(
+            decided, roles, results, floats=floats, loops=loops, masks=masks, free=roles.outputs
+        )
         if less < amount:
             backward, chosen = decided, others
     names: dict[Node, str] = {}
@@ -133,8 +137,10 @@ def choose(
     backward: Graph,
     roles: Roles,
     results: Collection[Node],
+    *,
     floats: bool,
     loops: bool,
+    masks: bool,
     free: Collection[str] = (),
 ) -> tuple[int, list[Node]]:
     """Return the nodes to keep, and what they cost; an input named in `free` costs next to
@@ -144,6 +150,9 @@ def choose(
     needed = find_needed(backward, known)
     costs = {node: cost(node, node in results, floats) for node in known}
     costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
+    if masks:
+        bools = [node for node in known if node.type.dtype == BOOL and costs[node] < INFINITE]
+        costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
     scans: set[Node] = set()
     if loops:  # of one that is read for its shape alone, compilers leave nothing
         scans = {node for node in known if node.op is ops.SCAN}

@@ -6,7 +6,7 @@ no such defaults, and only checkers read them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -22,5 +22,6 @@ else:
 Key: TypeAlias = Any  # an int, a jax key, or two uint32
 Over: TypeAlias = Any  # "global", "shard" or a partition spec
 Axes: TypeAlias = Any  # the name of a mesh axis or group, a tuple of them, or torch's group or mesh
+Residuals: TypeAlias = Literal["auto", "input", "mask", "packed", "recompute"]
 
-__all__ = ["Axes", "Key", "Over", "P", "R"]
+__all__ = ["Axes", "Key", "Over", "P", "R", "Residuals"]

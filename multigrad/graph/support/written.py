@@ -48,6 +48,11 @@ class WrittenRule(Protocol):
         ...
 
     @property
+    def residuals(self) -> str:
+        """What forward keeps for it, where that is chosen."""
+        ...
+
+    @property
     def bound(self) -> Mapping[str, Any]:
         """The params that are set, with their values."""
         ...

@@ -6,6 +6,7 @@ bfloat16. Floating-point warnings are silent: inf and NaN are results here as in
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -191,6 +192,12 @@ def bridge(foreign: Guest, tensors: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(borrow(y, own=True) for y in foreign.run([lend(x) for x in tensors]))
 
 
+def unpack_bits(bits: Any, like: Any) -> Any:
+    """Return the mask that was packed, of the shape of an array."""
+    shape = np.shape(like)
+    return np.unpackbits(bits, count=math.prod(shape)).reshape(shape).view(np.bool_)
+
+
 backend = Backend(
     name="numpy",
     tensors=Tensors(
@@ -204,7 +211,14 @@ backend = Backend(
         refuse=refuse,
         write=np.copyto,
     ),
-    kernels=Kernels(rows=OPS, unsupported={}, while_loop=loops.run, scan=scans.run, fast=FAST),
+    kernels=Kernels(
+        rows=OPS,
+        unsupported={},
+        while_loop=loops.run,
+        scan=scans.run,
+        bits=(np.packbits, unpack_bits),
+        fast=FAST,
+    ),
     autodiff=Autodiff(
         render=render,
         finish=finish,

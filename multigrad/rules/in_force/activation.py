@@ -18,7 +18,7 @@ from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.fused import Fused
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params
-from ...graph.support.typed import Axes, Over
+from ...graph.support.typed import Axes, Over, Residuals
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
@@ -427,6 +427,7 @@ def activation(
     over: Over | None = None,
     axis_name: Axes | None = None,
     fused: Fused = "auto",
+    residuals: Residuals | None = None,
     **others: Never,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
@@ -465,6 +466,8 @@ def activation(
             calls, where the bits stay the same. True: from the first call on, which waits for the
             compiler; a warning says why where there is none, or none for these ops. False: never.
             JAX and TensorFlow fuse what they compile; NumPy runs plain code.
+        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed" or
+            "recompute"; see `Function.keeping`.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
@@ -473,7 +476,7 @@ def activation(
     """
     if others:
         raise model.refuse_misplaced(activation, "activation", rule, others)
-    if over is not None or axis_name is not None:
-        rule = model.rule_over(rule, over, axis_name)
+    if over is not None or axis_name is not None or residuals is not None:
+        rule = model.rule_over(rule, over, axis_name, residuals)
     rule = model.rule_fused(rule, fused)
     return Activation(forward, rule, params, at_zero, threshold)

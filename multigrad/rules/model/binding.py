@@ -128,6 +128,7 @@ def _identity(rule: Rule) -> Any:
     )
     asked = (rule.prove, rule.shards, rule.fused)
     said = (rule.name, rule.native, rule.first_order, rule.library, *asked)
+    said += (rule.residuals,) if rule.residuals != "auto" else ()
     return said, made_of, items_key(rule.bound)
 
 

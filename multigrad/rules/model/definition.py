@@ -34,6 +34,7 @@ ATTRIBUTES = (
     "prove",
     "shards",
     "fused",
+    "residuals",
 )
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
@@ -63,9 +64,11 @@ class RuleDefinition(InNotebooks, FormerNames):
         ranges: Mapping[str, Range] | None = None,
         shards: Shards | None = None,
         fused: Fused = "auto",
+        residuals: str = "auto",
     ) -> None:
         self.shards = shards
         self.fused = read_fused(fused)
+        self.residuals = residuals
         self.own_ranges = NO_RANGES if not ranges else types.MappingProxyType(dict(ranges))
         self.first_order = first_order
         self.library = library

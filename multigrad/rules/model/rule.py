@@ -19,6 +19,7 @@ from ...functions.function import Function
 from ...graph.support.fused import Fused, read_fused
 from ...graph.support.shards import Shards, read_shards
 from ...lowering.names import ActivationName
+from ...lowering.packing import read_way
 from ...trace.scope.identity import function_key
 from ...trace.trace import Trace
 from ...trace.xp import all as xp
@@ -114,6 +115,23 @@ class Rule(RuleDefinition):
         if shards is not None:
             other._specializations = self._over.setdefault(shards, {})
         return other
+
+    def keeping(self, residuals: str) -> Rule:
+        """Return this rule with a choice of what forward keeps for it: the same numbers, other
+        bytes and time.
+
+        Examples:
+            >>> packed = xg.get("rectangular").keeping("packed")
+            >>> xg.memory("rectangular", (8000,)).total, xg.memory(packed, (8000,)).total
+            (8000, 1000)
+
+        Args:
+            residuals: "auto", "input", "mask", "packed" or "recompute"; see `Function.keeping`.
+
+        Raises:
+            RuleValueError: it is another word.
+        """
+        return self.copy(residuals=read_way(residuals, f"rule {self.name!r}"))
 
     def under(self, forward: ActivationName | Callable[..., Any]) -> Function[..., Any]:
         """Return this rule under an activation: a Function whose forward is the activation and
@@ -297,13 +315,22 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     return found if isinstance(found, Rule) else as_rule(found)
 
 
-def rule_over(rule: Any, over: Any = None, axis_name: Any = None) -> Any:
-    """Return a rule as it was given, or over shards; a name is still looked up when it is used.
+def rule_over(
+    rule: Any, over: Any = None, axis_name: Any = None, residuals: str | None = None
+) -> Any:
+    """Return a rule as it was given, or over shards, or with a choice of what is kept; a name is
+    still looked up when it is used.
 
     Raises:
         RuleError: there is no rule to say it of.
-        RuleValueError: see `Rule.over`.
+        RuleValueError: see `Rule.over` and `Rule.keeping`.
     """
+    if residuals is not None:
+        way = read_way(residuals, "a rule")
+        if rule is None:
+            raise RuleError(f"residuals={way!r} needs a rule: name the rule here too")
+        named = isinstance(rule, str)
+        rule = _named_keeping(rule, way) if named else resolve(rule).keeping(way)
     shards = read_shards(over, axis_name)
     if shards is None:
         return rule
@@ -332,6 +359,11 @@ def rule_fused(rule: Any, fused: Fused) -> Any:
 @functools.lru_cache(256)
 def _named_fused(name: str, fused: Fused) -> Rule:
     return Rule(name=name, parts=(name,), fused=fused)
+
+
+@functools.lru_cache(256)
+def _named_keeping(name: str, residuals: str) -> Rule:
+    return Rule(name=name, parts=(name,), residuals=residuals)
 
 
 @functools.lru_cache(256)

@@ -165,8 +165,14 @@ class RuleUnder(Recipe):
         if not specialization.facts <= facts.keys():  # by a capture before this one
             raise NeedsConcrete(*specialization.facts, noted=False)
         backward = specialization.graph(True, facts)
+        rule = specialization.rule
         return FunctionGraph(
-            self.name, forward, backward, specialization.rule.first_order, is_rule=True
+            self.name,
+            forward,
+            backward,
+            rule.first_order,
+            is_rule=True,
+            residuals=rule.residuals,
         )
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:

@@ -1,0 +1,143 @@
+"""`residuals=` by a word: what forward keeps, with the same numbers on every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import xp
+from multigrad.errors import RuleValueError
+
+WAYS = ["auto", "input", "mask", "packed", "recompute"]
+RULES = ["rectangular", "d(ReLU)", "triangular", "arctan", "clip_norm", "clipped_straight_through"]
+SHAPE = (5, 7)  # 35 elements: 5 bytes of bits, of which 5 bits are left over
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
+
+def inputs() -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    x, g = rng.standard_normal((2, *SHAPE)).astype("float32")
+    x[0, :4] = 0.0, 0.5, -0.5, np.nan
+    return x, g
+
+
+def both(backend: Any, call: Callable[..., Any], x: Any, g: Any) -> tuple[Any, Any]:
+    """Return what a function gives, and its gradient."""
+    y, pull = xg.vjp(call, backend.array(x))
+    return backend.numpy(y), backend.numpy(pull(backend.array(g))[0])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_numbers_are_the_same_whatever_is_kept(backend: Any, rule: str, way: Any) -> None:
+    x, g = inputs()
+    expected = both(backend, xg.activation("ReLU", rule=rule), x, g)
+    found = both(backend, xg.activation("ReLU", rule=rule, residuals=way), x, g)
+    for each, one in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(each, one)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (8,), (9,), (3, 0, 2), (4, 3, 2)])
+def test_masks_of_any_shape_are_packed_and_unpacked(backend: Any, shape: tuple[int, ...]) -> None:
+    x = np.asarray(np.random.default_rng(1).standard_normal(shape), "float32")
+    packed = xg.activation("ReLU", rule="rectangular", residuals="packed")
+    got = both(backend, packed, x, np.ones_like(x))[1]
+    np.testing.assert_array_equal(got, ((x >= -0.5) & (x <= 0.5)).astype("float32"))
+
+
+def test_each_way_keeps_its_bytes() -> None:
+    def total(way: str) -> int:
+        return xg.memory(xg.get("rectangular").keeping(way), (32, 100)).total
+
+    assert [total(way) for way in WAYS] == [3200, 12800, 3200, 400, 400]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("way", WAYS)
+def test_torch_saves_what_is_told_for_each_way(way: Any) -> None:
+    import torch
+
+    for rule in RULES:
+        act = xg.activation("ReLU", rule=rule, residuals=way)
+        saved: list[int] = []
+
+        def pack(tensor: Any, saved: list[int] = saved) -> Any:
+            saved.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            act(torch.randn(SHAPE, requires_grad=True))
+        assert sum(saved) == xg.memory(act, SHAPE, torch.float32).total
+
+
+@pytest.mark.needs("jax")
+def test_forward_mode_and_transforms_of_jax_read_what_is_packed() -> None:
+    import jax
+
+    x, g = inputs()
+    act = xg.activation("ReLU", rule="rectangular", residuals="packed")
+    _, pull = jax.vjp(act, x)
+    assert [leaf.nbytes for leaf in jax.tree_util.tree_leaves(pull)] == [5]
+    mask = (x >= -0.5) & (x <= 0.5)
+    np.testing.assert_array_equal(jax.jvp(act, (x,), (g,))[1], g * mask)
+    by_row = jax.jit(jax.vmap(jax.grad(lambda row: act(row).sum())))
+    np.testing.assert_array_equal(by_row(x), mask)
+
+
+@pytest.mark.needs("torch")
+def test_transforms_and_compilers_of_torch_read_what_is_packed() -> None:
+    import torch
+
+    x = torch.from_numpy(inputs()[0])
+    act = xg.activation("ReLU", rule="rectangular", residuals="packed")
+    mask = ((x >= -0.5) & (x <= 0.5)).float()
+
+    def gradient(call: Callable[..., Any]) -> Any:
+        own = x.clone().requires_grad_()
+        call(own).sum().backward()
+        return own.grad
+
+    torch.testing.assert_close(gradient(act), mask)
+    torch.testing.assert_close(gradient(torch.compile(act, backend="aot_eager")), mask)
+    by_row = torch.func.vmap(torch.func.grad(lambda row: act(row).sum()))
+    torch.testing.assert_close(by_row(x), mask)
+    own = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(act(own).square().sum(), own, create_graph=True)
+    (second,) = torch.autograd.grad(first.nansum(), own)
+    torch.testing.assert_close(second[mask > 0], 2 * mask[mask > 0])
+
+
+def test_functions_take_a_word_or_are_told_later(backend: Any) -> None:
+    def forward(x: Any) -> Any:
+        return xp.maximum(x, 0.0)
+
+    def backward(grad_out: Any, x: Any) -> Any:
+        return grad_out * (x > 0.0)
+
+    x, g = inputs()
+    plain, packed = xg.function(forward, backward), xg.function(forward, backward, "packed")
+    expected = both(backend, plain, x, g)
+    for each in (packed, plain.keeping("recompute"), plain.keeping("input")):
+        for got, one in zip(both(backend, each, x, g), expected, strict=True):
+            np.testing.assert_array_equal(got, one)
+    kept = [xg.memory(f, SHAPE).total for f in (plain, packed, plain.keeping("input"))]
+    assert kept == [35, 5, 140]
+
+
+def test_use_has_the_word_too() -> None:
+    with xg.use("rectangular", residuals="packed"):
+        assert xg.memory(xg.activation("Heaviside"), (80,)).total == 10
+    assert "1 bit per element" in xg.show(xg.get("rectangular").keeping("packed"), memory=True)
+
+
+def test_words_that_are_none_are_refused() -> None:
+    with pytest.raises(RuleValueError, match="expected one of 'auto', 'input'"):
+        xg.activation("ReLU", rule="rectangular", residuals="pack")  # type: ignore[arg-type]
+    with pytest.raises(RuleValueError, match="did you mean 'packed'"):
+        xg.function(abs, None, "paked")  # type: ignore[arg-type]
+    with pytest.raises(xg.RuleError, match="needs a rule"):
+        xg.activation("ReLU", residuals="packed")
