@@ -6,7 +6,6 @@ operand is made of x, inside its domain. It runs on arrays and records on symbol
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,7 @@ from multigrad.graph.ops.results import (
     shaped_like_second,
 )
 from multigrad.graph.ops.table import zero
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.trace import apply
 from multigrad.trace.xp import all as neutral
 
@@ -116,7 +116,7 @@ class Case:
 
     def meaning(self, *operands: Any) -> Any:
         """What NumPy gives for operands, without a warning."""
-        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+        with np.errstate(all="ignore"), ignoring_warnings():
             return self.row.numpy(*operands, **self.attrs)
 
     def needs_elements(self) -> bool:

@@ -10,6 +10,7 @@ import inspect
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
@@ -31,7 +32,10 @@ MOST_CHARACTERS = 1 << 20  # of one string
 WIDTH = 100
 ROWS = ("nodes", "inputs", "params")  # their items stand on a line each
 ON_A_LINE = ({"dtype", "shape", "values"}, {"of", "value", "derivative"})  # of evidence
-TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]},]', re.DOTALL)
+STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+if sys.version_info < (3, 11):  # the same text, where nothing is tried twice either
+    STRING = STRING.replace("*+", "*")
+TOKENS = re.compile(rf"{STRING}|[\[{{\]}},]", re.DOTALL)
 
 
 # --- the head ------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from ...capture.code.signature import name_of
 from ...errors import RuleTypeError
 from ...graph.support.notebook import InNotebooks
+from ...graph.support.versions import ignoring_warnings
 from ..convert import brief
 from ..laws import Law
 from .judging import NotApplicable
@@ -164,7 +164,7 @@ def audit(
     """
     chosen = _choose(laws)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with ignoring_warnings():
             called, given, parameters = open_up(fn, inputs)
             with keeping_dtypes(called):
                 trial = trial_of(called, given, surrogate)
@@ -174,7 +174,7 @@ def audit(
         return AuditReport(name_of(fn), "", (), problem=brief(error))
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
-    with warnings.catch_warnings(action="ignore"), keeping_dtypes(called):
+    with ignoring_warnings(), keeping_dtypes(called):
         found = tuple(_named(_hold(called, trial, law), trial, parameters) for law in chosen)
     unnamed = [""] * (len(trial.leaves) - len(parameters))
     names = [*unnamed, *(f"{name} " for name in parameters)]

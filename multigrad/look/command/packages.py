@@ -10,12 +10,12 @@ import io
 import pkgutil
 import sys
 import types
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from multigrad.functions.importers import owner_of_custom
+from multigrad.graph.support.versions import ignoring_warnings
 
 SKIPPED = ("test", "tests", "testing", "conftest", "__main__", "setup")
 
@@ -95,7 +95,7 @@ def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
     silent = io.StringIO()
     try:
         with (
-            warnings.catch_warnings(action="ignore"),
+            ignoring_warnings(),
             contextlib.redirect_stdout(silent),
             contextlib.redirect_stderr(silent),
         ):

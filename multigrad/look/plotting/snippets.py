@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import tomllib
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +40,11 @@ def read_snippets() -> dict[str, Snippets]:
     """Return what the backends that are there have, and Keras's, by name; no framework is
     imported.
     """
+    if sys.version_info < (3, 11):
+        warnings.warn("code to copy needs Python 3.11, and is left out", stacklevel=2)
+        return {}
+    import tomllib
+
     folders = {"keras": Path(__file__).parents[2] / "keras"}
     for name, point in entry_points().items():
         root = getattr(point, "module", name).partition(".")[0]

@@ -4,7 +4,6 @@ meaning.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import BOOL, WHOLE, T, is_float
 from multigrad.graph.ops.properties import Domain
 from multigrad.graph.passes.scalars import constant
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.coercion import coerce
 
 from .attributes import Draw, Refused, Shape, pick
@@ -160,7 +160,7 @@ class Builder:
             attrs["dtype"] = np.float32 if attrs["dtype"] in (T, None) else attrs["dtype"]
         given = [self.samples[operand] for operand in node.operands]
         try:
-            with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            with np.errstate(all="ignore"), ignoring_warnings():
                 sample = sample_of(node, given, attrs)
         except (ValueError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
             raise Refused from error

@@ -4,7 +4,6 @@ interpreter.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.backend.tensors.values import read_key
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.lowering.emit import Emission, compile_source, emit_body
 
 from ..differences import kept, regroups
@@ -125,7 +125,7 @@ def run(program: Program, backend: Any, compiled: bool = False) -> list[Array]:
     given = inputs_of(program)
     wide = "float64" in (program.dtype, *(n.type.dtype for n in program.graph.nodes))
     precision = backend.precision(np.dtype(np.float64 if wide else np.float32))
-    with precision, np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+    with precision, np.errstate(all="ignore"), ignoring_warnings():
         given = {
             name: backend.array(value) if isinstance(value, np.ndarray) else value
             for name, value in given.items()

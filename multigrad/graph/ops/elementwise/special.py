@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...support.versions import IS_OLD_SCIPY
+from ...support.versions import log_ndtr as log_ndtr_by_erfcx
 from ..attributes import count
 from ..composites import composite
 from ..numerics import Array, from_scipy, widened
@@ -80,7 +82,11 @@ NDTRI = function(
     "ndtri", from_scipy("ndtri"), ndtri_vjp, "The inverse of ndtr.", domain=BETWEEN_ZERO_AND_ONE
 )
 LOG_NDTR = function(
-    "log_ndtr", from_scipy("log_ndtr"), log_ndtr_vjp, "log(ndtr(x)).", made_of=log_ndtr
+    "log_ndtr",
+    widened(log_ndtr_by_erfcx) if IS_OLD_SCIPY else from_scipy("log_ndtr"),
+    log_ndtr_vjp,
+    "log(ndtr(x)).",
+    made_of=log_ndtr,
 )
 
 # --- gamma functions ---------------------------------------------------------------------------

@@ -7,13 +7,13 @@ framework itself.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.xp import all as neutral
 
 from ...differences import flushes
@@ -35,7 +35,7 @@ def run(backend: Any, function: Function, x: Any) -> Any:
     with (
         backend.precision(x.dtype),
         np.errstate(all="ignore"),
-        warnings.catch_warnings(action="ignore"),
+        ignoring_warnings(),
     ):
         return np.asarray(backend.numpy(function(backend.array(x))))
 

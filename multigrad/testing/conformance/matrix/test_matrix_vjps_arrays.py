@@ -7,7 +7,6 @@ graph's nodes one by one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -20,6 +19,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import Op
 from multigrad.graph.passes.simplify import simplify
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.lowering.lower import emit_rule
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.xp import all as neutral
@@ -92,7 +92,7 @@ def assert_gradient(backend: Any, name: str, x: Any, g: Any, actual: Any) -> Non
 
 
 def evaluate(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:
-    with backend.precision(arrays[0].dtype), warnings.catch_warnings(action="ignore"):
+    with backend.precision(arrays[0].dtype), ignoring_warnings():
         return backend.numpy(function(*(backend.array(a) for a in arrays)))
 
 

@@ -8,7 +8,6 @@ differ on max(0, -0).
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
+from multigrad.graph.support.versions import ignoring_warnings
 
 from ...differences import allowed, unsettled
 from ...oracles import (
@@ -110,7 +110,7 @@ def call(backend: Any, name: str, *arrays: Any, **attrs: Any) -> Any:
     """The neutral function on the backend's own tensors."""
     with backend.precision(max((a.dtype for a in arrays), key=lambda d: d.itemsize)):
         tensors = [backend.array(a) for a in arrays]
-        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+        with np.errstate(all="ignore"), ignoring_warnings():
             return backend.numpy(getattr(xp, name)(*tensors, **attrs))
 
 
@@ -276,7 +276,7 @@ def test_reductions_over_any_axes(backend: Any, name: str) -> None:
 def reduce_exactly(name: str, x: Any, axis: Any, keepdims: bool) -> tuple[Wide, Wide]:
     """The result, and the largest value met on the way to each element of it."""
     axis = () if x.ndim == 0 else axis  # a scalar has nothing to reduce
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+    with np.errstate(all="ignore"), ignoring_warnings():
         result = np.asarray(REDUCTIONS[name](widen(x), axis=axis, keepdims=keepdims))
         peak = np.max(np.abs(widen(x)), axis=axis, keepdims=keepdims, initial=0.0)
     met = peak**2 if name == "var" else peak

@@ -5,7 +5,6 @@ The tables of the other test_ops*.py have meanings that are independent of the l
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.results import PER_ELEMENT, integer
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.trace import apply
 from multigrad.trace.xp import all as neutral
 
@@ -67,7 +67,7 @@ def run(backend: Any, case: Case, operands: list[Any], view: bool) -> Any:
         pair = np.stack([np.ones_like(operand), operand], axis=-1)
         return xp.getitem(backend.array(pair), (..., 1)) if view else backend.array(operand)
 
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+    with np.errstate(all="ignore"), ignoring_warnings():
         result = apply(case.row, *map(tensor, operands), **case.attrs)
         return np.asarray(result if case.row.result is integer else backend.numpy(result))
 
@@ -76,7 +76,7 @@ def meaning(backend: Any, case: Case, operands: list[Any], dtype: Any) -> Bounde
     """What the row means, as close as the backend promises to come."""
     name = case.row.in_xp
     given = [known(x) if isinstance(x, np.ndarray) else number(x, dtype) for x in operands]
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+    with np.errstate(all="ignore"), ignoring_warnings():
         kind = np.asarray(case.meaning(*operands)).dtype
         result = kind if kind.kind in "bi" else dtype
         ulps = allowed(backend.name, name, "value", dtype)
