@@ -55,6 +55,19 @@ def test_a_newcomer_reads_at_most_150_words_and_sees_a_picture_before_the_first_
     assert [name for name in pictures if not (README.parent / name).is_file()] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_half_a_minute_of_reading_aloud_says_what_it_is_for_and_what_goes_wrong_without(
+    page: str,
+) -> None:
+    text = (README.parent / page).read_text(encoding="utf-8")
+    text = re.sub(r"^---.*?^---", "", text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"<[^>]*>|\{[^}]*\}|\]\([^)]*\)|[#\[]", " ", text)
+    heard = " ".join(prose.split()[:75])  # at 150 words a minute
+    assert "A custom gradient that is wrong raises no error" in heard
+    assert re.search(r"[Ww]rite (a|the) gradient once", heard)
+    assert "PyTorch, JAX, TensorFlow, Keras 3 and NumPy" in heard
+
+
 @pytest.mark.needs("torch", "jax", "tensorflow")
 def test_the_picture_shows_the_formula_in_every_framework() -> None:
     from draw_front import TITLES, surrogates
