@@ -52,6 +52,8 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
         return draw_compiled(uniform_op, key, x)
     if type(x) is not torch.Tensor:
         return draw_for_class(draw_uniform, key, x)
+    if torch._C._get_tracing_state() is not None:
+        return draw_untraced(draw_uniform, key, x)
     return draw_uniform(key, x.shape, x.dtype, x.device)
 
 
@@ -62,7 +64,24 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
         return draw_compiled(normal_op, key, x)
     if type(x) is not torch.Tensor:
         return draw_for_class(draw_normal, key, x)
+    if torch._C._get_tracing_state() is not None:
+        return draw_untraced(draw_normal, key, x)
     return draw_normal(key, x.shape, x.dtype, x.device)
+
+
+def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
+    """Draw a constant for a trace of torch.jit, in which what draws in place would act on the
+    constant again at each run. A key on a device stays part of the trace.
+    """
+    words = words_of(key)
+    if not isinstance(words, tuple) and not is_readable(words):
+        return draw(key, x.shape, x.dtype, x.device)
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        return draw(key, x.shape, x.dtype, x.device)
+    finally:
+        torch._C._set_tracing_state(state)
 
 
 def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:

@@ -111,6 +111,9 @@ def test_transforms_traces_and_modes_of_torch_draw_the_same(compiled: Any) -> No
     assert torch.equal(gradient, expected)
     traced = make_fx(lambda x: x + normal_like(key, x))(x)
     assert torch.equal(traced(x), expected)
+    kept = torch.jit.trace(lambda x: x + normal_like(key, x), x, check_trace=False)
+    assert torch.equal(kept(x), expected)
+    assert torch.equal(kept(x), expected)
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         assert normal_like(key, torch.empty(1000)).shape == (1000,)
 
