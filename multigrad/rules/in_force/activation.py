@@ -478,5 +478,6 @@ def activation(
         raise model.refuse_misplaced(activation, "activation", rule, others)
     if over is not None or axis_name is not None or residuals is not None:
         rule = model.rule_over(rule, over, axis_name, residuals)
-    rule = model.rule_fused(rule, fused)
+    if fused != "auto":
+        rule = model.rule_fused(rule, fused)
     return Activation(forward, rule, params, at_zero, threshold)
