@@ -106,7 +106,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
         >>> kept.total, kept.residuals[0].what
         (1000000, 'mask')
         >>> print(xg.memory(xg.activation("Tanh"), (8, 4)))
-        d(Tanh) under Tanh on ... keeps 128 bytes for backward:
+        activation('Tanh') on ... keeps 128 bytes for backward:
           name    what    shape   dtype    bytes
           output  output  (8, 4)  float32    128
 
