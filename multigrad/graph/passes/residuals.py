@@ -71,7 +71,8 @@ class Cut:
 
 def reads_shape_alone(op: Op, position: int) -> bool:
     """Return whether an op reads an operand's shape and dtype, and does not make another of it."""
-    alone = position in op.shape_only and op.operands[position] == "like"
+    named = op.operands[position] == "like" or op is ops.FULL_LIKE
+    alone = position in op.shape_only and named
     return alone and op not in (ops.PLACE_KEY, ops.FROM_SHARD)
 
 
@@ -105,7 +106,7 @@ def cut_residuals(
         loops: whether what scans give is kept, and no scan runs again.
         masks: whether a mask costs a bit an element, as if packed, in the place of a byte.
     """
-    backward = outputs_as_inputs(backward, roles)
+    backward = complements_as_one(outputs_as_inputs(backward, roles))
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
@@ -131,6 +132,16 @@ def cut_residuals(
             computed += 1
     names |= {node: results[node] for node in computed_again(backward, names, results)}
     return _split(forward, backward, roles, names, alike=output, apart=not loops)
+
+
+def complements_as_one(backward: Graph) -> Graph:
+    """Return a backward in which a != b is read as the complement of a == b, where it reads both:
+    one of the masks is enough, for NaN too.
+    """
+    equal = {node.operands: node for node in backward.nodes if node.op is ops.EQ}
+    both = [n for n in backward.nodes if n.op is ops.NE and n.operands in equal]
+    changes = {n: make_node(ops.NOT, (equal[n.operands],), {}, n.type) for n in both}
+    return substitute(backward, changes) if changes else backward
 
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
