@@ -82,6 +82,7 @@ backend = Backend(
         namespace=attach.NAMESPACE,
         forward_mode=True,
         joins_loops=True,
+        notes_shapes=True,
         isolate=isolate.isolate,
     ),
     draws=Draws(

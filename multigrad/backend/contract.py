@@ -206,9 +206,8 @@ class Autodiff:
     asks for a gradient; without it none is refused."""
 
     note_use: Callable[[Tensor, Sequence[Tensor]], Callable[[], bool] | None] | None = None
-    """(tensor, outputs) -> whether one derivative may still pass through the call that was given
-    the tensor and gave the outputs, and through one that is given it now; None: no derivative
-    passes. Without it nobody knows."""
+    """(tensor, outputs) -> whether one derivative may pass through the call that took and gave
+    these, and through one that is given the tensor now; None: none passes. Or nobody knows."""
 
     namespace: Mapping[str, Any] = field(default_factory=dict)
     """Names that `render` uses."""
@@ -237,6 +236,9 @@ class Autodiff:
     watches_outputs: bool = True
     """Whether nobody writes into an output that forward keeps without an error in backward."""
 
+    notes_shapes: bool = False
+    """Whether nothing is kept of a tensor of which backward reads the shape and dtype alone."""
+
     joins_loops: bool = False
     """Whether `render` makes use of `Code.whole`: of fast code where floats that forward keeps lose
     their derivative, else of all."""
@@ -250,9 +252,8 @@ class Autodiff:
     as it is."""
 
     rehearse: Callable[[Function, Sequence[Any]], Function] | None = None
-    """(run, arrays) -> what gives `run(*tensors)`, trees of arrays, for arrays of NumPy's of these
-    shapes and dtypes: for a framework to which each run of its own costs more than to trace `run`
-    once. Raises what tracing raises, where `run` needs values."""
+    """(run, arrays) -> what gives `run(*tensors)` for NumPy arrays of these shapes and dtypes, if
+    to trace it once costs less than a run. Raises what tracing raises."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -402,8 +403,7 @@ class Imports:
     registered as a container; None: it is none."""
 
     hook_params: Callable[[], AbstractContextManager[Any]] | None = None
-    """A context within which rules act on parameters' gradients by themselves, for a `use` that
-    names the scope "params"; their `hooks_params` says on which thread."""
+    """A context within which rules act on parameters' gradients, for the scope "params"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -106,7 +106,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
         >>> kept.total, kept.residuals[0].what
         (1000000, 'mask')
         >>> print(xg.memory(xg.activation("Tanh"), (8, 4)))
-        d(Tanh) under Tanh on ... keeps 128 bytes for backward:
+        activation('Tanh') on ... keeps 128 bytes for backward:
           name    what    shape   dtype    bytes
           output  output  (8, 4)  float32    128
 
@@ -296,7 +296,8 @@ def _of_graphs(
             shape = (-(-math.prod(sizes(node.operands[0])) // 8),)
         else:
             shape = given[name] if name in given or node is None else sizes(node)
-        size = 0 if name in cut.likes else math.prod(shape) * BYTES.get(dtype, 4)
+        noted = name in cut.likes and backend.autodiff.notes_shapes
+        size = 0 if noted else math.prod(shape) * BYTES.get(dtype, 4)
         what = _what(name, graphs, cut)
         found.append(Residual(name, what, shape=shape, dtype=dtype, bytes=size))
     return tuple(found)

@@ -151,3 +151,54 @@ def test_converted_class_is_asked_as_a_function_is() -> None:
     assert xg.memory(converted, SHAPE).total == in_torch(xg.function(converted), x) == x.numel()
     assert in_torch(Clamped.apply, x) == 4 * x.numel()
     np.testing.assert_array_equal(converted(x).detach(), Clamped.apply(x).detach())
+
+
+@pytest.mark.needs("torch", "jax")
+def test_of_zeros_like_a_tensor_torch_keeps_nothing_and_jax_the_tensor() -> None:
+    import jax.numpy as jnp
+    import torch
+
+    class Below(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, top: Any) -> Any:
+            ctx.save_for_backward(top)
+            return torch.minimum(x, top)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad, torch.zeros_like(ctx.saved_tensors[0])
+
+    below = xg.convert(Below)
+    x, top = (torch.randn(SHAPE, requires_grad=True) for _ in range(2))
+    assert xg.memory(below, [SHAPE, SHAPE], torch.float32).total == in_torch(below, x, top) == 0
+    below(x, top).sum().backward()
+    assert top.grad is not None
+    assert top.grad.eq(0).all()
+    assert xg.memory(below, [SHAPE, SHAPE], jnp.float32).residuals
+
+
+@pytest.mark.needs("torch")
+def test_a_mask_and_its_complement_are_kept_once() -> None:
+    import torch
+
+    class Support(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            inside = torch.where(x == 0, 0.0, grad)
+            return torch.where(x != 0, inside - 1, inside)
+
+    x = torch.tensor([0.0, 1.0, float("nan"), -0.0], requires_grad=True)
+    converted = xg.convert(Support)
+    assert in_torch(converted, x) == 4
+    converted(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 0.0, 0.0, 0.0]
+    y = x.detach().clone().requires_grad_()
+    Support.apply(y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)

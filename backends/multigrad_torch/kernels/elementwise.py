@@ -135,6 +135,9 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     if isinstance(value, Tensor):
         return value.to(device=x.device, dtype=dtype or x.dtype).expand(x.shape)
+    if not isinstance(x, Tensor):  # what backward notes of one
+        dtype = dtype or x.dtype
+        return torch.full(x.shape, fitting(value, dtype), dtype=dtype, device=x.device)
     return torch.full_like(x, fitting(value, dtype or x.dtype), dtype=dtype)
 
 

@@ -72,7 +72,8 @@ class Cut:
 
 def reads_shape_alone(op: Op, position: int) -> bool:
     """Return whether an op reads an operand's shape and dtype, and does not make another of it."""
-    alone = position in op.shape_only and op.operands[position] == "like"
+    named = op.operands[position] == "like" or op is ops.FULL_LIKE
+    alone = position in op.shape_only and named
     return alone and op not in (ops.PLACE_KEY, ops.FROM_SHARD)
 
 
@@ -108,7 +109,7 @@ def cut_residuals(
         loops: whether what scans give is kept, and no scan runs again.
         masks: whether a mask costs a bit an element, as if packed, in the place of a byte.
     """
-    backward = outputs_as_inputs(backward, roles)
+    backward = complements_as_one(outputs_as_inputs(backward, roles))
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
     amount, chosen = choose(backward, roles, results, floats=floats, loops=loops, masks=masks)
     decided = decide_by_outputs(forward, backward, roles.outputs) if decides else backward
@@ -160,6 +161,16 @@ def choose(
         costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
     chosen = minimum_cut(costs, needed, scans)
     return sum(costs[node] for node in chosen), chosen
+
+
+def complements_as_one(backward: Graph) -> Graph:
+    """Return a backward in which a != b is read as the complement of a == b, where it reads both:
+    one of the masks is enough, for NaN too.
+    """
+    equal = {node.operands: node for node in backward.nodes if node.op is ops.EQ}
+    both = [n for n in backward.nodes if n.op is ops.NE and n.operands in equal]
+    changes = {n: make_node(ops.NOT, (equal[n.operands],), {}, n.type) for n in both}
+    return substitute(backward, changes) if changes else backward
 
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
