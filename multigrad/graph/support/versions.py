@@ -40,8 +40,8 @@ def log_ndtr(x: Any) -> Any:
     """As `scipy.special.log_ndtr`, which is off by 5.5 eps before SciPy 1.16, all that there is for
     Python 3.10.
 
-    Below -1 by erfcx(z) = exp(z^2) erfc(z): log(erfcx(-x / sqrt(2)) / 2) - x^2 / 2; below 0 as it is
-    defined, and else log1p(-ndtr(-x)): 3.2 eps at most, times 1 + x^2.
+    Below -1 by erfcx(z) = exp(z^2) erfc(z): log(erfcx(-x / sqrt(2)) / 2) - x^2 / 2; below 0 as it
+    is defined, and else log1p(-ndtr(-x)): 3.2 eps at most, times 1 + x^2.
     """
     from scipy.special import erfcx, ndtr
 
