@@ -146,7 +146,7 @@ def _watch_hooks() -> Callable[[bool], Any]:
     return top
 
 
-# Before torch 2.6 there is no such name.
+# In torch 2.6 there is no such name yet.
 top_hooks: Callable[[bool], Any] = (
     torch._C._autograd._top_saved_tensors_default_hooks
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")

@@ -89,6 +89,7 @@ def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
     asked = [*PROJECT["dependencies"], *(row for name in names for row in extras[name])]
     for name in ADDED:
         asked += tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]["dependencies"]
+    asked = [line for line in asked if "python_version <" not in line]  # no such Python here
     for row in map(read_requirement, asked):
         if row.least:
             assert re.fullmatch(rf"{re.escape(row.least)}(\.0)*", oldest[row.package]), row
