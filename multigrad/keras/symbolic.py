@@ -70,7 +70,7 @@ def run_captured(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
         NotCaptured: it cannot be captured, or must not be.
     """
     if function.native is True:
-        raise NotCaptured(TraceError(f"function {function.name!r} runs as it is (native=True)"))
+        raise NotCaptured(TraceError(f"function {function.name!r} runs as written (native=True)"))
     capture_example(function, *args, **kwargs)
     return function(*args, **kwargs)
 

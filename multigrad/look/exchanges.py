@@ -84,7 +84,7 @@ def exchanged_by(rule: Rule) -> Exchanged:
     except MultigradError:
         return Exchanged("not known")
     if graph is None:
-        return Exchanged("refused", reason="it runs as it is, on the tensor in hand")
+        return Exchanged("refused", reason="it runs as written, on the tensor in hand")
     shards = read_shards("global")
     assert shards is not None
     try:

@@ -219,7 +219,7 @@ def _export_function(
         variant: Variant = function._variant_for(layout, leaves)
     except NotCaptured as error:
         raise UnsupportedOp(
-            f"{subject} cannot be exported to {path.name!r}, as it runs as it is: {error.error}"
+            f"{subject} cannot be exported to {path.name!r}, which runs as written: {error.error}"
         ) from error
     if variant.graphs.is_random:
         raise UnsupportedOp(

@@ -97,7 +97,7 @@ def default_of(param: Any) -> str:
 
 def draw_backward(rule: Rule) -> str:
     if rule.native is True:
-        return html.quiet("It runs as it is (native=True), so it has no graph.")
+        return html.quiet("It runs as written (native=True), so it has no graph.")
     return picture(captured_graph(rule.bound_rule()))
 
 

@@ -117,7 +117,7 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
     head = "" if forward is None else f"{format_graph(forward.graph())}\n\n"
     if rule.native is True:
         kept = "\n\nkept for backward: the input, which the rule may read" if memory else ""
-        return f"{head}{rule.name}: runs as it is (native=True), so it has no graph{kept}"
+        return f"{head}{rule.name}: runs as written (native=True), so it has no graph{kept}"
     backward = captured_graph(bound_rule)
     row = find_forward("Linear") if forward is None else forward
     function = FunctionGraph(

@@ -82,7 +82,7 @@ def test_a_rule_that_runs_as_it_is_has_no_graph_to_split(named: Any) -> None:
 
     found = exchanged_by(named("as_it_is", as_it_is, native=True))
     assert found.kind == "refused"
-    assert "runs as it is" in found.reason
+    assert "runs as written" in found.reason
 
 
 def test_most_of_the_library_exchanges_nothing_and_none_is_refused() -> None:

@@ -39,7 +39,7 @@ QUIET = {
 ENVIRONMENT = {"larq": {"TF_USE_LEGACY_KERAS": "1"}}
 FRAGMENT = 120  # characters of a reason that are kept
 SUBJECT = re.compile(r"^(imported )?function '[^']*' ")
-SENTENCE = re.compile(r"\. |; it runs as it is|; run as it is")
+SENTENCE = re.compile(r"\. |; it runs as written|; run as written")
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,6 @@ def test_a_class_that_only_torch_runs(backend: Any, case: str) -> None:
     assert "'Refused'" in message
     assert any(place in message for place in places), message
     assert re.search(said, message), message
-    assert message.endswith("it runs as it is on torch alone")
+    assert message.endswith("it runs as written on torch alone")
     assert "native=True" not in message
     assert "xg.xp" not in message

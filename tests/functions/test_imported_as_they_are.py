@@ -146,7 +146,7 @@ def test_elsewhere_a_class_is_right_or_an_error_in_our_words(backend: Any, case:
         assert "torch alone" in said
         assert "xg.xp" not in said
         assert "native=True" not in said
-        assert "run as it is on" not in said
+        assert "run as written on" not in said
 
 
 @pytest.mark.needs("torch")

@@ -99,7 +99,7 @@ def test_show_of_a_rule_that_needs_its_inputs_rank_says_so() -> None:
 
 def test_show_of_a_native_rule_says_that_it_has_no_graph() -> None:
     made = xg.register("as_it_is", native=True)(lambda ctx, g, x: g)
-    assert xg.show(made) == "as_it_is: runs as it is (native=True), so it has no graph"
+    assert xg.show(made) == "as_it_is: runs as written (native=True), so it has no graph"
 
 
 # --- source ---------------------------------------------------------------------------------------

@@ -52,14 +52,16 @@ class Note(Cells):
 SAVED = ("saved and loaded (`xg.save`)",)
 EJECTED = ("ejected, without multigrad (`xg.source(..., standalone=True)`)",)
 OF_ALL: list[Refused | Note] = [
-    Refused(SAVED, ("as it is",), "runs as it is (native=True), so it has no graph", "TraceError"),
+    Refused(
+        SAVED, ("as it is",), "runs as written (native=True), so it has no graph", "TraceError"
+    ),
     Refused(
         SAVED,
         ("scheduled number",),
         "is bound to a number that moves, which a document does not hold",
         "TraceError",
     ),
-    Refused(EJECTED, ("as it is",), "runs as it is (native=True)", "TraceError"),
+    Refused(EJECTED, ("as it is",), "runs as written (native=True)", "TraceError"),
     Refused(
         EJECTED,
         ("scheduled number",),

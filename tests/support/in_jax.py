@@ -211,7 +211,7 @@ REFUSED = [
     Refused(
         ("forward mode, by `xg.lower(..., forward_mode=True)`",),
         ("as it is",),
-        "runs as it is (native=True)",
+        "runs as written (native=True)",
         "TraceError",
     ),
     Refused(

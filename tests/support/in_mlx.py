@@ -120,7 +120,7 @@ REFUSED = [
     Refused(
         ("forward mode", "`xg.jvp`"),
         ("as it is",),
-        "runs as it is, so it has no forward mode",
+        "runs as written, so it has no forward mode",
         "GradientError",
     ),
     Refused(

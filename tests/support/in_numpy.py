@@ -91,9 +91,9 @@ REFUSED = [
         "UnsupportedOp",
     ),
     Refused(
-        ("`xg.jvp`",), ("as it is",), "runs as it is, so it has no forward mode", "UnsupportedOp"
+        ("`xg.jvp`",), ("as it is",), "runs as written, so it has no forward mode", "UnsupportedOp"
     ),
-    Refused(("`xg.override`",), ("as it is",), "runs as it is (native=True)", "TraceError"),
+    Refused(("`xg.override`",), ("as it is",), "runs as written (native=True)", "TraceError"),
     Refused(
         ("`xg.override`",),
         ("rule of a layer",),
@@ -107,7 +107,7 @@ REFUSED = [
         "TraceError",
     ),
     Refused(
-        ("inside another Function",), ("as it is",), "runs as it is (native=True)", "TraceError"
+        ("inside another Function",), ("as it is",), "runs as written (native=True)", "TraceError"
     ),
 ]
 NOTES: list[Note] = []

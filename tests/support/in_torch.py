@@ -325,11 +325,11 @@ REFUSED = [
     Refused(
         ("forward mode",),
         ("as it is",),
-        "runs as it is, so it has no forward mode",
+        "runs as written, so it has no forward mode",
         "NotImplementedError",
     ),
     Refused(
-        ("`xg.jvp`",), ("as it is",), "runs as it is, so it has no forward mode", "UnsupportedOp"
+        ("`xg.jvp`",), ("as it is",), "runs as written, so it has no forward mode", "UnsupportedOp"
     ),
     Refused(
         ("vmap",),

@@ -216,7 +216,7 @@ def test_pages_show_what_their_object_is() -> None:
         assert words in rule.words
     assert "svg" in rule.tags
     assert "kept for backward" in Page(log1pexp._repr_html_()).words
-    assert "runs as it is" in Page(native._repr_html_()).words
+    assert "runs as written" in Page(native._repr_html_()).words
     assert "branch" in Page(branching._repr_html_()).words
     assert (
         "surrogate" in Page(xg.check(xg.activation("Heaviside", "triangular"))._repr_html_()).words

@@ -161,7 +161,7 @@ def refuse(name: str) -> Function:
 
     def refused(primals: Any, tangents: Any) -> Any:
         raise GradientError(
-            f"mx.jvp meets {name!r}, which runs as it is, so it has no forward mode: take mx.vjp "
+            f"mx.jvp meets {name!r}, which runs as written, so it has no forward mode: take mx.vjp "
             "or mx.grad"
         )
 

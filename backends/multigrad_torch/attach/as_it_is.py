@@ -138,7 +138,7 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Tensor) -> Any:
-            raise NotImplementedError(f"{name!r} runs as it is, so it has no forward mode")
+            raise NotImplementedError(f"{name!r} runs as written, so it has no forward mode")
 
     NativeFunction.__name__ = name
     outputs = NativeFunction.apply(*tensors)

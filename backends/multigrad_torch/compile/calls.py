@@ -163,7 +163,7 @@ def call_of_activation(
         raise Question(NUMBERS)
     if variant is None and any(isinstance(value, Moving) for value in values):
         raise MultigradError(
-            f"{in_force.specialization.subject} runs as it is, on numbers, under one that moves"
+            f"{in_force.specialization.subject} runs as written, on numbers, under one that moves"
         )
     if variant is None:  # it runs as it is
         rest = slice(first, first + (given or len(tensors)))  # what xg.jit hides comes before
@@ -204,7 +204,7 @@ def operator_of_activation(
         )
     if function.native is True:
         raise UnsupportedOp(
-            f"{function.recipe.title} runs as it is, and an exported operator is a graph: leave "
+            f"{function.recipe.title} runs as written, and an exported operator is a graph: leave "
             "native=True out, so that it is captured"
         )
     function.recipe.check(load_backend("torch"), (x, *values))
@@ -273,7 +273,7 @@ def call_of_function(function: Function, described: Any) -> Call:
     """
     guest_for = getattr(function.recipe, "guest_for", None)
     if function.native is True and guest_for is None:
-        raise MultigradError(f"function {function.name!r} runs as it is")
+        raise MultigradError(f"function {function.name!r} runs as written")
     args, kwargs = restore(described)
     given, nesting = flatten(args, kwargs)
     if any(isinstance(value, Moving) for value in function.defaults):

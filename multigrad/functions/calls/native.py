@@ -126,7 +126,7 @@ def is_original_on(recipe: Any, backend: Backend) -> bool:
 
 def no_original(error: TraceError, recipe: Any) -> TraceError:
     """Return why an imported function does not run on another framework than its own."""
-    return TraceError(f"{error}; it runs as it is on {recipe.dialect()} alone", error.place)
+    return TraceError(f"{error}; it runs as written on {recipe.dialect()} alone", error.place)
 
 
 def run_recipe(
@@ -195,7 +195,7 @@ def warn_disproved(error: DisprovedError, module: str) -> None:
     """Say that a function runs as it is, as its graph is not what was written."""
     file, line = error.place or ("<unknown>", 1)
     where = f"on {error.home} only" if error.home else "everywhere"
-    message = f"{error}. It runs as it is, {where}"
+    message = f"{error}. It runs as written, {where}"
     warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)
 
 

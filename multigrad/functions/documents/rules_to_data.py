@@ -43,7 +43,7 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
     """Return a rule's fields; `outer` are the values that compositions around it have bound."""
     if rule.native is True:
         raise TraceError(
-            f"rule {rule.name!r} runs as it is (native=True), so it has no graph to save"
+            f"rule {rule.name!r} runs as written (native=True), so it has no graph to save"
         )
     bound = {name: _encode_param_value(rule, name, value) for name, value in rule.bound.items()}
     head = {"name": rule.name, "first_order": rule.first_order, "bound": bound}

@@ -114,7 +114,7 @@ def _encode(function: Function) -> dict[str, Data]:
         return json.loads(function.recipe.text)
     if function.native is True:
         raise TraceError(
-            f"function {function.name!r} runs as it is (native=True), so it has no graph to save"
+            f"function {function.name!r} runs as written (native=True), so it has no graph to save"
         )
     try:
         find_variant(function)  # of what its signature tells, where it has not been called

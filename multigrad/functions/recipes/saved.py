@@ -102,7 +102,9 @@ class SavedRecipe(CodeRecipe):
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Refuse: there is nothing to run but graphs."""
-        raise TraceError(f"function {self.name!r} comes from a document, so it cannot run as it is")
+        raise TraceError(
+            f"function {self.name!r} comes from a document, so it cannot run as written"
+        )
 
     def _choose(self, trace: Trace, layout: Layout, given: Mapping[str, Any]) -> Form:
         """Return the form for these arguments and for what is known of them.

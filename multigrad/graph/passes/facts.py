@@ -55,7 +55,7 @@ def needed_shapes(node: Node) -> tuple[str, ...]:
                 "the shape of what all_gather, reduce_scatter or all_to_all give is asked for, "
                 "which depends on how many shards there are, and a graph is one for any number of "
                 "them. Leave shapes to the run: xp.dim(x, axis), reductions and broadcasting need "
-                "none; or let the function run as it is, native=True"
+                "none; or let the function run as written, native=True"
             )
         )
     return found

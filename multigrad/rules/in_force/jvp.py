@@ -114,7 +114,7 @@ def _by_capture(
     function, leaves, tree, draws = as_function(f, leaves, tree, backend)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     if function.native is True:
-        raise UnsupportedOp(f"{function.recipe.subject} runs as it is, so it has no forward mode")
+        raise UnsupportedOp(f"{function.recipe.subject} runs as written, so it has no forward mode")
     try:
         variant = function._variant_for(layout, leaves)
     except NotCaptured as error:

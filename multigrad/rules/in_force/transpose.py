@@ -187,7 +187,7 @@ class TransposeRecipe(CodeRecipe):
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Refuse: there is nothing to run but graphs."""
-        raise UnsupportedOp(f"{self.subject} is a graph, so it cannot run as it is")
+        raise UnsupportedOp(f"{self.subject} is a graph, so it cannot run as written")
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
         """Return "": what it was made of has been proven."""

@@ -28,7 +28,7 @@ def record_rule(
     values = {name: now(value) for name, value in {**params, **rule.bound}.items()}
     if rule.function is not None:
         if rule.native is True:
-            raise TraceError(f"rule {rule.name!r} runs as it is (native=True)")
+            raise TraceError(f"rule {rule.name!r} runs as written (native=True)")
         given = rule.signature_of_function.select(values)
         if isinstance(rule.function, SavedRule):  # no source to prepare
             return rule.function.record(trace, grad_out, tin, given)

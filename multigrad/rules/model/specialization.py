@@ -164,7 +164,7 @@ class Specialization:
         error = self.uncapturable
         if self.rule.shards is not None:
             raise TraceError(
-                f"rule {self.rule.name!r} runs as it is, on the tensor in hand, so it cannot be "
+                f"rule {self.rule.name!r} runs as written, on the tensor in hand, so it cannot be "
                 f"used {self.rule.shards}: reduce over shards in the rule itself"
             )
         if isinstance(error, DisprovedError) and error.home not in ("", backend_of(grad_out).name):
@@ -179,7 +179,7 @@ class Specialization:
                 name_rank(failure, f"{self.subject} failed")
                 raise
             owner = backend_of(grad_out).name
-            text = f"{self.uncapturable}; run as it is on {owner}, it failed: {failure}"
+            text = f"{self.uncapturable}; run as written on {owner}, it failed: {failure}"
             explained = TraceError(text)
             name_rank(explained)
             raise explained from failure
@@ -306,7 +306,7 @@ class Specialization:
         )
         # Where it is used says less, and lies behind the frames of a framework.
         warnings.warn_explicit(
-            f"{error}. It runs as it is, in this framework only (register it with native=True to "
+            f"{error}. It runs as written, in this framework only (register it with native=True to "
             "say that this is meant)",
             NativeRuleWarning,
             file,

@@ -294,7 +294,7 @@ REFUSED = {
     "as it is": (
         lambda: xg.activation("Tanh", xg.register("as it is", native=True)(as_it_is)),
         UnsupportedOp,
-        "rule 'as it is' under Tanh runs as it is",
+        "rule 'as it is' under Tanh runs as written",
     ),
     "not captured": (
         lambda: xg.function(lambda x: x * float(x.sum()), lambda g, x: g, native=False),
