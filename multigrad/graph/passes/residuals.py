@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, make_node
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from .outputs import as_input, decide_by_outputs, marks
