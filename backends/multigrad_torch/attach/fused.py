@@ -21,7 +21,7 @@ from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
 from multigrad.lowering.c_code import CannotFuseError, Kernel, begin, write_kernel
-from multigrad.lowering.compiler import CompilationError, compile_c
+from multigrad.lowering.compiler import compile_c
 from multigrad.lowering.patterns import apply_patterns
 
 from ..kernels.fast import fused as fast
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
 is_batched = partial(NAMESPACE["is_included"], BATCHED)
-REASONS = (CannotFuseError, CompilationError)
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
 ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
