@@ -4,6 +4,7 @@ of plain code; where kernels cannot run, plain code does, and who asked is told 
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import subprocess
 import sys
@@ -253,6 +254,16 @@ def test_functions_of_several_tensors_are_fused_too() -> None:
         found.append([*outputs, *torch.autograd.grad(outputs, (x, y), (grad, grad.flip(0)))])
     for pair in zip(*found, strict=True):
         assert_same_bits(*pair)
+
+
+@of_torch
+@compiling
+def test_a_pickled_activation_and_a_pickled_rule_stay_fused() -> None:
+    import torch
+
+    act, rule = pickle.loads(pickle.dumps((both("rectangular")[0], xg.get("rectangular"))))
+    assert is_fused(act(torch.ones(3, requires_grad=True)))
+    assert pickle.loads(pickle.dumps(rule.copy(fused=True))).fused is True
 
 
 @of_torch

@@ -19,7 +19,7 @@ from multigrad.backend.fast import FastKernels, disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
-from multigrad.graph.machine.compiled import Compiled, NoLibraryError
+from multigrad.graph.machine.compiled import Compiled
 from multigrad.graph.passes.simplify import substitute
 from multigrad.lowering.c_code import FLAGS, CannotFuseError, Kernel, begin, write_kernel
 from multigrad.lowering.patterns import apply_patterns
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
 is_batched = partial(is_included, BATCHED)
-REASONS = (CannotFuseError, NoLibraryError)
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
 ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
