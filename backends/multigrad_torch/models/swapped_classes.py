@@ -200,6 +200,8 @@ class _AbstractBase(ABC, nn.Module):
 def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str, Any]:
     names: dict[str, Any] = {ACTING: acting, ORIGINAL: original}
     names["__class__"] = property(get_class, set_class)
+    if not COMPILES:  # a call of it is never one node of a graph, which would hold today's rule
+        names["torchdynamo_force_dynamic"] = True
     names |= {each.__name__: each for each in (__reduce_ex__, __deepcopy__, __copy__)}
     methods = methods_of(original)
     for name, own in methods.items():
