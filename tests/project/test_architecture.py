@@ -45,7 +45,12 @@ ADDED = ("multigrad_mlx", "multigrad_paddle")
 BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
 DOOR = {"multigrad.backend"}
 # Doors of backends that import what costs start-up where it is asked for.
-LATE = {"multigrad_torch.models", "multigrad_jax.models", "multigrad_tensorflow.models"}
+LATE = {
+    "multigrad_torch.models",
+    "multigrad_jax.models",
+    "multigrad_tensorflow.models",
+    "multigrad_torch.attach.fusing",  # kernels, which few processes use
+}
 # A column of the demo is a user's program.
 DOORS_OF = {"train.py": {"multigrad", "multigrad.demo.task"}}
 

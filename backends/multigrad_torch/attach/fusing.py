@@ -103,7 +103,7 @@ class Fusing:
 
         try:
             kernels = fused.make_kernels(self.native, dtype, values, exact=not self.waits)
-        except Exception as error:  # whatever a kernel lacks, plain code is there
+        except Exception as error:  # noqa: BLE001 (whatever it is, plain code is there)
             if str(error):  # else there is one operation, which is a kernel already
                 self.say(str(error))
             kernels = None
