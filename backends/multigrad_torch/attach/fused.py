@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -26,7 +25,7 @@ from multigrad.lowering.patterns import apply_patterns
 
 from ..kernels.fast import fused as fast
 from ..kernels.fast.alone import FAST
-from .state import BATCHED, Like, count_modes, eager_of, is_included, transforms_active
+from .state import BATCHED, count_modes, eager_of, is_included, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -66,7 +65,8 @@ class Kernels:
         params = self.emitted.params
         parts = [Part(library, kernel, params) for kernel in kernels]
         self.forward, self.keep, self.backward = parts
-        self.apply = super(Function, as_function(native, self, dtype)).apply
+        base: Any = super(Function, as_function(native, self, dtype))
+        self.apply = base.apply
 
 
 class Part:
@@ -108,6 +108,8 @@ def check(emitted: Emitted) -> None:
     """
     if emitted.passed or emitted.shared or emitted.views or emitted.viewed or emitted.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
+    if emitted.likes:
+        raise CannotFuseError("a tensor of which backward reads the shape alone")
     if "key" in emitted.params:
         raise CannotFuseError("it draws random numbers")
     if any(type_ is not None and type_.dtype != T for type_ in emitted.input_types):
@@ -160,8 +162,7 @@ class Restored:
 def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Function]:
     """Return the class that runs the kernels."""
     emitted, eager = kernels.emitted, native.eager
-    count, kept_names = len(emitted.inputs), emitted.residuals
-    saved_names = [name for name in kept_names if name not in emitted.likes]
+    count, saved_names = len(emitted.inputs), emitted.residuals
     kinds = [torch.bool if t.dtype == BOOL else dtype for t in emitted.output_types]
     assert emitted.graphs is not None
     _, keep, _ = emitted.graphs
@@ -189,8 +190,6 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 kernels.keep.run(named, [*outputs, *more.values()], values)
                 named |= dict(zip(emitted.outputs, outputs, strict=True)) | more
                 ctx.save_for_backward(*[named[name] for name in saved_names])
-                for name in emitted.likes:
-                    setattr(ctx, f"like_{name}", Like(named[name]))
                 for name in emitted.shapes:
                     setattr(ctx, f"shape_of_{name}", x.shape)
                 if native.prepare is not None:
@@ -205,7 +204,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             saved, shape = dict(zip(saved_names, ctx.saved_tensors, strict=True)), ctx.shape
-            anywhere = is_grad_enabled() or transforms_active() or is_batched()
+            anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
             anywhere = anywhere or count_modes()
             for i in differentiable:
                 each = cotangents[i]
