@@ -34,7 +34,7 @@ from .compare import (
     takes_infinity,
 )
 from .endless import MOST_TURNS
-from .kept.verdicts import is_kept, keep, key_of
+from .kept.verdicts import is_keeping, is_kept, keep, key_of
 from .rounding import (
     Rounding,
     as_floats,
@@ -77,8 +77,8 @@ class Attempt:
             them is the same in each.
         coarseness: how far off the original's library is by itself, whatever the dtype.
         is_generic: whether numbers in code take the dtype of what they meet, as a rule's do.
-        content: what a verdict rests on besides the graphs: functions, values, facts; (): it is not
-            kept for other processes.
+        content: gives what a verdict rests on besides the graphs: functions, values, facts; (): it
+            is not kept for other processes.
         ties: whether somebody wrote the derivative: those that frameworks derive differ in
             rounding, and on edges.
     """
@@ -104,7 +104,7 @@ class Attempt:
     replays: bool = True
     infinite: bool = True
     is_again: bool = False
-    content: tuple[Any, ...] = ()
+    content: Callable[[], tuple[Any, ...]] = tuple
 
     @property
     def dtype(self) -> Any:
@@ -148,11 +148,11 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
 
 def _key(attempt: Attempt) -> str | None:
     """Return the key under which a verdict is kept; None: it is not."""
-    if attempt.acts or not attempt.content:  # what acts may read the world outside
+    if attempt.acts or not is_keeping():  # what acts may read the world outside
         return None
-    homes = [backend.name for backend in in_use()]
+    content, homes = attempt.content(), [backend.name for backend in in_use()]
     own = (str(attempt.dtype), attempt.is_again, attempt.subject.home, *homes)
-    return key_of((*attempt.content, *attempt.graphs, own))
+    return key_of((*content, *attempt.graphs, own)) if content else None
 
 
 def _prove(attempt: Attempt) -> str:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def prove_function(
         complete=_Cotangents(graphs),
         ties=not given.is_derived,
         is_again="" in given.variant.proofs.values(),
-        content=_content(given, dialect, functions),
+        content=partial(_content, given, dialect, functions),
     )
     return prove(attempt, is_call=is_call)
 

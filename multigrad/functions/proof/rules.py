@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ def prove_rule(
         infinite=all(map(keeps_infinity, dialects.values())),
         coarseness=max(coarseness_of(each, (given.graph,)) for each in dialects.values()),
         is_again=given.is_again,
-        content=_content(given, tuple(dialects.values())),
+        content=partial(_content, given, tuple(dialects.values())),
     )
     return prove(attempt, is_call=is_call)
 

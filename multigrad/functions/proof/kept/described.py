@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....errors import MultigradError
 from ....graph.machine.cache import VARIABLE, cache_root, check_private
 from . import verdicts
 
@@ -30,36 +29,30 @@ class Kept:
         return f"{self.kind}: {self.count:,} ({self.bytes:,} bytes)"
 
 
-def list_kept() -> list[Kept]:
-    """Return what is kept, by kind.
+def describe_kept() -> str:
+    """Return where things are kept, and how much, in lines.
 
     Raises:
-        MultigradError: nothing is to be kept.
         OSError: it cannot be read, or others may write into it.
     """
-    return [_look(_root() / folder, kind) for folder, kind in KINDS.items()]
-
-
-def describe_kept() -> str:
-    """Return where things are kept, and how much, in lines."""
-    rows = list_kept()
-    return "\n".join([str(_root()), *[f"  {row}" for row in rows]])
+    root = cache_root()
+    if root is None:
+        return f"{VARIABLE} is off, so nothing is kept"
+    return "\n".join([str(root), *[f"  {row}" for row in list_kept(root)]])
 
 
 def clear_kept() -> str:
     """Delete what is kept, and say what that was; files that are not ours stay."""
-    rows = list_kept()
-    for row in rows:
+    said, root = describe_kept(), cache_root()
+    for row in [] if root is None else list_kept(root):
         for file in row.files:
             file.unlink(missing_ok=True)
-    return "\n".join([f"cleared {_root()}", *[f"  {row}" for row in rows]])
+    return said if root is None else f"cleared {said}"
 
 
-def _root() -> Path:
-    root = cache_root()
-    if root is None:
-        raise MultigradError(f"{VARIABLE} is off, so nothing is kept")
-    return root
+def list_kept(root: Path) -> list[Kept]:
+    """Return what is kept, by kind."""
+    return [_look(root / folder, kind) for folder, kind in KINDS.items()]
 
 
 def _look(folder: Path, kind: str) -> Kept:

@@ -35,12 +35,15 @@ _environments: dict[tuple[str, ...], str] = {}
 _warned: set[str] = set()
 
 
+def is_keeping() -> bool:
+    """Return whether verdicts are kept, and those that are kept are used."""
+    return cache_root() is not None and how_much() != ALL
+
+
 def key_of(contents: Sequence[Any]) -> str | None:
     """Return the key of a verdict that rests on these values, and on all that is installed; None
-    where nothing is kept, or some content cannot be told.
+    where some content cannot be told.
     """
-    if how_much() == ALL or cache_root() is None:
-        return None
     content = digest_of(plain_rows(modes()), *contents)
     if content is None:
         return None
