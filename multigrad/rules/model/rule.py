@@ -248,16 +248,19 @@ class Rule(RuleDefinition):
         if known is self:
             return _by_name, (self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
-            return _by_name, (self.name, dict(self.bound), self.shards)
+            return _by_name, (self.name, dict(self.bound), self.shards, self.residuals)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         own["bound"] = dict(self.bound)
         return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)
 
 
-def _by_name(name: str, bound: Mapping[str, Any], shards: Shards | None = None) -> Rule:
+def _by_name(
+    name: str, bound: Mapping[str, Any], shards: Shards | None = None, residuals: str = "auto"
+) -> Rule:
     rule = names.get(name)
     rule = rule.with_params(**bound) if bound else rule
-    return rule if shards is None else rule.copy(shards=shards)
+    rule = rule if shards is None else rule.copy(shards=shards)
+    return rule if residuals == "auto" else rule.keeping(residuals)
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:
