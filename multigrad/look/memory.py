@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -112,7 +111,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
 
     Args:
         obj: a rule or its name (under Linear), an activation, a Function, a converted class, or a
-            model: a `torch.nn.Module` or a Keras model or layer, with rules attached or without.
+            model: a `torch.nn.Module`, with rules attached or without (Keras's are refused).
             A model runs forward once, on zeros; what it keeps is counted as its framework tells,
             each memory once and weights not, and its buffers stay as they are. Of all else nothing
             of that size is made: bytes follow from the graphs.
@@ -133,9 +132,13 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
         raise RuleValueError(f"xg.memory got {len(shapes)} shapes and {len(dtypes)} dtypes")
     names = [_read_dtype(each) for each in dtypes]
     keras = sys.modules.get("keras")
-    if keras is not None and isinstance(obj, keras.Layer):
-        kept = import_module("multigrad.keras.models.memory").kept_by_layers
-        return Memory(obj.name, keras.backend.backend(), _of_layers(kept(obj, shapes, names)))
+    is_layer = keras is not None and isinstance(obj, keras.Layer)
+    if is_layer and getattr(obj, "_activation", None) is None:
+        raise RuleTypeError(
+            f"xg.memory does not tell what layers of Keras keep, as of {type(obj).__name__} "
+            f"{obj.name!r}: ask about the activations and Functions in it, or about a "
+            "torch.nn.Module"
+        )
     for backend in in_use():
         if is_model_of(backend, obj) and getattr(obj, "_activation", None) is None:
             if backend.models.kept is None:

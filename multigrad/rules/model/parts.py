@@ -78,6 +78,7 @@ def words_of(rule: Rule, with_params: bool = False) -> str:
         with_params: also the params that may be set, with their defaults.
     """
     where = "" if rule.shards is None else f", {rule.shards}"
+    where += "" if rule.residuals == "auto" else f", residuals={rule.residuals!r}"
     if rule.parts:
         named = "" if rule.name.startswith("compose(") else f"{rule.name}: "
         return f"{named}{chain_of(rule)}{where}"

@@ -250,19 +250,25 @@ class Rule(RuleDefinition):
         if known is self:
             return _by_name, (self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
-            return _by_name, (self.name, dict(self.bound), self.shards, self.fused)
+            told = (self.shards, self.fused, self.residuals)
+            return _by_name, (self.name, dict(self.bound), *told)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         own["bound"] = dict(self.bound)
         return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)
 
 
 def _by_name(
-    name: str, bound: Mapping[str, Any], shards: Shards | None = None, fused: Fused = "auto"
+    name: str,
+    bound: Mapping[str, Any],
+    shards: Shards | None = None,
+    fused: Fused = "auto",
+    residuals: str = "auto",
 ) -> Rule:
     rule = names.get(name)
     rule = rule.with_params(**bound) if bound else rule
     rule = rule if shards is None else rule.copy(shards=shards)
-    return rule if fused == "auto" else rule.copy(fused=fused)
+    rule = rule if fused == "auto" else rule.copy(fused=fused)
+    return rule if residuals == "auto" else rule.keeping(residuals)
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:

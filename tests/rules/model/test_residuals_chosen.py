@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +134,13 @@ def test_use_has_the_word_too() -> None:
     with xg.use("rectangular", residuals="packed"):
         assert xg.memory(xg.activation("Heaviside"), (80,)).total == 10
     assert "1 bit per element" in xg.show(xg.get("rectangular").keeping("packed"), memory=True)
+
+
+def test_a_rule_says_what_it_keeps_and_is_pickled_with_it() -> None:
+    rule = xg.get("rectangular").keeping("packed").with_params(a=-1.0)
+    again = pickle.loads(pickle.dumps(rule))
+    assert repr(again) == repr(rule) == "<Rule rectangular(b=0.5) with a=-1.0, residuals='packed'>"
+    assert xg.memory(copy.deepcopy(rule), (80,)).total == 10
 
 
 def test_words_that_are_none_are_refused() -> None:
