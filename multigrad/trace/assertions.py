@@ -262,8 +262,6 @@ def _protected(code: CodeType, rows: Sequence[dis.Instruction]) -> list[tuple[in
     if not HAS_TABLE:
         setups = [row for row in rows if row.opname.startswith("SETUP_")]
         return [(row.offset, row.argval, row.argval) for row in setups]
-    if not code.co_exceptiontable:
-        return []
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     return [(entry.start, entry.end, entry.target) for entry in entries]
 

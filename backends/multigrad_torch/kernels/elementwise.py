@@ -181,9 +181,15 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     if not b.is_floating_point():
         return of_integers(torch.floor_divide, a, b)
     # torch.floor_divide, the same, has no derivative where this one's is zero.
-    if former.MENDED:
-        return former.floor_of(a, b)
     return torch.div(a, b, rounding_mode="floor")
+
+
+@aligned
+def formerly_floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    """The same before torch 2.9."""
+    if not b.is_floating_point():
+        return of_integers(torch.floor_divide, a, b)
+    return former.floor_of(a, b)
 
 
 @aligned
@@ -334,6 +340,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.SILU: F.silu,
     ops.MISH: F.mish,
     **former.MENDED,
+    **({ops.FLOOR_DIVIDE: formerly_floor_divide} if former.MENDED else {}),
 }
 NAMES = """
     mul: Tensor.__rmul__ mul multiply; neg: neg negative; pow: Tensor.__pow__ pow; square; sqrt;

@@ -338,8 +338,9 @@ def name_rank(error: BaseException, doing: str = "") -> None:
     note = f"[rank {group.rank}] of {group.size}{doing and f': {doing}'}"
     if CHECKED and group.waits:
         note = "; ".join([note, *say_failed(group, error)])
-    if hasattr(error, "add_note"):  # from Python 3.11 on
-        error.add_note(note)
+    add_note = getattr(error, "add_note", None)  # from Python 3.11 on
+    if add_note is not None:
+        add_note(note)
     else:
         error.args = (f"{error.args[0]}\n{note}" if error.args else note, *error.args[1:])
 

@@ -47,10 +47,10 @@ def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | No
     x = np.asarray(x)
     # In 16 bits NumPy's own has no bfloat16, and the largest float32 would be an infinity again.
     largest = np.nextafter(x.dtype.type(np.inf), x.dtype.type(0))
-    above = largest if posinf is None else posinf
-    below = -largest if neginf is None else neginf
+    above = largest if posinf is None else x.dtype.type(posinf)
+    below = -largest if neginf is None else x.dtype.type(neginf)
     finite = np.where(x == np.inf, above, np.where(x == -np.inf, below, x))
-    return np.where(np.isnan(x), nan, finite).astype(x.dtype)
+    return np.where(np.isnan(x), x.dtype.type(nan), finite).astype(x.dtype)
 
 
 def nan_to_num_vjp(
