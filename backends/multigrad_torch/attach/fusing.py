@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from multigrad.graph.support.fused import in_process
+from multigrad.graph.support.threads import make_lock
 
 from ..versions import top_hooks
 from .state import eager_of
@@ -46,7 +47,7 @@ class Fusing:
         self.kernels: dict[torch.dtype, Kernels | None] = {}
         self.calls: dict[torch.dtype, int] = {}
         self.said = False
-        self.lock = threading.Lock()
+        self.lock = make_lock()
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
         """Apply the Function, by kernels where there are some that fit."""

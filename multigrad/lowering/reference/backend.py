@@ -165,11 +165,11 @@ def call(native: ReferenceFunction, emitted: Emitted) -> Callable[..., Any]:
 
 def refuse(kind: type) -> str | None:
     """Return why a class of arrays is not taken: its elements would be silently other ones."""
-    if RELEASE < (2, 0):  # asked once for each class; NEP 50 keeps float32 from then on
+    if RELEASE < (2, 2):  # asked once for each class
         warnings.warn(
-            f"numpy {np.__version__} gives float64 where an array without axes meets a number, and "
-            "bfloat16 none at all: NumPy's own arrays need numpy>=2.0 for the dtypes that are "
-            "promised. Tensors of other frameworks keep theirs",
+            f"numpy {np.__version__} gives another dtype where an array of bfloat16, or before "
+            "NumPy 2.0 one without axes, meets a number: NumPy's own arrays need numpy>=2.2 for "
+            "the dtypes that are promised. Tensors of other frameworks keep theirs",
             UserWarning,
             stacklevel=2,
         )

@@ -116,15 +116,26 @@ def residuals(backend: Any, rule: str, forward: str) -> tuple[tuple[str, ...], l
     graphs = RuleUnder(specialization, find_forward(forward)).graphs({})
     lowered = lower_graphs(graphs, backend.row)
     assert lowered.emitted is not None
-    cut = graphs.cut(backend.row.autodiff.keeps_float_derivatives)
+    autodiff = backend.row.autodiff
+    cut = graphs.cut(autodiff.keeps_float_derivatives, watched=autodiff.watches_outputs)
     assert lowered.emitted.residuals == cut.residuals
     return cut.residuals, [cut.type(name).dtype for name in cut.computed]
 
 
 def test_of_a_window_a_mask_is_kept_in_place_of_the_input(backend: Any) -> None:
     for rule in ("rectangular", "d(ReLU)", "clipped_straight_through"):
-        names, dtypes = residuals(backend, rule, "ReLU")
+        names, dtypes = residuals(backend, rule, "Tanh")
         assert len(names) == 1 and dtypes == ["bool"], rule
+
+
+def test_of_a_rectifier_its_output_is_kept_where_nobody_overwrites_it_unnoticed(
+    backend: Any,
+) -> None:
+    names, dtypes = residuals(backend, "d(ReLU)", "ReLU")
+    if backend.row.autodiff.watches_outputs:
+        assert names == ("output",) and not dtypes
+    else:
+        assert len(names) == 1 and dtypes == ["bool"]
 
 
 def test_what_needs_nothing_keeps_nothing(backend: Any) -> None:

@@ -10,16 +10,17 @@ import pytest
 from bench import draws as bench
 from multigrad.errors import BackendNotFound
 
-OWN = {"numpy": 2, "torch": 1, "jax": 1, "tensorflow": 2}
+OWN = {"numpy": 4, "torch": 3, "jax": 2, "tensorflow": 6}
 
 
 @pytest.mark.backends(*OWN)
 def test_a_ratio_is_printed_for_each_of_the_frameworks_own_ways(
     backend: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "SIZE", 1000)
+    monkeypatch.setattr(bench, "ROUNDS", {1000: 2})
+    monkeypatch.setenv("MULTIGRAD_NATIVE", "off")  # which else is on for the tests after this one
     monkeypatch.setattr(bench, "keep_memory", bool)  # it would hold for the tests after this one
-    bench.main([backend.name], rounds=2)
+    bench.main([backend.name])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == OWN[backend.name]
     for line in lines:
