@@ -22,7 +22,7 @@ from .compile.compile import ACTIVATIONS
 from .compile.regions import call_noted, is_forward_mode_enabled, top_hooks
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing_extensions import Never
 
 T = TypeVar("T")
 COUNT = "_count"  # how the name of a schedule's step ends in a state_dict

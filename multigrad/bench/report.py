@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,6 +19,9 @@ from .contests import Contest
 from .measure import Timing
 from .overheads import Overhead
 from .results import Cell, Failure, Results
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Progress:

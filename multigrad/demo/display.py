@@ -21,7 +21,7 @@ from rich.progress import (
 from .runs import Configuration, Gap, Outcome, Run
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 # Seconds of silence in a pipe or a log before it hears what goes on. The import of TensorFlow
 # holds the interpreter, and the thread that would speak, for up to 1.2 s.

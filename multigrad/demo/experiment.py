@@ -21,7 +21,7 @@ from .runs import Gap, Outcome, check_rules, plan, run_all
 from .task import BATCH, HIDDEN, Task, load_task
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 EXTRA_MODULES = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich"}
 FAILED, INTERRUPTED = 1, 130

@@ -38,7 +38,7 @@ from .recipes.functions_to_data import encode_function
 from .recipes.saved import SavedRecipe
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 Tensor = Any
 # How a library that builds models takes a call: by the type of what stands for a tensor to come.

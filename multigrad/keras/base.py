@@ -24,7 +24,7 @@ from .steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 Tensor = Any
 

@@ -31,7 +31,7 @@ from .steps import read_array, read_value
 from .tracing import BACKEND, opaque
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing_extensions import Never
 
 Tensor = Any
 

@@ -35,7 +35,7 @@ from .steps import keeping_weights
 from .tracing import in_symbolic_scope
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 Tensor = Any
 value_of: Any = keras.Variable.value.fget

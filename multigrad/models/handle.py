@@ -11,7 +11,7 @@ from ..graph.support.notebook import InNotebooks
 from ..rules.model.rule import Rule
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 HEADER = ("name", "kind", "rule", "selector")
 

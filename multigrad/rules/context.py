@@ -27,7 +27,7 @@ from .model.misplaced import refuse_misplaced
 from .model.rule import Rule, rule_fused, rule_over
 
 if TYPE_CHECKING:
-    from typing import Never, Self
+    from typing_extensions import Never, Self
 
 __all__ = [
     "CURRENT",

@@ -23,7 +23,7 @@ from multigrad.trace.scope.draws import Counter, Draws, normalize_key
 from ..compile import compile
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing_extensions import Never
 
 Tensor = Any
 

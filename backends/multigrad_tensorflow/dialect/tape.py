@@ -18,7 +18,7 @@ from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 Tensor = Any
 NONE = tf.UnconnectedGradients.NONE

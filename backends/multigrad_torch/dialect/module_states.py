@@ -17,7 +17,7 @@ from multigrad.trace.scope.reads import Telling, look_up, note_made, was_made
 from multigrad.trace.trace import Value
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 PLAIN = (bool, int, float, str, type(None))
 COMPILED = "_compiled_call_impl"

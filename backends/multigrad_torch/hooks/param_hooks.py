@@ -29,7 +29,7 @@ from .odd_gradients import apply_to_gradient, apply_unscaled
 from .reduced import Reduction, ddp_class
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 Tensor: TypeAlias = Any
 # Modules whose forward never runs; the last is nn.MultiheadAttention's projection.

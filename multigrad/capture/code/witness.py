@@ -24,7 +24,7 @@ from .outside_tensors import tensors_of
 from .table import contents, nested_codes, registered_dialects
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 OWN = __name__.partition(".")[0]
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length

@@ -17,7 +17,7 @@ from ..code.table import Dialect, find_dialect, registered_dialects
 from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
 ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .fused import Fused
+
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 
 class WrittenRule(Protocol):
@@ -45,6 +47,11 @@ class WrittenRule(Protocol):
     @property
     def shards(self) -> Any:
         """What its reductions and draws are taken over; None: as the framework has it."""
+        ...
+
+    @property
+    def fused(self) -> Fused:
+        """Whether it runs as one compiled kernel, where that is chosen."""
         ...
 
     @property

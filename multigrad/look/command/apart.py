@@ -14,7 +14,7 @@ from multigrad.errors import MultigradError
 from multigrad.look.convert import brief
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 CALM = 5.0  # seconds in which a process that was told to end does
 START = 600.0  # seconds for what each process does first, such as to import a framework

@@ -8,13 +8,16 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 import multigrad as xg
 from multigrad.errors import MultigradError
 from multigrad.look.command import STOPPED
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FAILED, MISUSED = 1, 2
 Item = TypeVar("Item")

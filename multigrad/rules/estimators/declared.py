@@ -34,7 +34,7 @@ from ...trace.trace import Trace, Value
 from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 MOST = 512  # calls whose arguments are known to be right
 PLAIN = frozenset((float, int, bool, str, type(None)))

@@ -33,7 +33,7 @@ from .. import model
 from ..model.names import Epoch
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing_extensions import Never
 
     from ...functions.calls.binding import Entry
     from ..model.rule import Rule

@@ -27,7 +27,7 @@ from ..model.rule import BoundRule, Rule, rule_over
 from .tasks import combine, task_rule_names
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing_extensions import Never
 
 T = TypeVar("T")
 

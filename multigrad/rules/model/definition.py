@@ -21,7 +21,7 @@ from .parts import bind_addressed, words_of
 from .specialization import Specialization
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
 ATTRIBUTES = (
     "name",

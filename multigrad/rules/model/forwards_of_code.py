@@ -50,7 +50,7 @@ _serials = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ForwardOfCode(Forward, HeldWeakly):
+class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
     """A function of one tensor as a forward.
 
     Attributes:

@@ -145,7 +145,7 @@ class Scope:
 
     def dtype_name(self, dtype: Any) -> str:
         name = np.dtype(dtype).name
-        narrow = {} if self.trial.is_wide else {"int64": "int32"}
+        narrow: dict[str, str] = {} if self.trial.is_wide else {"int64": "int32"}
         return T if name == self.trial.dtype else narrow.get(name, name)
 
 

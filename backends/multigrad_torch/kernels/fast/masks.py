@@ -109,7 +109,7 @@ def step(number: float, dtype: torch.dtype, way: int) -> float:
     x = torch.tensor(fitting(number, dtype), dtype=dtype, device="cpu")
     if x.item() == way * math.inf or x.isnan():
         return math.nan
-    if x == 0:
+    if not x.item():
         x.zero_().view(INTEGERS[dtype.itemsize]).add_(1)
         return way * x.item()
     x.view(INTEGERS[dtype.itemsize]).add_(way if x > 0 else -way)

@@ -183,7 +183,8 @@ class _Walk:
             raise Untold
         self.names.update(code.co_names)
         self.names.update(each for each in code.co_consts if type(each) is str)
-        self.say(code.co_code.hex(), code.co_exceptiontable.hex())
+        handled: bytes = getattr(code, "co_exceptiontable", b"")  # from Python 3.11 on
+        self.say(code.co_code.hex(), handled.hex())
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         self.visit_all((counts, code.co_names, code.co_varnames))
         self.visit_all((code.co_freevars, code.co_cellvars, *code.co_consts))
