@@ -144,8 +144,8 @@ class Scope:
             raise Unknown(f"the length {dimension}") from error
 
     def dtype_name(self, dtype: Any) -> str:
-        name = np.dtype(dtype).name
-        narrow: dict[str, str] = {} if self.trial.is_wide else {"int64": "int32"}
+        name: str = np.dtype(dtype).name
+        narrow = {} if self.trial.is_wide else {"int64": "int32"}
         return T if name == self.trial.dtype else narrow.get(name, name)
 
 
