@@ -219,7 +219,7 @@ def _export_function(
         variant: Variant = function._variant_for(layout, leaves)
     except NotCaptured as error:
         raise UnsupportedOp(
-            f"{subject} cannot be exported to {path.name!r}, which runs as written: {error.error}"
+            f"{subject} runs as written, so it cannot be exported to {path.name!r}: {error.error}"
         ) from error
     if variant.graphs.is_random:
         raise UnsupportedOp(

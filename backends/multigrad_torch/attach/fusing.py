@@ -24,6 +24,7 @@ Tensor: TypeAlias = torch.Tensor
 LARGE = 1 << 19  # elements
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
+_lock = make_lock()
 
 
 class Fusing:
@@ -36,7 +37,7 @@ class Fusing:
         kernels: by dtype; None where they are being made, or there are none.
     """
 
-    __slots__ = ("calls", "kernels", "least", "lock", "native", "said", "waits")
+    __slots__ = ("calls", "kernels", "least", "native", "said", "waits")
 
     def __init__(self, native: Any) -> None:
         emitted = native.emitted
@@ -47,7 +48,6 @@ class Fusing:
         self.kernels: dict[torch.dtype, Kernels | None] = {}
         self.calls: dict[torch.dtype, int] = {}
         self.said = False
-        self.lock = make_lock()
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
         """Apply the Function, by kernels where there are some that fit."""
@@ -86,7 +86,7 @@ class Fusing:
         dtype = tensors[0].dtype
         if dtype in self.kernels:
             return self.kernels[dtype]
-        with self.lock:
+        with _lock:
             if dtype in self.kernels:
                 return self.kernels[dtype]
             if self.waits:
