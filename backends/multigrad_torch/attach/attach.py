@@ -150,7 +150,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     def apply_one(x: Tensor, *values: Any) -> Any:
         anywhere = type(x) not in KINDS or transforms_active() or count_modes()
         anywhere = anywhere or tracing_state() is not None or forward_ad._current_level >= 0
-        if x.numel() >= fusing.least and not anywhere:
+        if not anywhere and x.numel() >= fusing.least:
             return fusing.apply((x,), values)
         return (transformed if anywhere else eager)(x, *values)
 
@@ -179,7 +179,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
         anywhere = anywhere or count_modes() or tracing_state() is not None
         anywhere = anywhere or forward_ad._current_level >= 0
-        if args[0].numel() >= fusing.least and not anywhere:
+        if not anywhere and args[0].numel() >= fusing.least:
             return fusing.apply(args[:count], args[count:])
         return (transformed if anywhere else run)(*args)
 
