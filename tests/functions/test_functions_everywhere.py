@@ -80,6 +80,28 @@ G2 = np.array([[0.5, 1.0, -1.5], [2.0, -0.75, 0.125]])
 
 
 @ROUTES
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_numbers_that_a_mask_chooses_between_have_the_dtype_of_the_call(
+    backend: Any, native: bool | None, dtype: str
+) -> None:
+    def moved(x: Any) -> Any:
+        def grad(upstream: Any) -> Any:
+            return upstream * xp.where(x >= 0, 0.1, -0.3)
+
+        return x + xp.where(x >= 0, 0.1, -0.3), grad
+
+    x = X.astype(dtype)
+    steps = np.where(x >= 0, 0.1, -0.3).astype(dtype)
+    with backend.precision(np.float64):
+        y, pullback = xg.vjp(xg.custom_gradient(moved, native=native), backend.array(x))
+        (gradient,) = pullback(backend.array(np.ones_like(x)))
+        found = backend.numpy(y), backend.numpy(gradient)
+    for each, expected in zip(found, (x + steps, steps), strict=True):
+        assert each.dtype == dtype
+        np.testing.assert_array_equal(each, expected)
+
+
+@ROUTES
 def test_gradients_agree_with_finite_differences(backend: Any, native: bool | None) -> None:
     def weighted(x: Array, w: Array) -> Any:
         product = x * w * 1.5

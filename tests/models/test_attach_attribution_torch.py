@@ -151,6 +151,37 @@ def merged(conv: Any, bn: Any) -> tuple[Any, Any]:
     return weight * scale[:, None], (bias - bn.running_mean.numpy()) * scale + beta
 
 
+def test_what_is_merged_is_one_layer_to_the_rules_computed_in_numpy() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.ReLU(),
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.Flatten(), nn.Linear(4 * 4, 2),
+    ).double().eval()  # fmt: skip
+    for bn in (model[1], model[4]):
+        nn.init.normal_(bn.running_mean, std=0.3)
+        nn.init.uniform_(bn.running_var, 0.5, 2.0)
+        nn.init.uniform_(bn.weight, 0.5, 1.5)
+        nn.init.normal_(bn.bias, std=0.3)
+    x = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
+    with xg.attach(model, xg.composites.epsilon_plus_flat(canonize=True)):
+        (found,) = torch.autograd.grad(model(x), x, torch.ones(3, 2, dtype=torch.float64))
+
+    pixels = x.detach().numpy().reshape(3, 2, 4)
+    (first, bias_1), (second, bias_2) = merged(*model[:2]), merged(*model[3:5])
+    last, bias_3 = (p.detach().numpy() for p in model[7].parameters())
+    hidden = np.maximum(first @ pixels + bias_1[:, None], 0)
+    flat = np.maximum(second @ hidden + bias_2[:, None], 0).reshape(3, 16)
+    # Epsilon for the linear layer; z-plus for a convolution, whose inputs are positive here; flat
+    # for the first: each of two inputs gets half.
+    relevance = flat * ((1 / parted(flat @ last.T + bias_3)) @ last)
+    positive, positive_bias = np.maximum(second, 0), np.maximum(bias_2, 0)
+    z = positive @ hidden + positive_bias[:, None]
+    relevance = hidden * (positive.T @ (relevance.reshape(3, 4, 4) / parted(z)))
+    expected = np.repeat(relevance.sum(1, keepdims=True) / parted(np.array(2.0)), 2, axis=1)
+    assert np.abs(found.numpy().reshape(3, 2, 4) - expected).max() < 1e-12 * np.abs(expected).max()
+
+
 def test_a_composite_compiles_to_the_same_heat_map(net: Any) -> None:
     torch.compiler.reset()
     x = torch.randn(2, 2, 5, 5)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from ...errors import UnsupportedOp
@@ -13,6 +14,8 @@ from ...graph.passes.scalars import on_numbers, symbol_function
 from ..contract import Backend
 from ..finding.discovery import backend_among
 
+# The float dtype of the call whose code runs as written: a mask has none of its own.
+_of_call: ContextVar[Any] = ContextVar("_of_call", default=None)
 OF_MASKS = (ops.MEAN, ops.STD, ops.VAR, ops.NORM, ops.COUNT_NONZERO)  # their results are floats
 
 
@@ -26,12 +29,33 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
     if native is None:
         reason = kernels.unsupported.get(op, "it has no row for it")
         raise UnsupportedOp(f"{op.name} is not available on {backend.name}: {reason}")
-    if op.coerce in ("float", "where"):
+    if op is ops.WHERE and all(type(o) in (int, float) for o in operands[1:]):
+        operands = _filled(operands, backend)
+    elif op.coerce in ("float", "where"):
         operands = _agree(op, operands, backend)
     reasons = kernels.unsupported.get(op)
     if isinstance(reasons, Mapping):
         _refuse_dtype(op, operands, backend, reasons)
     return native(*operands, **attrs)
+
+
+def within_call(run: Callable[..., Any], leaves: Iterable[Any]) -> Callable[..., Any]:
+    """Return a function whose numbers take the float dtype of a call's tensors, where these have
+    one: `where(mask, 1e-6, -1e-6)` is of that, as capture has it.
+    """
+    dtypes = {leaf.dtype for leaf in leaves if "float" in str(getattr(leaf, "dtype", ""))}
+    if len(dtypes) != 1:
+        return run
+    (dtype,) = dtypes
+
+    def within(*args: Any, **kwargs: Any) -> Any:
+        token = _of_call.set(dtype)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _of_call.reset(token)
+
+    return within
 
 
 def _refuse_dtype(
@@ -43,6 +67,15 @@ def _refuse_dtype(
                 f"{op.name} is not available on {backend.name} for {dtype}: {reasons[dtype]}. "
                 f"Cast to another float dtype before it and back after it"
             )
+
+
+def _filled(operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
+    """Give the first of two numbers that a mask chooses between the dtype of the call, if any."""
+    mask, first, second = operands
+    dtype = _of_call.get()
+    if dtype is None:
+        return operands
+    return mask, backend.kernels.rows[ops.FULL_LIKE](mask, first, dtype=dtype), second
 
 
 def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:

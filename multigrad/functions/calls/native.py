@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ...backend.contract import Backend
+from ...backend.tensors.compute import within_call
 from ...capture.code.table import intercepting
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...graph import ops
@@ -147,7 +148,12 @@ def run_recipe(
     if home == backend.name:
         return recipe.run(args, kwargs)
 
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+
     def attempt(run: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        run = within_call(run, leaves)
+        if home == backend.name:
+            return run(*given, **named)
         try:
             with intercepting():  # custom gradients inside, which are another framework's
                 return run(*given, **named)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.emitted import Attached
+from ...backend.tensors.compute import within_call
 from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.types import dtype_name
@@ -362,21 +363,22 @@ def _by_autodiff(
 
 def _original(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     recipe, layout, apply = given.recipe, given.layout, given.apply
+    run_own = within_call(recipe.run, leaves)
 
     def run(filled: Sequence[Any]) -> list[Any]:
         if given.variant.updates:  # of copies
             filled = [*map(copied, filled)]
         args, kwargs = layout.rebuild(filled)
-        result = apply(*args, **kwargs) if apply is not None else recipe.run(args, kwargs).outputs
+        result = apply(*args, **kwargs) if apply is not None else run_own(args, kwargs).outputs
         return _computed(given, optree.tree_leaves(result, none_is_leaf=True))
 
     if apply is not None or given.is_derived:
         return _by_autodiff(given, backend, leaves, run)
     args, kwargs = layout.rebuild(leaves)
-    recorded = recipe.run(args, kwargs)
+    recorded = run_own(args, kwargs)
     flat, tree = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
     assert recorded.pull is not None
-    own = recorded.pull
+    own = within_call(recorded.pull, leaves)
 
     def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
         rest = iter(cotangents)

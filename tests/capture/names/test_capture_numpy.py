@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +104,19 @@ def test_a_draw_of_numpy_is_not_frozen_into_the_graph(captured: Callable[..., xg
     with pytest.warns(xg.NativeRuleWarning, match="another graph each time"):
         first = as_it_is(None, ones, ones)
     assert (first != as_it_is(None, ones, ones)).all()
+
+
+@pytest.mark.backends("numpy", "torch")
+def test_what_a_framework_puts_into_pythons_modules_is_no_word_of_the_function(
+    backend: Any, captured: Callable[..., xg.Rule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hook(*_: Any) -> None: ...
+
+    hook.__module__ = "torch.distributed"  # as its init_process_group leaves one
+    monkeypatch.setattr(sys, "excepthook", hook)
+
+    def shared(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return np.divide(grad_out, min(tin.size, sys.maxsize))  # a method in torch
+
+    given = captured(shared)(None, backend.array(np.ones(4)), backend.array(np.ones(4)))
+    np.testing.assert_array_equal(backend.numpy(given), np.full(4, 0.25))
