@@ -354,7 +354,7 @@ for setting, rule, options in ("on", "triangular", {"fused": False}), ("off", "a
     spike = xg.activation("Heaviside", rule, **options)
     for _ in range(6):
         spike(x).sum().backward()
-print([name for name in sys.modules if name.endswith("attach.fused")])
+print([name for name in sys.modules if name.endswith("fusing.fused")])
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
