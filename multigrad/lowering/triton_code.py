@@ -95,7 +95,7 @@ def write(parts: Parts) -> str:
     numbers += [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
     arguments = [f"a{i}" for i in range(len(parts.inputs))]
     arguments += [f"r{j}" for j in range(len(parts.results))]
-    arguments += [f'n{i}: "fp64"' for i in range(parts.numbers)]
+    arguments += [f"n{i}: tl.float64" for i in range(parts.numbers)]
     return f"""
 
 def {parts.name}({", ".join(arguments)}, n, BLOCK: tl.constexpr):
