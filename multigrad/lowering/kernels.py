@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node
+from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, T
 from ..graph.passes.scalars import on_numbers
+from ..graph.passes.simplify import rebuild
 
 
 class CannotFuseError(Exception):
@@ -177,6 +178,7 @@ def write_kernel(
         CannotFuseError: it has an op, a dtype or a shape that this is not for.
     """
     check_dtype(dtype)
+    graph = rebuild(graph, limit_in_turn)
     writer = _Writer(graph, dtype, language)
     lines = [line for node in graph.nodes for line in writer.lines(node)]
     inputs = [
@@ -192,6 +194,16 @@ def write_kernel(
         name, dtype, tuple(inputs), tuple(results), numbers=len(writer.numbers), lines=tuple(lines)
     )
     return Kernel(parts, language.template(parts), tuple(writer.numbers))
+
+
+def limit_in_turn(node: Node) -> Node:
+    """Return a clip between tensors as two limits, by which their NaN comes through too."""
+    if node.op is not ops.CLIP or all(each.type.kind == "scalar" for each in node.operands[1:]):
+        return node
+    x, low, high = node.operands
+    return make_node(
+        ops.MINIMUM, (make_node(ops.MAXIMUM, (x, low), {}, node.type), high), {}, node.type
+    )
 
 
 def indented(lines: Sequence[str], spaces: int) -> str:

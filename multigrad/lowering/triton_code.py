@@ -11,10 +11,14 @@ from ..graph.ir.op import Op
 from .kernels import COMPUTED, INFIX, SAME, Language, Parts, check_dtype, indented
 
 BEGIN = "import triton.language as tl\n"
+# Of two tensors, as torch does it on GPUs: NaN of either side comes through, and 0 is above -0.
 NAN = "propagate_nan=tl.PropagateNan.ALL"
-# Of two zeros a GPU's limits take the sign into account, torch's too: they are these instructions.
-MAXIMUM, MINIMUM = f"tl.maximum({{}}, {{}}, {NAN})", f"tl.minimum({{}}, {{}}, {NAN})"
-CLIP = MINIMUM.format(MAXIMUM.format("{0}", "{1}"), "{2}")
+# Of a tensor and a number, which stands last.
+LIMITS = {
+    ops.MAXIMUM: "tl.where({0} < {1}, {1}, {0})",
+    ops.MINIMUM: "tl.where({0} > {1}, {1}, {0})",
+}
+CLIP = LIMITS[ops.MINIMUM].format(LIMITS[ops.MAXIMUM], "{2}")
 # `/` and `tl.sqrt` of float32 are approximate on a GPU; those of float64 are not.
 QUOTIENTS = {"float32": "tl.math.div_rn({}, {})", "float64": "{} / {}"}
 ROOTS = {"float32": "tl.math.sqrt_rn({})", "float64": "tl.sqrt({})"}
@@ -55,15 +59,15 @@ def rows(computed: str) -> dict[Op, str]:
         ops.ROUND: f"tl.where(tl.abs({{0}}) < {whole}, {rounded}, {{0}})",
         ops.COPYSIGN: copysign(computed),
         ops.WHERE: "tl.where({}, {}, {})",
-        ops.MAXIMUM: MAXIMUM,
-        ops.MINIMUM: MINIMUM,
+        ops.MAXIMUM: f"tl.maximum({{}}, {{}}, {NAN})",
+        ops.MINIMUM: f"tl.minimum({{}}, {{}}, {NAN})",
         ops.CLIP: CLIP,
         ops.SIGN: f"tl.where({{0}} != {{0}}, {{0}}, {sign})",
         ops.ISNAN: "{0} != {0}",
         ops.ISINF: 'tl.abs({}) == float("inf")',
         ops.ISFINITE: 'tl.abs({}) < float("inf")',
         ops.HEAVISIDE: f"({{}} > 0).to({number})",
-        ops.RELU: MAXIMUM.format("{}", "0.0"),
+        ops.RELU: LIMITS[ops.MAXIMUM].format("{0}", "0.0"),
         ops.RELU6: CLIP.format("{0}", "0.0", "6.0"),
         ops.LEAKY_RELU: f"tl.where({{0}} > 0, {{0}}, {{0}} * tl.full((), {{slope}}, {number}))",
     }
@@ -114,4 +118,4 @@ def language(dtype: str) -> Language:
     """
     check_dtype(dtype)
     computed = COMPUTED[dtype]
-    return Language(rows(computed), write, to_number=f"{{}}.to(tl.{computed})")
+    return Language(rows(computed), write, LIMITS, to_number=f"{{}}.to(tl.{computed})")

@@ -40,6 +40,7 @@ class Kernels:
         apply: `apply(*tensors, values, rest)`: the values of the params, and as the eager class
             takes them.
         is_proven: whether they give the bits of eager code, or need not.
+        compares_beside: whether that may be found out in another thread.
     """
 
     def __init__(self, native: Any, like: Tensor, is_proven: bool) -> None:
@@ -54,6 +55,7 @@ class Kernels:
         self.emitted: Emitted = native.emitted
         check(self.emitted)
         language = LANGUAGES[like.device.type]
+        self.compares_beside = language.COMPARES_BESIDE
         kernels = write(self.emitted, str(like.dtype).removeprefix("torch."), language)
         if all(kernel.count < 2 for kernel in kernels):
             raise CannotFuseError  # each is a kernel already
@@ -73,8 +75,9 @@ class Kernels:
         Raises:
             CannotFuseError: the bits are others.
         """
-        if not same_bits(self.native, self, values):
-            raise CannotFuseError("the bits would be others than those of plain code")
+        with torch.inference_mode(False), torch.enable_grad():
+            if not same_bits(self.native, self, values):
+                raise CannotFuseError("the bits would be others than those of plain code")
         self.is_proven = True
         return self
 
@@ -246,17 +249,16 @@ def same_bits(native: Any, kernels: Kernels, values: Any) -> bool:
     for count in (len(samples[0]), BLOCK):  # one that nothing divides, and one that much does
         found = []
         for apply, rest in ((eager, prepared), (kernels.apply, (values, prepared))):
-            with torch.enable_grad():
-                given = [each[:count].clone().requires_grad_() for each in samples[:inputs]]
-                outputs = apply(*given, *rest)
-                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-                asked = [i for i, each in enumerate(outputs) if each.requires_grad]
-                gradients = torch.autograd.grad(
-                    [outputs[i] for i in asked],
-                    given,
-                    [samples[inputs + i][:count].clone() for i in asked],
-                    allow_unused=True,
-                )
+            given = [each[:count].clone().requires_grad_() for each in samples[:inputs]]
+            outputs = apply(*given, *rest)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            asked = [i for i, each in enumerate(outputs) if each.requires_grad]
+            gradients = torch.autograd.grad(
+                [outputs[i] for i in asked],
+                given,
+                [samples[inputs + i][:count].clone() for i in asked],
+                allow_unused=True,
+            )
             found.append([each.detach() for each in (*outputs, *gradients) if each is not None])
         if not all(map(are_same, *found)):
             return False
@@ -266,9 +268,10 @@ def same_bits(native: Any, kernels: Kernels, values: Any) -> bool:
 def make_samples(emitted: Emitted, kernels: Kernels, values: Any) -> list[Tensor]:
     """Return inputs and cotangents: each edge value with each other one, and some drawn."""
     numbers = [*values, *[-value for value in values]]
-    edges = torch.tensor([*EDGES, *[-each for each in EDGES], *numbers], device="cpu")
-    edges = torch.cat([edges, torch.nextafter(edges, torch.ones((), device="cpu"))])
-    edges = edges.to(kernels.dtype)
+    listed = [*EDGES, *[-each for each in EDGES], *numbers]
+    edges = torch.tensor(listed, dtype=kernels.dtype, device="cpu")
+    one = torch.ones((), dtype=torch.float32, device="cpu")
+    edges = torch.cat([edges, torch.nextafter(edges.float(), one).to(kernels.dtype)])
     draws = torch.Generator("cpu").manual_seed(0)
     samples = []
     for i in range(len(emitted.inputs) + len(emitted.outputs)):

@@ -28,6 +28,7 @@ OWN_ROWS = {
     fast.ONE_PLUS_SQUARE: "{2} == {2} ? FMA({2} * {0}, {0}, 1) : 1 + ({0} * {1}) * ({0} * {1})",
     fast.DIVIDED: "{2} == {2} ? ({0} / {3}) * {1} : ((1 / {3}) * {1}) * {0}",
 }
+COMPARES_BESIDE = True
 ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 
 

@@ -31,6 +31,8 @@ OLDEST = (3, 4)  # which takes numbers in float64
 BLOCK = 1024
 # Products and sums in one would round otherwise.
 OPTIONS = {"BLOCK": BLOCK, "num_warps": 4, "enable_fp_fusion": False}
+# Not beside the program: it may be recording a CUDA graph, which a launch of ours would break.
+COMPARES_BESIDE = False
 ON_NUMBERS: dict[Op, Any] = {}
 SCALED = kernel("torch.scaled", "x number", lambda x, number: elementwise(x))
 
@@ -79,9 +81,7 @@ class Launch:
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
-    """Return what runs the kernels, compiled for the device of a tensor.
-
-    Nothing is launched here: this may run beside the program, which may record a CUDA graph.
+    """Return what runs the kernels, compiled for the device of a tensor; nothing is launched.
 
     Raises:
         NoLibraryError: Triton is not installed, or too old.

@@ -66,9 +66,12 @@ class Fusing:
 
     def fit(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> bool:
         """Return whether kernels may run on these tensors, and what they keep may be kept."""
-        # What is recomputed in backward must be what forward kept, by whichever code.
         x = tensors[0]
         device = x.device
+        if device.type not in DEVICES:
+            self.say(f"a tensor on {device}")
+            return False
+        # What is recomputed in backward must be what forward kept, by whichever code.
         if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
             return False
         reason = ""
@@ -76,8 +79,8 @@ class Fusing:
             draws = "key" in self.native.emitted.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
-            if device.type not in DEVICES or each.layout is not torch.strided:
-                reason = f"a tensor on {device}, {each.layout}"
+            if each.layout is not torch.strided:
+                reason = f"a tensor of the layout {each.layout}"
             elif each.dtype is not x.dtype or each.shape != x.shape or each.device != device:
                 reason = "tensors of several shapes, dtypes or devices"
             elif not each.is_contiguous() or each.is_neg():
@@ -111,12 +114,12 @@ class Fusing:
             return None
 
     def make(self, like: Tensor, values: tuple[Any, ...]) -> Kernels:
-        """Return new kernels for tensors like this one, proven where need be."""
+        """Return new kernels for tensors like this one, proven unless a call is to do that."""
         from . import fused
 
         kernels = fused.Kernels(self.native, like, is_proven=self.waits)
-        # On a GPU the call that finds them proves them: it knows what is being recorded.
-        return kernels if kernels.is_proven or like.is_cuda else kernels.prove(values)
+        done = kernels.is_proven or not kernels.compares_beside
+        return kernels if done else kernels.prove(values)
 
     def settle(self, kind: Kind, make: Callable[[], Kernels]) -> Kernels | None:
         """Keep what is made, or that there is none, and why."""
