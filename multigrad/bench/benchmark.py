@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -25,6 +25,8 @@ from multigrad.rules.in_force.activation import Activation
 from . import packages, plots, results
 from .cases import (
     BRIDGES_PART,
+    GPU,
+    GPU_PART,
     HAND_WRITTEN,
     KERAS_PART,
     NATIVE,
@@ -145,7 +147,7 @@ def measure(options: Options) -> Results:
     """
     found = Results(machine=describe_machine(), absences=list(options.absences))
     threads = count_threads(options.threads)
-    prepare_threads(threads)
+    prepare_threads(threads, on_gpu=GPU_PART in options.parts)
     keep_memory()
     with Interruption() as interruption, Progress() as progress:
         for task in list_tasks(options, threads, found):
@@ -174,6 +176,13 @@ def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]
             if backend in harnesses and RULES_PART in options.parts:
                 yield from list_cells(options, backend, harnesses[backend], threads, found)
         usable = list(harnesses)
+    if GPU_PART in options.parts:
+        yield Task(GPU, "import", partial(start, GPU, threads, harnesses, found))
+        if GPU in harnesses:
+            # A norm is no kernel of its elements.
+            cases = [case for case in options.cases if case.rule != "clip_norm"]
+            on_gpu = replace(options, cases=cases, sizes=options.gpu_sizes)
+            yield from list_cells(on_gpu, GPU, harnesses[GPU], threads, found)
     if RULES_PART in options.parts and options.overheads:
         yield from list_overheads(options, harnesses, found)
     if BRIDGES_PART in options.parts:
@@ -265,7 +274,9 @@ def measure_cell(
         rivals = harness.list_rivals(case)
         kept = {name: harness.count_kept_bytes(f, x, grad_out) for name, f in rivals.items()}
         contenders = {name: harness.build_step(f, x, grad_out) for name, f in rivals.items()}
-        race = run_race({**contenders, COPY: harness.build_copy(x)}, effort)
+        # Of a GPU alone: elsewhere a call returns when its work is done.
+        finish = getattr(harness, "finish", None)
+        race = run_race({**contenders, COPY: harness.build_copy(x)}, effort, finish=finish)
     timings = {name: race.summarize(name) for name in rivals}
     ratios = {name: race.compare(OURS, name) for name in rivals if name != OURS}
     relative = {name: race.compare(name, HAND_WRITTEN) for name in rivals}

@@ -23,13 +23,16 @@ OURS, PLAIN, HAND_WRITTEN, SHORTCUT, FREEGRAD = (
     "shortcut",
     "freegrad",
 )
-NATIVE = "native"
+NATIVE, UNFUSED = "native", "unfused"
 PARTS = RULES_PART, BRIDGES_PART, KERAS_PART, PACKAGES_PART = (
     "rules",
     "bridges",
     "keras",
     "packages",
 )
+# Measured alone, and where it is named: the other parts hide GPUs from the frameworks.
+GPU_PART, GPU = "gpu", "cuda"
+GPU_SIZES = (1_000, 1_000_000, 100_000_000)
 THREADS = ("one", "all", "both")
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 QUICK_SIZES = (1_000, 100_000)
@@ -107,6 +110,7 @@ class Options:
     parts: Sequence[str] = PARTS
     bridge_sizes: Sequence[int] = BRIDGE_SIZES
     package_sizes: Sequence[int] = PACKAGE_SIZES
+    gpu_sizes: Sequence[int] = GPU_SIZES
     absences: Sequence[str] = ()
 
     @property
@@ -133,16 +137,31 @@ def choose_parts(words: Sequence[str], cases: Sequence[Case]) -> list[str]:
     """Return the parts to measure: those named, or all that these cases have."""
     if not words:
         return [part for part in PARTS if part == RULES_PART or STEP in cases]
+    known = (*PARTS, GPU_PART)
     for word in words:
-        if word not in PARTS:
-            hint = suggest(word, PARTS)
-            raise OptionError(f"--only takes {', '.join(PARTS)}, not {word!r}{hint}")
+        if word not in known:
+            hint = suggest(word, known)
+            raise OptionError(f"--only takes {', '.join(known)}, not {word!r}{hint}")
+    if GPU_PART in words:
+        check_gpu(words)
+        return [GPU_PART]
     if STEP not in cases and {BRIDGES_PART, KERAS_PART} & set(words):
         raise OptionError(
             f"bridges and keras are measured with {STEP.label}; leave --rules out or type:"
             f" --rules {STEP.rule}"
         )
     return [part for part in PARTS if part in words]
+
+
+def check_gpu(parts: Sequence[str]) -> None:
+    """Raise an error where a GPU cannot be measured."""
+    if set(parts) != {GPU_PART}:
+        raise OptionError("gpu is measured alone; type: multigrad bench --only gpu")
+    choose_backends(["torch"])
+    import torch
+
+    if not torch.cuda.is_available():
+        raise OptionError(f"--only gpu needs a GPU, and torch {torch.__version__} sees none")
 
 
 def choose_sizes(words: Sequence[str], default: Sequence[int]) -> list[int]:

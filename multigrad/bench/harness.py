@@ -69,7 +69,7 @@ def load(backend: str) -> Harness:
     return cast(Harness, importlib.import_module(f".runners.on_{backend}", __package__))
 
 
-def prepare_threads(count: int) -> None:
+def prepare_threads(count: int, on_gpu: bool = False) -> None:
     """Set what the frameworks read once, at import."""
     os.environ["OMP_NUM_THREADS"] = str(count)
     os.environ["TF_NUM_INTRAOP_THREADS"] = str(count)
@@ -77,7 +77,8 @@ def prepare_threads(count: int) -> None:
     os.environ["NPROC"] = str(count)  # read by XLA on the CPU
     # A bench of CPU code: elsewhere a call returns before its work is done.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    if not on_gpu:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 def keep_memory() -> None:

@@ -76,6 +76,7 @@ def run_race(
     effort: Effort,
     surroundings: Mapping[str, Surroundings] | None = None,
     calls: int | None = None,
+    finish: Call | None = None,
 ) -> Race:
     """Run all contenders in every round, each round beginning with another one.
 
@@ -85,20 +86,21 @@ def run_race(
         effort: how long to go on.
         surroundings: for some names, what to be inside of while it is called; not timed.
         calls: calls per figure; chosen by `effort.block` where not given.
+        finish: waits for what calls have begun, at the end of each figure, as part of it.
     """
     around = surroundings or {}
     names = list(contenders)
     counts = {}
     for name in names:
         with around.get(name, nullcontext)():
-            counts[name] = calls or choose_calls(contenders[name], effort.block)
+            counts[name] = calls or choose_calls(contenders[name], effort.block, finish)
     figures: dict[str, list[float]] = {name: [] for name in names}
     with collector_paused():
         for name in take_turns(names, effort):
             with around.get(name, nullcontext)():
                 if around:  # to enter them may have emptied the processor's caches
                     take_time(contenders[name], TRIALS)
-                figures[name].append(take_time(contenders[name], counts[name]) * 1e6)
+                figures[name].append(take_time(contenders[name], counts[name], finish) * 1e6)
     return Race(figures, counts)
 
 
@@ -121,18 +123,20 @@ def take_turns(names: Sequence[str], effort: Effort) -> Iterator[str]:
         yield from (*names[first:], *names[:first])
 
 
-def choose_calls(call: Call, block: float) -> int:
+def choose_calls(call: Call, block: float, finish: Call | None = None) -> int:
     """Return how many calls fill a block, after calls that compile and warm."""
     call()
-    fastest = min(take_time(call, 1) for _ in range(TRIALS))
+    fastest = min(take_time(call, 1, finish) for _ in range(TRIALS))
     return max(1, min(MOST_CALLS, math.ceil(block / fastest)))
 
 
-def take_time(call: Call, calls: int) -> float:
+def take_time(call: Call, calls: int, finish: Call | None = None) -> float:
     """Return the seconds of one call, the mean of several."""
     start = time.perf_counter()
     for _ in range(calls):
         call()
+    if finish is not None:
+        finish()
     return (time.perf_counter() - start) / calls
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from multigrad.backend.finding.installed import extra_line
 from multigrad.errors import MultigradError
 
-from .cases import FREEGRAD, HAND_WRITTEN, OURS, PLAIN, SHORTCUT
+from .cases import FREEGRAD, HAND_WRITTEN, OURS, PLAIN, SHORTCUT, UNFUSED
 from .report import format_threads
 from .results import Cell
 
@@ -20,6 +20,7 @@ STYLES = {
     HAND_WRITTEN: ("#000000", "o"),
     SHORTCUT: ("#E69F00", "^"),
     FREEGRAD: ("#D55E00", "x"),
+    UNFUSED: ("#56B4E9", "v"),
     OURS: ("#0072B2", "D"),
 }
 LINES = ("solid", "dashed")

@@ -16,7 +16,7 @@ from multigrad.errors import GradientError, UnsupportedOp
 
 from .. import dynamo
 from ..distributed.tensors import is_distributed, run_bare, run_distributed
-from .fusing import Fusing
+from .fusing.when import Fusing
 from .state import (
     BATCHED,
     KINDS,

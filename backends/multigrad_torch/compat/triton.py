@@ -80,7 +80,7 @@ def mend() -> None:
     from triton.runtime import interpreter
     from triton.runtime.autotuner import Autotuner
 
-    _add_bfloat16(interpreter)
+    add_bfloat16(interpreter)
     _add_libdevice(interpreter)
     _add_numbers(interpreter)
     _add_loops(interpreter)
@@ -173,7 +173,7 @@ def narrow(data: Any) -> Any:
     return np.asarray(data, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
-def _add_bfloat16(interpreter: Any) -> None:
+def add_bfloat16(interpreter: Any) -> None:
     import triton.language as tl
 
     handle, builder = interpreter.TensorHandle, interpreter.InterpreterBuilder

@@ -24,6 +24,13 @@ FEW = 4096
 # device.
 ZERO, ONE = torch.zeros(()), torch.ones(())
 
+
+def move(device: torch.device) -> None:
+    """Put the constants where the tensors are."""
+    global ZERO, ONE
+    ZERO, ONE = ZERO.to(device), ONE.to(device)
+
+
 leaky_relu_backward = torch.ops.aten.leaky_relu_backward.default
 hardtanh_backward = torch.ops.aten.hardtanh_backward
 threshold_backward = torch.ops.aten.threshold_backward

@@ -468,7 +468,7 @@ def bench(
         typer.Option(
             help="Comma-separated parts: rules (against code by hand), bridges (one framework in "
             "another), keras (epochs of fit), packages (snnTorch and others, where they are "
-            "installed); all if not given."
+            "installed); all of these if not given; or gpu (rules on torch's GPU, alone)."
         ),
     ] = "",
     threads: Annotated[str, typer.Option(help="one, all or both.")] = "one",
@@ -515,6 +515,7 @@ def bench(
             picture=plot,
             parts=parts,
             bridge_sizes=cases.choose_sizes(split(sizes), cases.BRIDGE_SIZES),
+            gpu_sizes=cases.choose_sizes(split(sizes), cases.GPU_SIZES),
             package_sizes=cases.choose_sizes(split(sizes), cases.PACKAGE_SIZES),
             absences=cases.list_absences(split(backends), parts),
         )

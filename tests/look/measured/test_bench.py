@@ -178,6 +178,54 @@ def test_show_takes_the_names_of_frameworks() -> None:
     assert "did you mean 'torch'" in invoke_bench("--show", "--backends", "torhc").output
 
 
+# --- a GPU ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("torch")
+def test_a_gpu_is_measured_by_one_command_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from multigrad.bench import cases
+    from multigrad.bench.runners import on_cuda
+
+    waits = []
+    monkeypatch.setattr(cases, "check_gpu", lambda parts: None)
+    monkeypatch.setattr(on_cuda, "DEVICE", torch.device("cpu"))  # in the place of one
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU that is none")
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    path = tmp_path / "bench.json"
+    words = ("--only", "gpu", "--quick", "--rules", "triangular,clip_norm", "--sizes", "1e3")
+    result = invoke_bench(*words, "--json", path)
+    assert result.exit_code == 0, result.output
+    document = read_json(path)
+    (cell,) = document["cells"]
+    assert (cell["backend"], cell["rule"], cell["size"]) == ("cuda", "triangular", 1000)
+    assert {"plain", "hand-written", "unfused", "multigrad"} <= set(cell["timings"])
+    figures = [*cell["timings"].values(), cell["copy"]]
+    assert len(waits) >= sum(timing["rounds"] for timing in figures)
+    assert "a GPU that is none" in document["versions"]["cuda"]
+    rivals = on_cuda.list_rivals(cases.CASES[0])
+    x, grad = on_cuda.make_inputs(*np.random.default_rng(0).normal(size=(2, 99)).astype("f4"))
+    found = {name: on_cuda.build_step(rival, x, grad)() for name, rival in rivals.items()}
+    for pair in found.values():
+        for one, ours in zip(pair, found["multigrad"], strict=True):
+            np.testing.assert_allclose(on_cuda.to_numpy(one), on_cuda.to_numpy(ours), atol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_where_there_is_no_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for words, reason in (("gpu", "needs a GPU, and torch"), ("gpu,rules", "measured alone")):
+        result = invoke_bench("--only", words)
+        assert result.exit_code == 2
+        assert reason in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
 # --- the files ------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,5 @@
-"""A Function whose parts run as one kernel of C each: forward, forward with what it keeps, and
-backward. Masks are kept as bits.
+"""A Function whose parts run as one kernel each: forward, forward with what it keeps, and backward.
+Masks are kept as bits.
 
 Where backward is differentiated, transformed or recorded, the plain code runs, on what the kernels
 have kept.
@@ -7,98 +7,105 @@ have kept.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.autograd import Function
 
-from multigrad.backend.fast import FastKernels, disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
-from multigrad.graph.machine.compiled import Compiled
 from multigrad.graph.passes.simplify import substitute
-from multigrad.lowering.c_code import FLAGS, CannotFuseError, Kernel, begin, write_kernel
-from multigrad.lowering.patterns import apply_patterns
+from multigrad.lowering.kernels import CannotFuseError, Kernel, write_kernel
 
-from ..kernels.fast import fused as fast
-from ..kernels.fast.alone import FAST
-from .state import BATCHED, count_modes, eager_of, is_included, transforms_active
+from ..state import BATCHED, count_modes, eager_of, is_included, transforms_active
+from . import in_c, in_triton
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
-is_batched = partial(is_included, BATCHED)
-GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
-# The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
-ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
-OWN_ROWS = {
-    # torch's own kernel (2.13) is compiled to a fused multiply-add; where it is not, bits differ.
-    fast.ONE_PLUS_SQUARE: "{2} == {2} ? FMA({2} * {0}, {0}, 1) : 1 + ({0} * {1}) * ({0} * {1})",
-    fast.DIVIDED: "{2} == {2} ? ({0} / {3}) * {1} : ((1 / {3}) * {1}) * {0}",
-}
-ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
+# By the kind of device: how torch rounds there, what kernels are written in, and what runs them.
+LANGUAGES: dict[str, Any] = {"cpu": in_c, "cuda": in_triton}
+DRAWN, BLOCK = 3 * in_c.GRAIN + 13, 1 << 10  # elements
 EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
 
 
 class Kernels:
-    """What is compiled of a Function for one dtype.
+    """What is compiled of a Function for one dtype and kind of device.
 
     Attributes:
         apply: `apply(*tensors, values, rest)`: the values of the params, and as the eager class
             takes them.
+        is_proven: whether they give the bits of eager code, or need not.
+        compares_beside: whether that may be found out in another thread.
     """
 
-    def __init__(self, native: Any, dtype: torch.dtype) -> None:
+    def __init__(self, native: Any, like: Tensor, is_proven: bool) -> None:
+        """Write and compile kernels for tensors like this one.
+
+        Raises:
+            CannotFuseError: there are none.
+            NoLibraryError: there is no compiler, or it fails.
+        """
+        self.native, self.is_proven = native, is_proven
+        self.dtype, self.device = like.dtype, like.device
         self.emitted: Emitted = native.emitted
         check(self.emitted)
-        name = str(dtype).removeprefix("torch.")
-        kernels = write(self.emitted, name)
+        language = LANGUAGES[like.device.type]
+        self.compares_beside = language.COMPARES_BESIDE
+        kernels = write(self.emitted, str(like.dtype).removeprefix("torch."), language)
         if all(kernel.count < 2 for kernel in kernels):
             raise CannotFuseError  # each is a kernel already
-        source = "".join([begin(name), *[kernel.source for kernel in kernels]])
-        library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
-        params = self.emitted.params
-        parts = [Part(library, kernel, params) for kernel in kernels]
+        launches = language.load(kernels, like)
+        params, on_numbers = self.emitted.params, language.ON_NUMBERS
+        parts = [
+            Part(kernel, launch, params, on_numbers)
+            for kernel, launch in zip(kernels, launches, strict=True)
+        ]
         self.forward, self.keep, self.backward = parts
-        base: Any = super(Function, as_function(native, self, dtype))
+        base: Any = super(Function, as_function(native, self, like.dtype))
         self.apply = base.apply
+
+    def prove(self, values: Any) -> Kernels:
+        """Return these, compared with eager code on edge values, for these values of params.
+
+        Raises:
+            CannotFuseError: the bits are others.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            if not same_bits(self.native, self, values):
+                raise CannotFuseError("the bits would be others than those of plain code")
+        self.is_proven = True
+        return self
 
 
 class Part:
-    """One kernel, loaded.
+    """One kernel, and what runs it.
 
     `known` is the values of the params at the call before, and the numbers that they gave: one
     tuple, so that threads see both or none.
     """
 
-    def __init__(self, library: ctypes.CDLL, kernel: Kernel, params: Sequence[str]) -> None:
-        self.kernel, self.params = kernel, params
-        self.function = getattr(library, kernel.name)
-        self.function.restype = None
-        pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
-        self.function.argtypes = (pointers, numbers, ctypes.c_int64, ctypes.c_int32)
+    def __init__(
+        self, kernel: Kernel, launch: Any, params: Sequence[str], on_numbers: Mapping[Any, Any]
+    ) -> None:
+        self.kernel, self.launch, self.params = kernel, launch, params
+        self.inputs, self.on_numbers = kernel.inputs, on_numbers
         self.known: tuple[str, Any] = ("", None)
 
     def run(self, named: Mapping[str, Tensor], results: Sequence[Tensor], values: Any) -> None:
         """Run on tensors by their names."""
-        places = [named[name].data_ptr() for name in self.kernel.inputs]
-        places += [result.data_ptr() for result in results]
         known, numbers = self.known
         text = repr(values)  # which tells -0.0 from 0.0
         if text != known:
             params = dict(zip(self.params, values, strict=True))
-            found = self.kernel.values(params, ON_NUMBERS)
-            numbers = (ctypes.c_double * len(found))(*found)
+            numbers = self.launch.pack(self.kernel.values(params, self.on_numbers))
             self.known = text, numbers
         n = results[0].numel()  # an output or a gradient, which no mask is packed of
-        threads = max(1, min(torch.get_num_threads(), n // GRAIN))
-        self.function((ctypes.c_void_p * len(places))(*places), numbers, n, threads)
+        self.launch([*[named[name] for name in self.inputs], *results], numbers, n)
 
 
 def check(emitted: Emitted) -> None:
@@ -117,7 +124,7 @@ def check(emitted: Emitted) -> None:
         raise CannotFuseError("an input of another dtype")
 
 
-def write(emitted: Emitted, dtype: str) -> tuple[Kernel, Kernel, Kernel]:
+def write(emitted: Emitted, dtype: str, language: Any) -> tuple[Kernel, Kernel, Kernel]:
     """Return the kernels of forward, of forward with what it keeps, and of backward.
 
     Raises:
@@ -136,17 +143,12 @@ def write(emitted: Emitted, dtype: str) -> tuple[Kernel, Kernel, Kernel]:
     packs = [i for i in masks if i >= len(forward.outputs)]
     types = zip(emitted.computed, kept, strict=True)
     packed = [name for name, node in types if node.type.dtype == BOOL]
+    rounded, words = language.rounding_as_eager, language.language(dtype)
     return (
-        write_kernel("forward", rounding_as_eager(forward), dtype, OWN_ROWS),
-        write_kernel("keep", rounding_as_eager(both), dtype, OWN_ROWS, packs=packs),
-        write_kernel("backward", rounding_as_eager(backward), dtype, OWN_ROWS, packed=packed),
+        write_kernel("forward", rounded(forward), dtype, words),
+        write_kernel("keep", rounded(both), dtype, words, packs=packs),
+        write_kernel("backward", rounded(backward), dtype, words, packed=packed),
     )
-
-
-def rounding_as_eager(graph: Graph) -> Graph:
-    """Return a graph that rounds where fast code does."""
-    rows = tuple([row for row in FAST.patterns if row.name in ROUNDING])
-    return apply_patterns(graph, FastKernels(patterns=rows), disabled())
 
 
 class Restored:
@@ -174,7 +176,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
 
     def empty_kept(x: Tensor, kind: str) -> Tensor:
         if kind == BOOL:
-            return torch.empty((x.numel() + 7) // 8, dtype=torch.uint8, device="cpu")
+            return torch.empty((x.numel() + 7) // 8, dtype=torch.uint8, device=x.device)
         return torch.empty_like(x)
 
     class Run(Function):
@@ -198,7 +200,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 else:
                     for name, value in zip(emitted.params, values, strict=True):
                         setattr(ctx, name, value)
-                ctx.given, ctx.shape = values, x.shape
+                ctx.given, ctx.shape, ctx.device = values, x.shape, x.device
                 ctx.mark_non_differentiable(*[outputs[i] for i in constant])
             return outputs[0] if emitted.single else tuple(outputs)
 
@@ -219,7 +221,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 found = eager.backward(Restored(ctx, tuple(kept)), *cotangents)
                 found = found if isinstance(found, tuple) else (found,)
                 return *found[:count], None, None
-            results = [torch.empty(shape, dtype=dtype, device="cpu") for _ in emitted.wrt]
+            results = [torch.empty(shape, dtype=dtype, device=ctx.device) for _ in emitted.wrt]
             kernels.backward.run(saved, results, ctx.given)
             by_name = dict(zip(emitted.wrt, results, strict=True))
             pairs = zip(emitted.inputs, ctx.needs_input_grad, strict=False)
@@ -232,58 +234,51 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
 
 def unpacked(bits: Tensor, shape: torch.Size) -> Tensor:
     """Return a mask of bits as bools."""
-    places = torch.arange(8, dtype=torch.uint8, device="cpu")
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
     each = bits.unsqueeze(1).bitwise_right_shift(places).bitwise_and_(1)
     return each.view(-1)[: shape.numel()].view(shape).to(torch.bool)
 
 
-def make_kernels(native: Any, dtype: torch.dtype, values: Any, exact: bool) -> Kernels:
-    """Return the kernels for a dtype; `exact`: they give the bits of eager code, on edge values.
-
-    Raises:
-        CannotFuseError: there are none, or they give others.
-        NoLibraryError: there is no compiler, or it fails.
-    """
-    kernels = Kernels(native, dtype)
-    if exact and not same_bits(native, kernels, dtype, values):
-        raise CannotFuseError("the bits would be others than those of plain code")
-    return kernels
-
-
-def same_bits(native: Any, kernels: Kernels, dtype: torch.dtype, values: Any) -> bool:
+def same_bits(native: Any, kernels: Kernels, values: Any) -> bool:
     """Compare forward and backward with eager code."""
-    numbers = [*values, *[-value for value in values]]
-    edges = torch.tensor([*EDGES, *[-each for each in EDGES], *numbers], dtype=dtype)
-    more = torch.nextafter(edges.float(), torch.tensor(1.0)).to(dtype)
-    edges = torch.cat([edges, more])
-    draws = torch.Generator().manual_seed(0)
-    count = len(edges) ** 2
-    samples = []
-    for i in range(len(native.emitted.inputs) + len(native.emitted.outputs)):
-        own = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
-        drawn = torch.randn(3 * GRAIN + 13, generator=draws).to(dtype)
-        samples.append(torch.cat([own.roll((i // 2) * 7), drawn]))
-    assert len(samples[0]) > count
-    prepared = values
-    inputs = len(native.emitted.inputs)
+    samples = make_samples(native.emitted, kernels, values)
+    prepared, inputs = values, len(native.emitted.inputs)
     if native.prepare is not None:
         prepared = (native.constants.of(samples[0], values),)
-    found = []
     eager = eager_of(native)
-    for apply, rest in ((eager, prepared), (kernels.apply, (values, prepared))):
-        with torch.enable_grad():
-            given = [each.clone().requires_grad_() for each in samples[:inputs]]
+    for count in (len(samples[0]), BLOCK):  # one that nothing divides, and one that much does
+        found = []
+        for apply, rest in ((eager, prepared), (kernels.apply, (values, prepared))):
+            given = [each[:count].clone().requires_grad_() for each in samples[:inputs]]
             outputs = apply(*given, *rest)
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             asked = [i for i, each in enumerate(outputs) if each.requires_grad]
             gradients = torch.autograd.grad(
                 [outputs[i] for i in asked],
                 given,
-                [samples[inputs + i] for i in asked],
+                [samples[inputs + i][:count].clone() for i in asked],
                 allow_unused=True,
             )
-        found.append([each.detach() for each in (*outputs, *gradients) if each is not None])
-    return all(map(are_same, *found))
+            found.append([each.detach() for each in (*outputs, *gradients) if each is not None])
+        if not all(map(are_same, *found)):
+            return False
+    return True
+
+
+def make_samples(emitted: Emitted, kernels: Kernels, values: Any) -> list[Tensor]:
+    """Return inputs and cotangents: each edge value with each other one, and some drawn."""
+    numbers = [*values, *[-value for value in values]]
+    listed = [*EDGES, *[-each for each in EDGES], *numbers]
+    edges = torch.tensor(listed, dtype=kernels.dtype, device="cpu")
+    one = torch.ones((), dtype=torch.float32, device="cpu")
+    edges = torch.cat([edges, torch.nextafter(edges.float(), one).to(kernels.dtype)])
+    draws = torch.Generator("cpu").manual_seed(0)
+    samples = []
+    for i in range(len(emitted.inputs) + len(emitted.outputs)):
+        own = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
+        drawn = torch.randn(DRAWN, generator=draws, device="cpu").to(kernels.dtype)
+        samples.append(torch.cat([own.roll((i // 2) * 7), drawn]).to(kernels.device))
+    return samples
 
 
 def are_same(a: Tensor, b: Tensor) -> bool:

@@ -6,6 +6,8 @@ import math
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -13,14 +15,16 @@ import torch
 from multigrad.graph.support.fused import in_process
 from multigrad.graph.support.threads import make_lock
 
-from ..versions import top_hooks
-from .state import eager_of
+from ...versions import top_hooks
+from ..state import eager_of
 
 if TYPE_CHECKING:
     from .fused import Kernels
 
 Tensor: TypeAlias = torch.Tensor
-# From here on kernels pay: measured, see docs/performance.md.
+Kind: TypeAlias = tuple[torch.dtype, str]
+DEVICES = ("cpu", "cuda")
+# From here on kernels pay: measured on processors, see docs/performance.md.
 LARGE = 1 << 19  # elements
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
@@ -34,7 +38,7 @@ class Fusing:
         least: the elements from which a call asks.
         waits: whether the first call waits for the compiler, and the reason is said where there is
             no kernel.
-        kernels: by dtype; None where they are being made, or there are none.
+        kernels: by dtype and kind of device; None where they are being made, or there are none.
     """
 
     __slots__ = ("calls", "kernels", "least", "native", "said", "waits")
@@ -45,8 +49,8 @@ class Fusing:
         self.native = native
         self.waits = fused is True
         self.least = 0 if self.waits else LARGE if fused else NEVER
-        self.kernels: dict[torch.dtype, Kernels | None] = {}
-        self.calls: dict[torch.dtype, int] = {}
+        self.kernels: dict[Kind, Kernels | None] = {}
+        self.calls: dict[Kind, int] = {}
         self.said = False
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
@@ -55,59 +59,77 @@ class Fusing:
         rest = values
         if native.prepare is not None:
             rest = (native.constants.of(tensors[native.constants.like], values),)
-        kernels = self.find(tensors, values) if self.fit(tensors, values) else None
+        kernels = self.find(tensors[0], values) if self.fit(tensors, values) else None
         if kernels is None:
             return eager_of(native)(*tensors, *rest)
         return kernels.apply(*tensors, values, rest)
 
     def fit(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> bool:
         """Return whether kernels may run on these tensors, and what they keep may be kept."""
-        # What is recomputed in backward must be what forward kept, by whichever code.
-        if top_hooks(False) is not None or torch.is_autocast_enabled("cpu"):
-            return False
         x = tensors[0]
+        device = x.device
+        if device.type not in DEVICES:
+            self.say(f"a tensor on {device}")
+            return False
+        # What is recomputed in backward must be what forward kept, by whichever code.
+        if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
+            return False
         reason = ""
         if any(type(value) is not float or math.isnan(value) for value in values):
             draws = "key" in self.native.emitted.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
-            if not each.is_cpu or each.layout is not torch.strided:
-                reason = f"a tensor on {each.device}, {each.layout}"
-            elif each.dtype is not x.dtype or each.shape != x.shape:
-                reason = "tensors of several shapes or dtypes"
+            if each.layout is not torch.strided:
+                reason = f"a tensor of the layout {each.layout}"
+            elif each.dtype is not x.dtype or each.shape != x.shape or each.device != device:
+                reason = "tensors of several shapes, dtypes or devices"
             elif not each.is_contiguous() or each.is_neg():
                 reason = "a tensor that is not contiguous"
         if reason:
             self.say(reason)
         return not reason
 
-    def find(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Kernels | None:
-        """Return the kernels for a dtype, once they are there."""
-        dtype = tensors[0].dtype
-        if dtype in self.kernels:
-            return self.kernels[dtype]
+    def find(self, x: Tensor, values: tuple[Any, ...]) -> Kernels | None:
+        """Return the kernels for tensors like this one, once they are there."""
+        kind = x.dtype, x.device.type
+        kernels = self.kernels.get(kind)
+        if kernels is not None and kernels.is_proven:
+            return kernels
+        # A CUDA graph that is being recorded takes neither new kernels nor comparisons.
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
         with _lock:
-            if dtype in self.kernels:
-                return self.kernels[dtype]
+            kernels = self.kernels.get(kind)
+            if kernels is not None and not kernels.is_proven:
+                return self.settle(kind, partial(kernels.prove, values))
+            if kind in self.kernels:
+                return kernels
             if self.waits:
-                return self.make(dtype, values)
-            calls = self.calls[dtype] = self.calls.get(dtype, 0) + 1
+                return self.settle(kind, partial(self.make, x, values))
+            calls = self.calls[kind] = self.calls.get(kind, 0) + 1
             if calls >= FIRST:
-                self.kernels[dtype] = None
-                threading.Thread(target=self.make, args=(dtype, values), daemon=True).start()
+                self.kernels[kind] = None
+                make = partial(self.make, x.new_empty(0), values)
+                threading.Thread(target=self.settle, args=(kind, make), daemon=True).start()
             return None
 
-    def make(self, dtype: torch.dtype, values: tuple[Any, ...]) -> Kernels | None:
-        """Write and compile the kernels for a dtype."""
+    def make(self, like: Tensor, values: tuple[Any, ...]) -> Kernels:
+        """Return new kernels for tensors like this one, proven unless a call is to do that."""
         from . import fused
 
+        kernels = fused.Kernels(self.native, like, is_proven=self.waits)
+        done = kernels.is_proven or not kernels.compares_beside
+        return kernels if done else kernels.prove(values)
+
+    def settle(self, kind: Kind, make: Callable[[], Kernels]) -> Kernels | None:
+        """Keep what is made, or that there is none, and why."""
         try:
-            kernels = fused.make_kernels(self.native, dtype, values, exact=not self.waits)
+            kernels = make()
         except Exception as error:  # noqa: BLE001 - whatever a kernel lacks, plain code is there
             if str(error):  # else there is one operation, which is a kernel already
                 self.say(str(error))
             kernels = None
-        self.kernels[dtype] = kernels
+        self.kernels[kind] = kernels
         return kernels
 
     def say(self, reason: str) -> None:

@@ -1,0 +1,74 @@
+"""Kernels on processors: C, compiled by the system's compiler, with the bits of torch's own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.backend.fast import FastKernels, disabled
+from multigrad.graph.ir.graph import Graph
+from multigrad.graph.machine.compiled import Compiled
+from multigrad.lowering.c_code import FLAGS, C, begin
+from multigrad.lowering.kernels import Kernel, Language
+from multigrad.lowering.patterns import apply_patterns
+
+from ...kernels.fast import fused as fast
+from ...kernels.fast.alone import FAST
+
+Tensor: TypeAlias = torch.Tensor
+GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
+# The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
+ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
+OWN_ROWS = {
+    # torch's own kernel (2.13) is compiled to a fused multiply-add; where it is not, bits differ.
+    fast.ONE_PLUS_SQUARE: "{2} == {2} ? FMA({2} * {0}, {0}, 1) : 1 + ({0} * {1}) * ({0} * {1})",
+    fast.DIVIDED: "{2} == {2} ? ({0} / {3}) * {1} : ((1 / {3}) * {1}) * {0}",
+}
+COMPARES_BESIDE = True
+ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
+
+
+def language(dtype: str) -> Language:
+    """Return C, with torch's own ops."""
+    return replace(C, rows={**C.rows, **OWN_ROWS})
+
+
+def rounding_as_eager(graph: Graph) -> Graph:
+    """Return a graph that rounds where fast code does."""
+    rows = tuple([row for row in FAST.patterns if row.name in ROUNDING])
+    return apply_patterns(graph, FastKernels(patterns=rows), disabled())
+
+
+class Launch:
+    """One kernel, loaded."""
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self.function = getattr(library, name)
+        self.function.restype = None
+        pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
+        self.function.argtypes = (pointers, numbers, ctypes.c_int64, ctypes.c_int32)
+
+    def pack(self, numbers: Sequence[float]) -> Any:
+        """Return numbers as a call takes them."""
+        return (ctypes.c_double * len(numbers))(*numbers)
+
+    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int) -> None:
+        places = [tensor.data_ptr() for tensor in tensors]
+        threads = max(1, min(torch.get_num_threads(), n // GRAIN))
+        self.function((ctypes.c_void_p * len(places))(*places), numbers, n, threads)
+
+
+def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
+    """Return what runs the kernels.
+
+    Raises:
+        NoLibraryError: there is no compiler, or it fails.
+    """
+    dtype = kernels[0].parts.dtype
+    source = "".join([begin(dtype), *[kernel.source for kernel in kernels]])
+    library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
+    return [Launch(library, kernel.name) for kernel in kernels]

@@ -1,0 +1,266 @@
+"""Graphs as kernels: one function over the elements for all that a graph computes of tensors of one
+shape, whatever the language.
+
+For ops that are the same bits wherever they run (IEEE 754 arithmetic, comparisons, choices), so
+that a kernel does what the ops one by one do, with no memory in between. 16-bit floats are computed
+in float32 and rounded once. A mask that forward keeps for backward is packed to bits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..graph import ops
+from ..graph.ir.graph import Graph, Node, make_node
+from ..graph.ir.op import Op
+from ..graph.ir.types import BOOL, T
+from ..graph.passes.scalars import on_numbers
+from ..graph.passes.simplify import rebuild
+
+
+class CannotFuseError(Exception):
+    """Why a graph is no kernel, in a few words."""
+
+
+# By dtype: in which it is computed.
+COMPUTED = {
+    "float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32",
+}  # fmt: skip
+# Operands are names, so that an expression may read one twice.
+INFIX = {
+    op: f"{{}} {symbol} {{}}"
+    for op, symbol in {
+        ops.ADD: "+", ops.SUB: "-", ops.MUL: "*", ops.LT: "<", ops.LE: "<=", ops.GT: ">",
+        ops.GE: ">=", ops.EQ: "==", ops.NE: "!=", ops.AND: "&", ops.OR: "|", ops.XOR: "^",
+    }.items()
+}  # fmt: skip
+# All tensors have one shape.
+SAME = dict.fromkeys((ops.STOP_GRADIENT, ops.SUM_TO, ops.BROADCAST_TO), "{0}")
+
+
+class Place(NamedTuple):
+    """A tensor that a kernel reads or writes.
+
+    Attributes:
+        name: the input's; none of a result.
+        value: what it is called in the kernel.
+        is_mask: whether it holds bools: one byte each,
+        is_packed: or one bit each.
+    """
+
+    name: str
+    value: str
+    is_mask: bool
+    is_packed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Language:
+    """What kernels are written in.
+
+    Attributes:
+        rows: expressions of operands, by op.
+        template: a kernel's definition.
+        limits: of a tensor and a number, which stands last, as frameworks take it.
+        line, mask_line: what gives an expression a name.
+        to_number: a mask as a number.
+    """
+
+    rows: Mapping[Op, str]
+    template: Callable[[Parts], str]
+    limits: Mapping[Op, str] = field(default_factory=dict)
+    line: str = "{} = {}"
+    mask_line: str = "{} = {}"
+    to_number: str = "{}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """What a kernel is made of: `lines` compute the results of the inputs, and of `numbers` numbers
+    s0, s1, ..., of which c0, c1, ... are rounded to the dtype, as a comparison with one is.
+    """
+
+    name: str
+    dtype: str
+    inputs: tuple[Place, ...]
+    results: tuple[Place, ...]
+    numbers: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A graph as a function.
+
+    Attributes:
+        parts: what it is made of; the tensors are its arguments, inputs first.
+        source: its definition.
+        numbers: what it takes of numbers.
+    """
+
+    parts: Parts
+    source: str
+    numbers: tuple[Node, ...]
+
+    @property
+    def name(self) -> str:
+        return self.parts.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the tensors that it reads."""
+        return tuple([place.name for place in self.parts.inputs])
+
+    @property
+    def count(self) -> int:
+        """How much it computes on each element; 0: it copies."""
+        return len(self.parts.lines)
+
+    def values(
+        self, params: Mapping[str, float], own: Mapping[Op, Callable[..., Any]]
+    ) -> list[float]:
+        """Return the numbers for values of the params; `own`: a backend's ops on numbers."""
+        known: dict[Node, Any] = {}
+
+        def value(node: Node) -> Any:
+            if node not in known:
+                known[node] = _value(node, params, own, value)
+            return known[node]
+
+        found = map(value, self.numbers)
+        return [math.nan if each is None else float(each) for each in found]
+
+
+def _value(
+    node: Node,
+    params: Mapping[str, float],
+    own: Mapping[Op, Callable[..., Any]],
+    value: Callable[[Node], Any],
+) -> Any:
+    if node.op is ops.CONST:
+        return node.attr("value")
+    if node.op is ops.INPUT:
+        return params[node.attr("name")]
+    operands = tuple(map(value, node.operands))
+    mine = own.get(node.op)
+    return on_numbers(node.op, operands, dict(node.attrs)) if mine is None else mine(*operands)
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise CannotFuseError where there are no kernels for a dtype."""
+    if dtype not in COMPUTED:
+        raise CannotFuseError(f"dtype {dtype}")
+
+
+def write_kernel(
+    name: str,
+    graph: Graph,
+    dtype: str,
+    language: Language,
+    packed: Collection[str] = (),
+    packs: Collection[int] = (),
+) -> Kernel:
+    """Return a graph as a kernel.
+
+    Args:
+        name: of the function.
+        graph: of tensors of one shape, and numbers.
+        dtype: what T stands for.
+        language: what it is written in.
+        packed: the names of masks among the inputs that are packed to bits.
+        packs: the positions of masks among the outputs that are to be.
+
+    Raises:
+        CannotFuseError: it has an op, a dtype or a shape that this is not for.
+    """
+    check_dtype(dtype)
+    graph = rebuild(graph, limit_in_turn)
+    writer = _Writer(graph, dtype, language)
+    lines = [line for node in graph.nodes for line in writer.lines(node)]
+    inputs = [
+        Place(node.attr("name"), writer.names[node], is_mask(node), node.attr("name") in packed)
+        for node in graph.nodes
+        if node.op is ops.INPUT and node.type.kind == "tensor"
+    ]
+    results = [
+        Place("", writer.names[node], is_mask(node), i in packs)
+        for i, node in enumerate(graph.outputs)
+    ]
+    parts = Parts(
+        name, dtype, tuple(inputs), tuple(results), numbers=len(writer.numbers), lines=tuple(lines)
+    )
+    return Kernel(parts, language.template(parts), tuple(writer.numbers))
+
+
+def limit_in_turn(node: Node) -> Node:
+    """Return a clip between tensors as two limits, by which their NaN comes through too."""
+    if node.op is not ops.CLIP or all(each.type.kind == "scalar" for each in node.operands[1:]):
+        return node
+    x, low, high = node.operands
+    return make_node(
+        ops.MINIMUM, (make_node(ops.MAXIMUM, (x, low), {}, node.type), high), {}, node.type
+    )
+
+
+def indented(lines: Sequence[str], spaces: int) -> str:
+    """Return lines, each ended, for a template."""
+    return "".join([f"{' ' * spaces}{line}\n" for line in lines])
+
+
+def is_mask(node: Node) -> bool:
+    """Return whether it holds bools."""
+    return node.type.dtype == BOOL
+
+
+class _Writer:
+    """Writes the nodes of a graph, each as a line that names it."""
+
+    def __init__(self, graph: Graph, dtype: str, language: Language) -> None:
+        self.dtype, self.language = dtype, language
+        self.numbers: dict[Node, int] = {}
+        self.names: dict[Node, str] = {}
+        for node in graph.outputs:
+            if node.type.kind != "tensor":
+                raise CannotFuseError("a result that is a number")
+
+    def lines(self, node: Node) -> list[str]:
+        """Return the line of a tensor; none for a number, which is computed before."""
+        if node.type.kind == "scalar":
+            if any(operand.type.kind != "scalar" for operand in node.operands):
+                raise CannotFuseError(f"op {node.op.name}")
+            return []
+        if node.type.kind != "tensor" or node.type.dtype not in (T, BOOL, self.dtype):
+            raise CannotFuseError(f"a value of dtype {node.type.dtype}")
+        name = self.names[node] = f"v{len(self.names)}"
+        if node.op is ops.INPUT:
+            return []
+        line = self.language.mask_line if is_mask(node) else self.language.line
+        return [line.format(name, self.expression(node))]
+
+    def expression(self, node: Node) -> str:
+        operands = node.operands
+        is_numbers = [operand.type.kind == "scalar" for operand in operands]
+        compares = is_mask(node)
+        words = [self.word(operand, compares) for operand in operands]
+        if node.op is ops.CAST:
+            return f"{words[0]} != 0" if compares else self.language.to_number.format(words[0])
+        if node.op is ops.FULL_LIKE and not compares:
+            return words[1]
+        row = self.language.rows.get(node.op)
+        attrs = {key: repr(value) for key, value in node.attrs}
+        is_known = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in attrs.values())
+        if row is None or not is_known:
+            raise CannotFuseError(f"op {node.op.name}")
+        if node.op in self.language.limits and any(is_numbers):
+            row, words = self.language.limits[node.op], words[::-1] if is_numbers[0] else words
+        return row.format(*words, **attrs)
+
+    def word(self, operand: Node, compares: bool) -> str:
+        if operand.type.kind != "scalar":
+            return self.names[operand]
+        place = self.numbers.setdefault(operand, len(self.numbers))
+        return f"{'c' if compares else 's'}{place}"

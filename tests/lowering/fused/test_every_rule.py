@@ -1,0 +1,205 @@
+"""Every rule that has kernels gives the bits of plain code in each language and on each device, in
+every dtype; Triton's kernels are for a GPU what they should be.
+
+The oracle is torch, op by op. In the interpreter it rounds as on a processor: see conftest.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+Tensor: TypeAlias = Any
+pytestmark = pytest.mark.needs("torch")
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+EDGES = [0.0, np.inf, np.nan, 1e-45, 1e-40, 1.1754944e-38, 0.25, 0.5, 1.0, 2.0, 3e38]
+
+
+@cache
+def samples(count: int = 4097) -> tuple[Tensor, Tensor]:
+    """Return each edge value with each other one, and some drawn, in float32."""
+    import torch
+
+    edges = np.array([*EDGES, *(-each for each in EDGES)], np.float32)
+    values = torch.tensor(np.concatenate([edges, np.nextafter(edges, np.float32(0))]))
+    drawn = torch.randn(2, count, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([values.repeat_interleave(len(values)), drawn[0]])
+    return x[:count], torch.cat([values.repeat(len(values)), drawn[1]])[:count]
+
+
+def run(rule: Any, x: Tensor, grad: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return output and gradient."""
+    import torch
+
+    own = x.clone().requires_grad_()
+    y = xg.activation("Heaviside", rule, **options)(own)
+    return y.detach(), torch.autograd.grad(y, own, grad)[0]
+
+
+@cache
+def fusable(device: Any) -> list[str]:
+    """Return the rules that have kernels; some of them in C, whose compiler starts for each."""
+    found = []
+    rules = [*xg.rules()][:: 1 if IS_INTERPRETED or device.type == "cuda" else 12]
+    for rule in rules:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            run(rule, *[each.to(device) for each in samples(9)], fused=True)
+        if not any("fused=True" in str(each.message) for each in told):
+            found.append(rule)
+    assert len(found) > len(rules) / 3
+    return found
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    import torch
+
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    same = (found == expected) & (torch.signbit(found) == torch.signbit(expected))
+    same |= found.isnan() & expected.isnan()
+    assert bool(same.all()), (found[~same][:5], expected[~same][:5])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bits_are_those_of_plain_code(dtype: str, device: Any) -> None:
+    import torch
+
+    x, grad = (each.to(device, getattr(torch, dtype)) for each in samples())
+    for rule in fusable(device):
+        pair = run(rule, x, grad, fused=True), run(rule, x, grad, fused=False)
+        for found, expected in zip(*pair, strict=True):
+            assert_same(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits_are_those_of_float32_rounded_once(dtype: str, device: Any) -> None:
+    import torch
+
+    kind = getattr(torch, dtype)
+    x, grad = (each.to(device, kind) for each in samples())
+    for rule in ("triangular", "rectangular", "arctan", "fast_sigmoid"):
+        found = run(rule, x, grad, fused=True)
+        expected = run(rule, x.float(), grad.float(), fused=False)
+        for a, b in zip(found, expected, strict=True):
+            assert_same(a, b.to(kind))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 1023, 1024, 4097])
+def test_masks_of_every_length_are_packed(count: int, device: Any) -> None:
+    x, grad = (each[-count:].to(device) if count else each[:0].to(device) for each in samples())
+    found = run("rectangular", x, grad, fused=True)
+    for a, b in zip(found, run("rectangular", x, grad, fused=False), strict=True):
+        assert_same(a, b)
+
+
+def test_a_gpu_divides_by_a_number_as_torch_does_there(language: str, device: Any) -> None:
+    import torch
+
+    if language == "C" and device.type == "cpu":
+        pytest.skip("of Triton: on a processor torch divides")
+    x, grad = (each[-1000:].to(device) for each in samples())
+    inverse = float(np.float32(1) / np.float32(0.3))
+    expected = grad * torch.clamp_min(1 - x.abs() * inverse, 0)
+    found = run("triangular", x, grad, params={"width": 0.3}, fused=True)
+    assert_same(found[1], expected)
+
+
+def test_kernels_are_compared_in_whatever_mode_the_call_is(device: Any) -> None:
+    import torch
+
+    from multigrad_torch.attach.fusing import fused
+
+    native = xg.lower("triangular", "torch", forward="Heaviside")
+    kernels = fused.Kernels(native, torch.empty(0, device=device), is_proven=False)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.device("meta"):
+            assert kernels.prove((0.5,)).is_proven
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
+def test_a_cuda_graph_records_kernels_and_plain_code(device: Any) -> None:
+    import torch
+
+    x, grad = (each.to(device) for each in samples())
+    stream = torch.cuda.Stream()
+    for rule in (xg.get("triangular").copy(name="recorded"), xg.get("triangular")):
+        act = xg.activation("Heaviside", rule, fused=True)
+        own = x.clone().requires_grad_()
+        if rule.name == "triangular":  # the other has no kernels when it is recorded
+            torch.autograd.grad(act(own), own, grad)
+        with torch.cuda.stream(stream):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                (found,) = torch.autograd.grad(act(own), own, grad)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_same(found, run("triangular", x, grad, fused=False)[1])
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [(None, "Triton is not installed.*pip install triton"), ("3.3.1", "3.3.1 is older than 3.4")],
+)
+def test_without_triton_plain_code_runs_and_one_warning_says_why(
+    module: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    import torch
+
+    from multigrad_torch.attach.fusing import fused, in_triton
+
+    monkeypatch.setitem(fused.LANGUAGES, "cpu", in_triton)
+    fake = None if module is None else SimpleNamespace(__version__=module)
+    monkeypatch.setitem(sys.modules, "triton", fake)
+    rule = xg.get("triangular").copy(name=f"without_triton_{module is None}")
+    act = xg.activation("Heaviside", rule, fused=True)
+    x = torch.linspace(-2, 2, 9, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}"):
+        y = act(x)
+    expected = run("triangular", x.detach(), x.detach(), fused=False)
+    assert_same(torch.autograd.grad(y, x, x.detach())[0], expected[1])
+
+
+def compile_for_gpu(folder: Path) -> dict[str, Any]:
+    """Return what becomes of kernels on an H100, for which Triton compiles without one."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(folder)
+    script = Path(__file__).with_name("compile_for_gpu.py")
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_kernels_are_compiled_for_a_gpu_with_ieee_arithmetic(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: `tox -e triton`")
+    done = compile_for_gpu(tmp_path)
+    found = done["ptx"]
+    assert {name.partition(" ")[0] for name in found} >= {"triangular", "rectangular", "arctan"}
+    for name, text in found.items():
+        for word in ("fma.", "div.full", "sqrt.approx", ".ftz"):
+            assert word not in text, (name, word)
+    assert "div.rn.f32" in found["arctan float32 backward"]
+    assert "div.rn.f64" in found["arctan float64 backward"]
+    assert "cvt.f64.f32" not in found["arctan float64 backward"]  # numbers come in float64
+    # Four numbers at a time, where there are so many; a mask is written as bytes.
+    assert "ld.global.v4.b32" in found["triangular float32 backward"]
+    assert "st.global.b8" in found["rectangular float32 keep"]
+    # Nothing is compiled by a call: what was compiled before is for every length.
+    assert set(done["variants"]) == {2}
+    assert done["launches"] == 2 * len(done["variants"])
