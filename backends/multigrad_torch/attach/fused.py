@@ -59,8 +59,6 @@ class Kernels:
         check(self.emitted)
         name = str(dtype).removeprefix("torch.")
         kernels = write(self.emitted, name)
-        if all(kernel.count < 2 for kernel in kernels):
-            raise CannotFuseError  # each is a kernel already
         source = "".join([begin(name), *[kernel.source for kernel in kernels]])
         library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
         params = self.emitted.params
@@ -136,11 +134,20 @@ def write(emitted: Emitted, dtype: str) -> tuple[Kernel, Kernel, Kernel]:
     packs = [i for i in masks if i >= len(forward.outputs)]
     types = zip(emitted.computed, kept, strict=True)
     packed = [name for name, node in types if node.type.dtype == BOOL]
-    return (
+    kernels = (
         write_kernel("forward", rounding_as_eager(forward), dtype, OWN_ROWS),
         write_kernel("keep", rounding_as_eager(both), dtype, OWN_ROWS, packs=packs),
         write_kernel("backward", rounding_as_eager(backward), dtype, OWN_ROWS, packed=packed),
     )
+    if count_calls(both) < 2 and count_calls(backward) < 2:
+        raise CannotFuseError  # each is a kernel of torch already
+    return kernels
+
+
+def count_calls(graph: Graph) -> int:
+    """Return how many kernels of torch fast code runs."""
+    fast_code = apply_patterns(graph, FAST, disabled())
+    return sum(n.op is not ops.INPUT and n.type.kind == "tensor" for n in fast_code.nodes)
 
 
 def rounding_as_eager(graph: Graph) -> Graph:
