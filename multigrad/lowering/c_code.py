@@ -75,12 +75,23 @@ ROWS: dict[Op, str] = {
 LIMITS = {ops.MAXIMUM: "{0} < {1} ? {1} : {0}", ops.MINIMUM: "{0} > {1} ? {1} : {0}"}
 
 BEGIN = """\
+#define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #define CHUNK 4096
+#define LARGE (4 << 20)
 #define CLIP(x, low, high) ((x) < (low) ? MIN(low, high) : MIN(x, high))
 #define MIN(x, high) ((x) > (high) ? (high) : (x))
+
+// New memory comes in pages; to fetch 4 KB at a time takes longer than to compute what they hold.
+static void ask_for_large_pages(void *memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t first = ((uintptr_t)memory + 4095) & ~(uintptr_t)4095;
+    if (bytes >= LARGE) madvise((void *)first, bytes - (first - (uintptr_t)memory), MADV_HUGEPAGE);
+#endif
+}
 
 static inline void unpack(uint8_t *restrict mask, const uint8_t *restrict bits, int64_t n) {
     for (int64_t i = 0; 8 * i < n; i++) {
@@ -230,6 +241,7 @@ def write_kernel(
                 f"pack(r{j} + first / 8, k{j}, m);",
             ]
         else:
+            pointers.append(f"ask_for_large_pages(r{j}, n * sizeof *r{j});")
             store.append(f"r{j}[first + i] = {value if kind != 'S' else f'store({value})'};")
     numbers = [f"const R s{i} = (R)numbers[{i}];" for i in range(len(writer.numbers))]
     if dtype in ("bfloat16", "float16"):  # a comparison is with a number of the dtype
