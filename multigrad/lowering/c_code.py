@@ -18,14 +18,15 @@ from ..graph.ir.graph import Graph, Node
 from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, T
 from ..graph.passes.scalars import on_numbers
+from .c_stages import in_stages
 
 
 class CannotFuseError(Exception):
     """Why a graph is no loop in C, in a few words."""
 
 
-# Threads; and what C keeps besides results is not looked at.
-FLAGS = ("-fopenmp", "-fno-trapping-math")
+# What C keeps besides results is not looked at; and threads, which macOS's clang has not.
+FLAGS = ("-fno-trapping-math", "-fopenmp")
 # By dtype: how it lies in memory, and how it is computed.
 STORED = {"float32": "float", "float64": "double", "bfloat16": "uint16_t", "float16": "_Float16"}
 COMPUTED = {"float32": "float", "float64": "double", "bfloat16": "float", "float16": "float"}
@@ -80,7 +81,7 @@ BEGIN = """\
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#define CHUNK 4096
+#define CHUNK 1024
 #define LARGE (4 << 20)
 #define CLIP(x, low, high) ((x) < (low) ? MIN(low, high) : MIN(x, high))
 #define MIN(x, high) ((x) > (high) ? (high) : (x))
@@ -257,10 +258,7 @@ void {name}(void **p, const double *numbers, int64_t n, int32_t threads) {{
     for (int64_t c = 0; c < (n + CHUNK - 1) / CHUNK; c++) {{
         const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;
 {_indented(before, 8)}\
-        for (int64_t i = 0; i < m; i++) {{
-{_indented([*load, *lines, *store], 12)}\
-        }}
-{_indented(after, 8)}\
+{_indented([*in_stages(load, lines, store), *after], 8)}\
     }}
 }}
 """

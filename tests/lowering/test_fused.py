@@ -39,6 +39,11 @@ RULES = {
     "rectangular": ("Heaviside", "rectangular"),
     "chain": ("Heaviside", CHAIN),
 }
+FUNCTIONS = {
+    "sigmoid": ("Heaviside", "sigmoid_surrogate"),
+    "exp": ("Tanh", "multi_gaussian"),
+    "silu": ("SiLU", "triangular"),
+}
 EDGES = [0.0, np.inf, np.nan, 1e-45, 1e-40, 1.1754944e-38, 0.25, 0.5, 1.0, 2.0, 3e38]
 
 
@@ -53,13 +58,15 @@ def of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def both(name: str, **options: Any) -> tuple[Any, Any]:
     """Return an activation that is fused, and one that never is."""
-    forward, rule = RULES[name]
+    forward, rule = {**RULES, **FUNCTIONS}[name]
     fused = xg.activation(forward, rule, fused=True, **options)
     return fused, xg.activation(forward, rule, fused=False, **options)
 
 
-def samples(dtype: Any, count: int = 100) -> tuple[Tensor, Tensor]:
-    """Return each edge value as input with each as cotangent, and some drawn."""
+def samples(dtype: Any, count: int = 112) -> tuple[Tensor, Tensor]:
+    """Return each edge value as input with each as cotangent, and some drawn: 2048 as it stands,
+    as what is less than two vectors torch's sigmoid computes otherwise.
+    """
     import torch
 
     edges = np.array([*EDGES, *(-each for each in EDGES)], np.float32)
@@ -92,6 +99,13 @@ def assert_agree(name: str, x: Tensor, grad: Tensor, **options: Any) -> None:
         assert_same_bits(found, expected)
 
 
+def needs_functions_of_torch() -> None:
+    import torch
+
+    if not torch.backends.mkl.is_available():
+        pytest.skip("torch has exp from MKL where it is built with it, and kernels have it there")
+
+
 def is_fused(y: Tensor) -> bool:
     """Return whether a kernel gave it: of `rectangular`, which then keeps bits."""
     return [str(x.dtype) for x in y.grad_fn.saved_tensors] == ["torch.uint8"]
@@ -112,6 +126,46 @@ def test_kernels_of_float64_give_its_bits() -> None:
     import torch
 
     assert_agree("chain", *samples(torch.float64))
+
+
+@of_torch
+@compiling
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_exp_tanh_and_sigmoid_have_the_bits_of_torch(name: str, dtype: str) -> None:
+    import torch
+
+    needs_functions_of_torch()
+    assert_agree(name, *samples(getattr(torch, dtype)))
+
+
+@of_torch
+@compiling
+def test_functions_of_functions_and_masks_between_them_have_the_bits_of_torch() -> None:
+    import torch
+
+    from multigrad import xp
+
+    needs_functions_of_torch()
+
+    def forward(x: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        low = x < 0.5
+        size = xp.log1p(xp.exp(-xp.abs(x)))
+        return xp.exp(x), xp.where(low, size * x, xp.tanh(size) * rate), size
+
+    def backward(gs: tuple[Tensor, Tensor, Tensor], x: Tensor, rate: float) -> Any:
+        a, b, c = gs
+        return a * xp.exp(x) + xp.sin(xp.cos(b)) * (x > rate) - xp.expm1(c), None
+
+    found = []
+    for fused in (True, False):
+        f = xg.function(forward, backward, fused=fused)
+        x, grad = samples(torch.float32, 1 << 15)
+        outputs = f(x, 0.75)
+        cotangents = (grad, grad.flip(0), grad.roll(7))
+        found.append([*outputs, *torch.autograd.grad(outputs, x, cotangents)])
+    for pair in zip(*found, strict=True):
+        assert_same_bits(*pair)
 
 
 @of_torch
@@ -342,7 +396,9 @@ def test_what_no_kernel_computes_is_named() -> None:
 
 
 @of_torch
-@pytest.mark.parametrize(("forward", "rule"), [("Heaviside", "straight_through"), ("ReLU", "d(ReLU)")])
+@pytest.mark.parametrize(
+    ("forward", "rule"), [("Heaviside", "straight_through"), ("ReLU", "d(ReLU)")]
+)
 def test_parts_that_are_one_kernel_of_torch_each_ask_for_no_compiler(
     forward: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

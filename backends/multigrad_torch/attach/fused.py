@@ -26,6 +26,7 @@ from multigrad.lowering.patterns import apply_patterns
 
 from ..kernels.fast import fused as fast
 from ..kernels.fast.alone import FAST
+from . import whole
 from .state import BATCHED, count_modes, eager_of, is_included, transforms_active
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
 is_batched = partial(is_included, BATCHED)
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
+WINDOW = 1 << 14  # elements that one thread of torch takes, all by vectors: see `whole.SLEEF`
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
 ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
 OWN_ROWS = {
@@ -59,8 +61,10 @@ class Kernels:
         check(self.emitted)
         name = str(dtype).removeprefix("torch.")
         kernels = write(self.emitted, name)
-        source = "".join([begin(name), *[kernel.source for kernel in kernels]])
+        text = "".join([kernel.source for kernel in kernels])
+        source = begin(name) + whole.source(text, name) + text
         library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
+        whole.give(library, text, name)
         params = self.emitted.params
         parts = [Part(library, kernel, params) for kernel in kernels]
         self.forward, self.keep, self.backward = parts
@@ -134,10 +138,11 @@ def write(emitted: Emitted, dtype: str) -> tuple[Kernel, Kernel, Kernel]:
     packs = [i for i in masks if i >= len(forward.outputs)]
     types = zip(emitted.computed, kept, strict=True)
     packed = [name for name, node in types if node.type.dtype == BOOL]
+    rows = {**OWN_ROWS, **whole.rows(dtype)}
     kernels = (
-        write_kernel("forward", rounding_as_eager(forward), dtype, OWN_ROWS),
-        write_kernel("keep", rounding_as_eager(both), dtype, OWN_ROWS, packs=packs),
-        write_kernel("backward", rounding_as_eager(backward), dtype, OWN_ROWS, packed=packed),
+        write_kernel("forward", rounding_as_eager(forward), dtype, rows),
+        write_kernel("keep", rounding_as_eager(both), dtype, rows, packs=packs),
+        write_kernel("backward", rounding_as_eager(backward), dtype, rows, packed=packed),
     )
     if count_calls(both) < 2 and count_calls(backward) < 2:
         raise CannotFuseError  # each is a kernel of torch already
@@ -275,22 +280,29 @@ def same_bits(native: Any, kernels: Kernels, dtype: torch.dtype, values: Any) ->
     inputs = len(native.emitted.inputs)
     if native.prepare is not None:
         prepared = (native.constants.of(samples[0], values),)
-    found = []
-    eager = eager_of(native)
-    for apply, rest in ((eager, prepared), (kernels.apply, (values, prepared))):
+
+    def run(apply: Any, rest: Any, part: slice) -> list[Tensor]:
         with torch.enable_grad():
-            given = [each.clone().requires_grad_() for each in samples[:inputs]]
+            given = [each[part].clone().requires_grad_() for each in samples[:inputs]]
             outputs = apply(*given, *rest)
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             asked = [i for i, each in enumerate(outputs) if each.requires_grad]
             gradients = torch.autograd.grad(
                 [outputs[i] for i in asked],
                 given,
-                [samples[inputs + i] for i in asked],
+                [samples[inputs + i][part] for i in asked],
                 allow_unused=True,
             )
-        found.append([each.detach() for each in (*outputs, *gradients) if each is not None])
-    return all(map(are_same, *found))
+        return [each.detach() for each in (*outputs, *gradients) if each is not None]
+
+    found = run(kernels.apply, (values, prepared), slice(None))
+    for start in range(0, len(samples[0]), WINDOW):
+        start = min(start, len(samples[0]) - WINDOW)
+        part = slice(start, start + WINDOW)
+        expected = run(eager_of(native), prepared, part)
+        if not all(map(are_same, [each[part] for each in found], expected)):
+            return False
+    return True
 
 
 def are_same(a: Tensor, b: Tensor) -> bool:
