@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -382,6 +383,32 @@ def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
     assert [each.filename for each in told] == [__file__]
     for found, right in zip(run(fused, x, x), run(plain, x, x), strict=True):  # silently now
         assert_same_bits(found, right)
+
+
+@of_torch
+@compiling
+def test_a_compiler_without_threads_gives_a_kernel_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    real = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))))
+    compiler = tmp_path / "clang"  # as macOS has it
+    compiler.write_text(
+        f"""#!/bin/sh
+case "$*" in *-fopenmp*) echo "error: unsupported option '-fopenmp'" >&2; exit 1;; esac
+exec {real} "$@"
+"""
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    for cache in ("off", str(tmp_path / "cache"), str(tmp_path / "cache")):
+        monkeypatch.setenv("MULTIGRAD_CACHE", cache)
+        rule = xg.get("rectangular").copy(name=f"without_threads_{len(cache)}")
+        x = torch.linspace(-1, 1, 99, requires_grad=True)
+        y = xg.activation("Heaviside", rule, fused=True)(x)  # a warning would be an error
+        assert is_fused(y)
+        assert_same_bits(torch.autograd.grad(y.sum(), x)[0], (x.abs() < 0.5).float())
 
 
 @of_torch
