@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..graph import ops
 from ..graph.ir.op import Op
+from .c_stages import in_stages
 from .kernels import COMPUTED, INFIX, SAME, Language, Parts, check_dtype, indented
 
-# Threads; and what C keeps besides results is not looked at.
-FLAGS = ("-fopenmp", "-fno-trapping-math")
+# What C keeps besides results is not looked at; and threads, which macOS's clang has not.
+FLAGS = ("-fno-trapping-math", "-fopenmp")
 # By dtype: how it lies in memory, and how it is computed.
 STORED = {"float32": "float", "float64": "double", "bfloat16": "uint16_t", "float16": "_Float16"}
 TYPES = {"float32": "float", "float64": "double"}
@@ -44,12 +45,23 @@ ROWS: dict[Op, str] = {
 LIMITS = {ops.MAXIMUM: "{0} < {1} ? {1} : {0}", ops.MINIMUM: "{0} > {1} ? {1} : {0}"}
 
 BEGIN = """\
+#define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#define CHUNK 4096
+#include <sys/mman.h>
+#define CHUNK 1024
+#define LARGE (4 << 20)
 #define CLIP(x, low, high) ((x) < (low) ? MIN(low, high) : MIN(x, high))
 #define MIN(x, high) ((x) > (high) ? (high) : (x))
+
+// New memory comes in pages; to fetch 4 KB at a time takes longer than to compute what they hold.
+static void ask_for_large_pages(void *memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t first = ((uintptr_t)memory + 4095) & ~(uintptr_t)4095;
+    if (bytes >= LARGE) madvise((void *)first, bytes - (first - (uintptr_t)memory), MADV_HUGEPAGE);
+#endif
+}
 
 static inline void unpack(uint8_t *restrict mask, const uint8_t *restrict bits, int64_t n) {
     for (int64_t i = 0; 8 * i < n; i++) {
@@ -127,6 +139,7 @@ def write(parts: Parts) -> str:
             ]
         else:
             value = each.value if each.is_mask else f"store({each.value})"
+            pointers.append(f"ask_for_large_pages(r{j}, n * sizeof *r{j});")
             store.append(f"r{j}[first + i] = {value};")
     numbers = [f"const R s{i} = (R)numbers[{i}];" for i in range(parts.numbers)]
     rounds = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
@@ -138,10 +151,7 @@ void {parts.name}(void **p, const double *numbers, int64_t n, int32_t threads) {
     for (int64_t c = 0; c < (n + CHUNK - 1) / CHUNK; c++) {{
         const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;
 {indented(before, 8)}\
-        for (int64_t i = 0; i < m; i++) {{
-{indented([*load, *parts.lines, *store], 12)}\
-        }}
-{indented(after, 8)}\
+{indented([*in_stages(load, parts.lines, store), *after], 8)}\
     }}
 }}
 """

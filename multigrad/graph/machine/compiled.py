@@ -20,6 +20,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -40,6 +41,10 @@ Bound = TypeVar("Bound")
 
 class NoLibraryError(Exception):
     """Why there is no compiled library."""
+
+
+class FailedError(NoLibraryError):
+    """What the compiler said."""
 
 
 class Compiled(Generic[Bound]):
@@ -67,7 +72,7 @@ class Compiled(Generic[Bound]):
             bind: gives the functions of a library, or raises where they are not right.
             pays_from: how much work plain code does before the compiler starts.
             setting: "on", "off" or "auto", in the place of the environment's.
-            flags: options of the compiler besides FLAGS.
+            flags: options of the compiler besides FLAGS; where it fails, the last is left out.
         """
         self.name, self.write, self.bind, self.pays_from = name, write, bind, pays_from
         self.setting, self.flags = setting, flags
@@ -141,13 +146,15 @@ class Compiled(Generic[Bound]):
 
     def find(self) -> Bound | None:
         """Load the library that an earlier process kept; a damaged one is removed."""
-        source, command = self.write(), find_command(self.flags)
+        source, commands = self.write(), self.commands()
         try:
             folder = open_folder(FOLDER)
         except OSError:
             return None  # said when the library is to be kept
-        start = self.file_start(source, command)
-        for path in sorted(folder.glob(f"{start}-*.so")) if folder else ():
+        if folder is None:
+            return None
+        starts = [self.file_start(source, command) for command in commands]
+        for path in [path for start in starts for path in sorted(folder.glob(f"{start}-*.so"))]:
             try:
                 check_private(path)
                 if digest(path.read_bytes()) == path.stem.rpartition("-")[2]:
@@ -157,12 +164,16 @@ class Compiled(Generic[Bound]):
             path.unlink(missing_ok=True)
         return None
 
+    def commands(self) -> list[list[str]]:
+        """Return the compiler's command, and what is tried where it fails."""
+        return [find_command(self.flags[:count]) for count in range(len(self.flags), -1, -1)]
+
     def make(self) -> Bound:
         """Compile the library, keep it where possible, and load it."""
-        source, command = self.write(), find_command(self.flags)
+        source = self.write()
         with tempfile.TemporaryDirectory(prefix="multigrad-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / f"{self.name}.so"
-            self.compile(source, [*command, "-x", "c", "-", "-o", str(path)])
+            command = self.compile_to(path, source)
             try:
                 kept = self.keep(path.read_bytes(), self.file_start(source, command))
             except OSError as error:
@@ -170,6 +181,16 @@ class Compiled(Generic[Bound]):
                 if self.setting == "on":
                     warnings.warn(f"compiled, but not kept: {error}", RuntimeWarning, stacklevel=2)
             return self.bind(ctypes.CDLL(str(kept or path)))
+
+    def compile_to(self, path: Path, source: str) -> list[str]:
+        """Compile by the first command that does not fail, and return it."""
+        *first, last = self.commands()
+        for command in first:
+            with suppress(FailedError):
+                self.compile(source, [*command, "-x", "c", "-", "-o", str(path)])
+                return command
+        self.compile(source, [*last, "-x", "c", "-", "-o", str(path)])
+        return last
 
     def compile(self, source: str, command: list[str]) -> None:
         """Run the compiler."""
@@ -187,7 +208,7 @@ class Compiled(Generic[Bound]):
             raise NoLibraryError(f"{command[0]} took more than {PATIENCE:.0f} s") from None
         if self.process.returncode:
             first = said.decode(errors="replace").strip().partition("\n")[0]
-            raise NoLibraryError(f"{shlex.join(command)} failed: {first}")
+            raise FailedError(f"{shlex.join(command)} failed: {first}")
 
     def keep(self, content: bytes, start: str) -> Path | None:
         """Write a library into the cache; the oldest of too many go."""

@@ -75,7 +75,8 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 def test_bits_are_those_of_plain_code(dtype: str, device: Any) -> None:
     import torch
 
-    x, grad = (each.to(device, getattr(torch, dtype)) for each in samples())
+    # All by vectors: of what is left torch's sigmoid takes another exp.
+    x, grad = (each.to(device, getattr(torch, dtype)) for each in samples(4096))
     for rule in fusable(device):
         pair = run(rule, x, grad, fused=True), run(rule, x, grad, fused=False)
         for found, expected in zip(*pair, strict=True):

@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,21 +42,27 @@ RULES = {
     "triangular": ("Heaviside", "triangular"),
     "arctan": ("Heaviside", "arctan"),
     "rectangular": ("Heaviside", "rectangular"),
-    "d(ReLU)": ("ReLU", "d(ReLU)"),
     "chain": ("Heaviside", CHAIN),
+}
+FUNCTIONS = {
+    "sigmoid": ("Heaviside", "sigmoid_surrogate"),
+    "exp": ("Tanh", "multi_gaussian"),
+    "silu": ("SiLU", "triangular"),
 }
 EDGES = [0.0, np.inf, np.nan, 1e-45, 1e-40, 1.1754944e-38, 0.25, 0.5, 1.0, 2.0, 3e38]
 
 
 def both(name: str, **options: Any) -> tuple[Any, Any]:
     """Return an activation that is fused, and one that never is."""
-    forward, rule = RULES[name]
+    forward, rule = {**RULES, **FUNCTIONS}[name]
     fused = xg.activation(forward, rule, fused=True, **options)
     return fused, xg.activation(forward, rule, fused=False, **options)
 
 
-def samples(dtype: Any, count: int = 100) -> tuple[Tensor, Tensor]:
-    """Return each edge value as input with each as cotangent, and some drawn."""
+def samples(dtype: Any, count: int = 112) -> tuple[Tensor, Tensor]:
+    """Return each edge value as input with each as cotangent, and some drawn: 2048 as it stands,
+    as what is less than two vectors torch's sigmoid computes otherwise.
+    """
     import torch
 
     edges = np.array([*EDGES, *(-each for each in EDGES)], np.float32)
@@ -88,6 +95,13 @@ def assert_agree(name: str, x: Tensor, grad: Tensor, **options: Any) -> None:
         assert_same_bits(found, expected)
 
 
+def needs_functions_of_torch() -> None:
+    import torch
+
+    if not torch.backends.mkl.is_available():
+        pytest.skip("torch has exp from MKL where it is built with it, and kernels have it there")
+
+
 def is_fused(y: Tensor) -> bool:
     """Return whether a kernel gave it: of `rectangular`, which then keeps bits."""
     return [str(x.dtype) for x in y.grad_fn.saved_tensors] == ["torch.uint8"]
@@ -108,6 +122,46 @@ def test_kernels_of_float64_give_its_bits() -> None:
     import torch
 
     assert_agree("chain", *samples(torch.float64))
+
+
+@of_torch
+@compiling
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_exp_tanh_and_sigmoid_have_the_bits_of_torch(name: str, dtype: str) -> None:
+    import torch
+
+    needs_functions_of_torch()
+    assert_agree(name, *samples(getattr(torch, dtype)))
+
+
+@of_torch
+@compiling
+def test_functions_of_functions_and_masks_between_them_have_the_bits_of_torch() -> None:
+    import torch
+
+    from multigrad import xp
+
+    needs_functions_of_torch()
+
+    def forward(x: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        low = x < 0.5
+        size = xp.log1p(xp.exp(-xp.abs(x)))
+        return xp.exp(x), xp.where(low, size * x, xp.tanh(size) * rate), size
+
+    def backward(gs: tuple[Tensor, Tensor, Tensor], x: Tensor, rate: float) -> Any:
+        a, b, c = gs
+        return a * xp.exp(x) + xp.sin(xp.cos(b)) * (x > rate) - xp.expm1(c), None
+
+    found = []
+    for fused in (True, False):
+        f = xg.function(forward, backward, fused=fused)
+        x, grad = samples(torch.float32, 1 << 15)
+        outputs = f(x, 0.75)
+        cotangents = (grad, grad.flip(0), grad.roll(7))
+        found.append([*outputs, *torch.autograd.grad(outputs, x, cotangents)])
+    for pair in zip(*found, strict=True):
+        assert_same_bits(*pair)
 
 
 @of_torch
@@ -359,6 +413,32 @@ def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
 
 
 @of_torch
+@compiling
+def test_a_compiler_without_threads_gives_a_kernel_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    real = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))))
+    compiler = tmp_path / "clang"  # as macOS has it
+    compiler.write_text(
+        f"""#!/bin/sh
+case "$*" in *-fopenmp*) echo "error: unsupported option '-fopenmp'" >&2; exit 1;; esac
+exec {real} "$@"
+"""
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    for cache in ("off", str(tmp_path / "cache"), str(tmp_path / "cache")):
+        monkeypatch.setenv("MULTIGRAD_CACHE", cache)
+        rule = xg.get("rectangular").copy(name=f"without_threads_{len(cache)}")
+        x = torch.linspace(-1, 1, 99, requires_grad=True)
+        y = xg.activation("Heaviside", rule, fused=True)(x)  # a warning would be an error
+        assert is_fused(y)
+        assert_same_bits(torch.autograd.grad(y.sum(), x)[0], (x.abs() < 0.5).float())
+
+
+@of_torch
 def test_what_no_kernel_computes_is_named() -> None:
     import torch
 
@@ -371,8 +451,22 @@ def test_what_no_kernel_computes_is_named() -> None:
     act = xg.activation("Heaviside", xg.get("triangular").copy(name="on_meta"), fused=True)
     with pytest.warns(RuntimeWarning, match="fused=True.*on meta"):
         assert act(x.detach().to("meta")).shape == x.shape
-    act = xg.activation("Heaviside", "straight_through", fused=True)
-    assert torch.equal(run(act, x, x.detach())[1], x)  # one op is a kernel already
+
+
+@of_torch
+@pytest.mark.parametrize(
+    ("forward", "rule"), [("Heaviside", "straight_through"), ("ReLU", "d(ReLU)")]
+)
+def test_parts_that_are_one_kernel_of_torch_each_ask_for_no_compiler(
+    forward: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setenv("CC", "no_such_compiler")  # a warning would be an error
+    x = torch.linspace(-1, 1, 9, requires_grad=True)
+    y, gradient = run(xg.activation(forward, rule, fused=True), x, torch.ones(9))
+    assert_same_bits(y, (torch.relu(x) if rule == "d(ReLU)" else (x > 0).float()).detach())
+    assert_same_bits(gradient, (x > 0).float() if rule == "d(ReLU)" else torch.ones(9))
 
 
 @of_torch

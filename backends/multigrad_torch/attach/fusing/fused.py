@@ -8,6 +8,7 @@ have kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -29,7 +30,9 @@ Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
 # By the kind of device: how torch rounds there, what kernels are written in, and what runs them.
 LANGUAGES: dict[str, Any] = {"cpu": in_c, "cuda": in_triton}
-DRAWN, BLOCK = 3 * in_c.GRAIN + 13, 1 << 10  # elements
+# Elements: of samples, of a short one, and what one thread of torch takes, all by vectors: see
+# `whole.SLEEF`.
+DRAWN, BLOCK, WINDOW = 3 * in_c.GRAIN + 13, 1 << 10, 1 << 14
 EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
 
 
@@ -57,8 +60,6 @@ class Kernels:
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
         kernels = write(self.emitted, str(like.dtype).removeprefix("torch."), language)
-        if all(kernel.count < 2 for kernel in kernels):
-            raise CannotFuseError  # each is a kernel already
         launches = language.load(kernels, like)
         params, on_numbers = self.emitted.params, language.ON_NUMBERS
         parts = [
@@ -144,11 +145,19 @@ def write(emitted: Emitted, dtype: str, language: Any) -> tuple[Kernel, Kernel, 
     types = zip(emitted.computed, kept, strict=True)
     packed = [name for name, node in types if node.type.dtype == BOOL]
     rounded, words = language.rounding_as_eager, language.language(dtype)
-    return (
+    kernels = (
         write_kernel("forward", rounded(forward), dtype, words),
         write_kernel("keep", rounded(both), dtype, words, packs=packs),
         write_kernel("backward", rounded(backward), dtype, words, packed=packed),
     )
+    if all(count_kernels(language.as_eager(graph)) < 2 for graph in (both, backward)):
+        raise CannotFuseError  # each is a kernel of torch already
+    return kernels
+
+
+def count_kernels(graph: Graph) -> int:
+    """Return how many kernels of torch compute a graph, one for each tensor."""
+    return sum(n.op is not ops.INPUT and n.type.kind == "tensor" for n in graph.nodes)
 
 
 class Restored:
@@ -245,22 +254,30 @@ def same_bits(native: Any, kernels: Kernels, values: Any) -> bool:
     prepared, inputs = values, len(native.emitted.inputs)
     if native.prepare is not None:
         prepared = (native.constants.of(samples[0], values),)
+
+    def run(apply: Any, rest: Any, part: slice) -> list[Tensor]:
+        given = [each[part].clone().requires_grad_() for each in samples[:inputs]]
+        outputs = apply(*given, *rest)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        asked = [i for i, each in enumerate(outputs) if each.requires_grad]
+        gradients = torch.autograd.grad(
+            [outputs[i] for i in asked],
+            given,
+            [samples[inputs + i][part].clone() for i in asked],
+            allow_unused=True,
+        )
+        return [each.detach() for each in (*outputs, *gradients) if each is not None]
+
     eager = eager_of(native)
-    for count in (len(samples[0]), BLOCK):  # one that nothing divides, and one that much does
-        found = []
-        for apply, rest in ((eager, prepared), (kernels.apply, (values, prepared))):
-            given = [each[:count].clone().requires_grad_() for each in samples[:inputs]]
-            outputs = apply(*given, *rest)
-            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            asked = [i for i, each in enumerate(outputs) if each.requires_grad]
-            gradients = torch.autograd.grad(
-                [outputs[i] for i in asked],
-                given,
-                [samples[inputs + i][:count].clone() for i in asked],
-                allow_unused=True,
-            )
-            found.append([each.detach() for each in (*outputs, *gradients) if each is not None])
-        if not all(map(are_same, *found)):
+    ours = partial(run, kernels.apply, (values, prepared))
+    found = ours(slice(None))
+    if not all(map(are_same, [each[:BLOCK] for each in found], ours(slice(BLOCK)))):
+        return False  # of a length that nothing divides, and one that much does
+    for start in range(0, len(samples[0]), WINDOW):
+        start = min(start, len(samples[0]) - WINDOW)
+        part = slice(start, start + WINDOW)
+        expected = run(eager, prepared, part)
+        if not all(map(are_same, [each[part] for each in found], expected)):
             return False
     return True
 

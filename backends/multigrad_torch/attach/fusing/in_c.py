@@ -18,6 +18,7 @@ from multigrad.lowering.patterns import apply_patterns
 
 from ...kernels.fast import fused as fast
 from ...kernels.fast.alone import FAST
+from . import whole
 
 Tensor: TypeAlias = torch.Tensor
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
@@ -33,8 +34,13 @@ ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 
 
 def language(dtype: str) -> Language:
-    """Return C, with torch's own ops."""
-    return replace(C, rows={**C.rows, **OWN_ROWS})
+    """Return C, with torch's own ops and functions."""
+    return replace(C, rows={**C.rows, **OWN_ROWS, **whole.rows(dtype)})
+
+
+def as_eager(graph: Graph) -> Graph:
+    """Return a graph of the ops that fast code calls."""
+    return apply_patterns(graph, FAST, disabled())
 
 
 def rounding_as_eager(graph: Graph) -> Graph:
@@ -69,6 +75,8 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
         NoLibraryError: there is no compiler, or it fails.
     """
     dtype = kernels[0].parts.dtype
-    source = "".join([begin(dtype), *[kernel.source for kernel in kernels]])
+    text = "".join([kernel.source for kernel in kernels])
+    source = begin(dtype) + whole.source(text, dtype) + text
     library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
+    whole.give(library, text, dtype)
     return [Launch(library, kernel.name) for kernel in kernels]
