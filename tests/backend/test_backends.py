@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.lowering.reference import backend as reference
 
 pytestmark = pytest.mark.anywhere
 
@@ -55,6 +57,25 @@ def test_row_says_what_is_installed(name: str) -> None:
         assert row.version and row.version[0].isdigit() and row.reason is None
     else:
         assert row.version is None and f"pip install '{name}" in (row.reason or "")
+
+
+@pytest.mark.parametrize("release", ["1.26.4", "2.0.2", "2.1.3", "2.2.0", np.__version__])
+def test_numpy_before_2_2_says_once_for_a_class_what_its_own_arrays_need(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    class Own(np.ndarray):
+        pass
+
+    numbers = tuple(map(int, release.split(".")[:2]))
+    monkeypatch.setattr(reference, "RELEASE", numbers)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            given = xg.get("straight_through")(None, G.view(Own), X.view(Own))
+            np.testing.assert_array_equal(np.asarray(given), G)
+    texts = [str(each.message) for each in said if "gives another dtype" in str(each.message)]
+    assert len(texts) == (numbers < (2, 2))
+    assert all("NumPy's own arrays need numpy>=2.2" in text for text in texts)
 
 
 def test_version_is_the_frameworks_own(backend: Any) -> None:

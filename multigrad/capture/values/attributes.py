@@ -87,6 +87,8 @@ NUMPY = {
     """,
     NUMBERS: "dump dumps tobytes tofile",
     PRIVATE: "_set_dtype _set_shape",  # NumPy 2.5
+    # From 2.0 on NumPy itself raises an error, before 2.3 in its own words.
+    "which arrays of NumPy 2 do not have; use its functions": "itemset newbyteorder ptp tostring",
 }
 
 

@@ -10,7 +10,6 @@ import inspect
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
@@ -32,10 +31,7 @@ MOST_CHARACTERS = 1 << 20  # of one string
 WIDTH = 100
 ROWS = ("nodes", "inputs", "params")  # their items stand on a line each
 ON_A_LINE = ({"dtype", "shape", "values"}, {"of", "value", "derivative"})  # of evidence
-STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
-if sys.version_info < (3, 11):  # the same text, where nothing is tried twice either
-    STRING = STRING.replace("*+", "*")
-TOKENS = re.compile(rf"{STRING}|[\[{{\]}},]", re.DOTALL)
+TOKENS = re.compile(r'"[^"]*"?|[\[{\]},]')  # where no escape is left
 
 
 # --- the head ------------------------------------------------------------------------------------
@@ -124,6 +120,8 @@ def measure(text: str) -> None:
         FormatError: there is too much.
     """
     depth = items = 0
+    # A backslash outside a string is an error of JSON, and nothing after it is read.
+    text = text.replace("\\\\", "__").replace('\\"', "__")
     for token in TOKENS.finditer(text):
         first = text[token.start()]
         if first in "[{":

@@ -5,9 +5,8 @@ error or Ctrl-C ends one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -72,7 +71,7 @@ def prepare_environment() -> None:
     prepare()
 
 
-class Progress:
+class Progress(ExitStack):
     """What is at work, on one line of standard error where a person watches it.
 
     Ctrl-C ends the `with`, after which a command shows what it has. `stopped` says so.
@@ -87,6 +86,7 @@ class Progress:
         from multigrad.demo.display import make_bar
         from multigrad.demo.experiment import Interruption
 
+        super().__init__()
         self._echo = echo
         self._interruption = Interruption()
         self._bar = make_bar(Console(stderr=True))
@@ -97,18 +97,9 @@ class Progress:
         return self._interruption.requested
 
     def __enter__(self) -> Self:
-        self._interruption.__enter__()
-        self._bar.start()
+        self.enter_context(self._interruption)
+        self.enter_context(self._bar)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        self._bar.stop()
-        return self._interruption.__exit__(kind, error, traceback)
 
     def begin(self, what: str, total: int | None = None) -> None:
         """Name what is done from now on, and of how many parts it is."""

@@ -42,7 +42,7 @@ def library_rules() -> list[str]:
 def run_apart(backend: str, folder: Path, calls: dict[str, Any]) -> dict[str, Any]:
     """Run files in a process that cannot import multigrad."""
     (folder / ejected.CALLS).write_bytes(pickle.dumps(calls))
-    words = [sys.executable, "-P", ejected.__file__, backend, str(folder)]
+    words = [sys.executable, "-I", ejected.__file__, backend, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return pickle.loads((folder / ejected.RESULTS).read_bytes())

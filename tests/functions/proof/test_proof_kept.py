@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.errors import CacheWarning, NativeRuleWarning
+from multigrad.errors import CacheWarning, DisprovedError, NativeRuleWarning
 from multigrad.functions.proof import attempt
 from multigrad.functions.proof.kept import content, verdicts
 from multigrad.functions.recipes import record
@@ -221,9 +221,38 @@ def test_what_may_depend_on_more_than_can_be_told_is_always_proven(
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("value", [computed, np.frompyfunc(abs, 1, 1), object(), iter([1])])
+class Settings:
+    @property
+    def scale(self) -> float:
+        return float(Path("scale").read_text())
+
+
+class Configured:
+    def __call__(self, x: Any) -> Any:
+        return x * Settings().scale
+
+
+@pytest.mark.parametrize(
+    "value", [computed, Configured(), np.frompyfunc(abs, 1, 1), object(), iter([1])]
+)
 def test_what_cannot_be_told_has_no_digest(value: Any) -> None:
     assert content.digest_of(value) is None
+
+
+def test_a_file_is_read_again_where_a_branch_hides_it_from_the_capture(
+    proofs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Arrays alone take the branch, and what it reads stands in no code."""
+
+    def forward(x: Any) -> Any:
+        return x * (Settings().scale if type(x.shape) is tuple else 2.0)
+
+    monkeypatch.chdir(tmp_path)
+    Path("scale").write_text("2.0")
+    assert proofs(lambda: gradient(xg.function(forward))) == 1
+    Path("scale").write_text("3.0")
+    with pytest.raises(DisprovedError, match="another function as a graph"):
+        proofs(lambda: gradient(xg.function(forward)))
 
 
 def test_sets_and_names_have_one_digest_in_all_processes() -> None:

@@ -28,6 +28,7 @@ from ....capture.code.state import is_open
 from ....capture.code.table import contents, nested_codes
 from ....graph.ir.graph import Graph, format_graph
 from ....trace.scope.identity import attributes_of, is_plain
+from ..purity import ACTING_MODULES
 
 OWN = __name__.partition(".")[0]
 # Code with these may read by names that do not stand in it.
@@ -36,6 +37,12 @@ _COMPUTED = """
     currentframe eval exec getattr globals import_module locals methodcaller modules vars
 """
 COMPUTED = frozenset(_COMPUTED.split())
+# Code with these may read what stands in no program: a file, the environment, the time.
+_OUTSIDE = """
+    environ fromfile getenv load loads loadtxt memmap now open perf_counter read read_bytes
+    read_text today urlopen
+"""
+OUTSIDE = ACTING_MODULES | set(_OUTSIDE.split())
 # What Python and metaclasses put into each class, made of what stands there besides.
 _OF_EACH_CLASS = """
     __annotate__ __annotate_func__ __annotations__ __dataclass_fields__ __dataclass_params__
@@ -159,6 +166,7 @@ class _Walk:
         owner = getattr(value, "__self__", None)
         home = getattr(value, "__module__", None) or getattr(value, "__objclass__", None)
         self.say_text(f"{value.__qualname__} of {home}")
+        self.say_library(getattr(home, "__module__", home))
         if owner is not None and not isinstance(owner, types.ModuleType):
             self.visit(owner)
 
@@ -179,7 +187,7 @@ class _Walk:
         self.visit_all(contents(cell) for cell in function.__closure__ or ())
 
     def visit_code(self, code: types.CodeType) -> None:
-        if not COMPUTED.isdisjoint(code.co_names):
+        if not COMPUTED.isdisjoint(code.co_names) or not OUTSIDE.isdisjoint(code.co_names):
             raise Untold
         self.names.update(code.co_names)
         self.names.update(each for each in code.co_consts if type(each) is str)
