@@ -8,6 +8,7 @@ have kept.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,7 +27,8 @@ from multigrad.lowering.patterns import apply_patterns
 
 from ..kernels.fast import fused as fast
 from ..kernels.fast.alone import FAST
-from .state import BATCHED, count_modes, eager_of, is_included, transforms_active
+from .fusing import PROCESS
+from .state import BATCHED, count_modes, eager_of, is_included, is_memory, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -97,7 +99,8 @@ class Part:
             numbers = (ctypes.c_double * len(found))(*found)
             self.known = text, numbers
         n = results[0].numel()  # an output or a gradient, which no mask is packed of
-        threads = max(1, min(torch.get_num_threads(), n // GRAIN))
+        most = torch.get_num_threads() if os.getpid() == PROCESS else 1
+        threads = max(1, min(most, n // GRAIN))
         self.function((ctypes.c_void_p * len(places))(*places), numbers, n, threads)
 
 
@@ -169,6 +172,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     _, keep, _ = emitted.graphs
     computed = dict(zip(emitted.computed, [n.type.dtype for n in keep.outputs], strict=True))
     packed = [name for name in saved_names if computed.get(name) == BOOL]
+    kept_kinds = dict(zip(emitted.outputs, kinds, strict=True)) | dict.fromkeys(packed, torch.uint8)
     differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
     constant = [i for i in emitted.undifferentiable if kinds[i] is dtype]
 
@@ -207,10 +211,15 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             saved, shape = dict(zip(saved_names, ctx.saved_tensors, strict=True)), ctx.shape
             anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
             anywhere = anywhere or count_modes()
+            for name, each in saved.items():  # `x.data = ...` may have put another in its place
+                of_bits = torch.Size([(shape.numel() + 7) // 8])
+                expected = (kept_kinds.get(name, dtype), of_bits if name in packed else shape)
+                anywhere = anywhere or (each.dtype, each.shape) != expected
+                anywhere = anywhere or not (each.is_contiguous() and is_memory(each))
             for i in differentiable:
                 each = cotangents[i]
                 anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
-                if anywhere or each.shape != shape or each.is_neg():
+                if anywhere or each.shape != shape or not is_memory(each):
                     anywhere = True
                     break
                 saved[emitted.cotangents[i]] = each.contiguous()

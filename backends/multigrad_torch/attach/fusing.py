@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import warnings
@@ -14,7 +15,7 @@ from multigrad.graph.support.fused import in_process
 from multigrad.graph.support.threads import make_lock
 
 from ..versions import top_hooks
-from .state import eager_of
+from .state import eager_of, is_memory
 
 if TYPE_CHECKING:
     from .fused import Kernels
@@ -24,6 +25,8 @@ Tensor: TypeAlias = torch.Tensor
 LARGE = 1 << 19  # elements
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
+# A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
+PROCESS = os.getpid()
 _lock = make_lock()
 
 
@@ -71,11 +74,11 @@ class Fusing:
             draws = "key" in self.native.emitted.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
-            if not each.is_cpu or each.layout is not torch.strided:
-                reason = f"a tensor on {each.device}, {each.layout}"
+            if not is_memory(each):
+                reason = f"a tensor that is not plain memory of a processor, on {each.device}"
             elif each.dtype is not x.dtype or each.shape != x.shape:
                 reason = "tensors of several shapes or dtypes"
-            elif not each.is_contiguous() or each.is_neg():
+            elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
         if reason:
             self.say(reason)

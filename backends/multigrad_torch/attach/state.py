@@ -21,6 +21,18 @@ BATCHED = torch._C._parse_dispatch_key("VmapMode")
 KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
+def is_memory(x: Tensor) -> bool:
+    """Return whether a tensor is memory of this machine, as nothing but memory: no zeros or
+    negatives that are only noted, no other layout or device.
+    """
+    return torch._C._dispatch_keys(x).raw_repr() in MEMORY
+
+
+MEMORY = {torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr()}
+with torch.inference_mode():
+    MEMORY.add(torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
+
+
 class Like:
     """What backward reads of a tensor that it computes nothing from."""
 
