@@ -23,8 +23,10 @@ from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.machine.compiled import Compiled
 from multigrad.graph.passes.simplify import substitute
 from multigrad.lowering.c_code import FLAGS, CannotFuseError, Kernel, begin, write_kernel
+from multigrad.lowering.packing import PACK, without_packing
 from multigrad.lowering.patterns import apply_patterns
 
+from ..kernels.bits import unpack
 from ..kernels.fast import fused as fast
 from ..kernels.fast.alone import FAST
 from .fusing import PROCESS
@@ -127,7 +129,8 @@ def write(emitted: Emitted, dtype: str) -> tuple[Kernel, Kernel, Kernel]:
         CannotFuseError: there are none.
     """
     assert emitted.graphs is not None
-    forward, keep, backward = emitted.graphs
+    forward, *packing = emitted.graphs
+    keep, backward = without_packing(*packing)
     outputs = dict(zip(emitted.outputs, forward.outputs, strict=True))
     known: dict[Node, Node] = {}
     for node in keep.nodes:
@@ -169,7 +172,9 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     count, saved_names = len(emitted.inputs), emitted.residuals
     kinds = [torch.bool if t.dtype == BOOL else dtype for t in emitted.output_types]
     assert emitted.graphs is not None
-    _, keep, _ = emitted.graphs
+    packs = [node.op is PACK for node in emitted.graphs[1].outputs]
+    as_bits = {name for name, is_packed in zip(emitted.computed, packs, strict=True) if is_packed}
+    keep, _ = without_packing(*emitted.graphs[1:])
     computed = dict(zip(emitted.computed, [n.type.dtype for n in keep.outputs], strict=True))
     packed = [name for name in saved_names if computed.get(name) == BOOL]
     kept_kinds = dict(zip(emitted.outputs, kinds, strict=True)) | dict.fromkeys(packed, torch.uint8)
@@ -224,8 +229,12 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                     break
                 saved[emitted.cotangents[i]] = each.contiguous()
             if anywhere:
-                kept = [unpacked(saved[n], shape) if n in packed else saved[n] for n in saved_names]
-                found = eager.backward(Restored(ctx, tuple(kept)), *cotangents)
+                like = torch.empty((), device="cpu").expand(shape)
+                for name in packed:
+                    if name not in as_bits:
+                        saved[name] = unpack(saved[name], like)
+                kept = tuple([saved[name] for name in saved_names])
+                found = eager.backward(Restored(ctx, kept), *cotangents)
                 found = found if isinstance(found, tuple) else (found,)
                 return *found[:count], None, None
             results = [torch.empty(shape, dtype=dtype, device="cpu") for _ in emitted.wrt]
@@ -237,13 +246,6 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]
     return Run
-
-
-def unpacked(bits: Tensor, shape: torch.Size) -> Tensor:
-    """Return a mask of bits as bools."""
-    places = torch.arange(8, dtype=torch.uint8, device="cpu")
-    each = bits.unsqueeze(1).bitwise_right_shift(places).bitwise_and_(1)
-    return each.view(-1)[: shape.numel()].view(shape).to(torch.bool)
 
 
 def make_kernels(native: Any, dtype: torch.dtype, values: Any, exact: bool) -> Kernels:
