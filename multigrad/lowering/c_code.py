@@ -299,6 +299,8 @@ class _Writer:
             return f"{words[0]} != 0" if compares else f"(R){words[0]}"
         if node.op is ops.FULL_LIKE and not compares:
             return words[1]
+        if node.op is ops.CLIP and not all(is_numbers[1:]):  # whose NaN come through
+            raise CannotFuseError("op clip between tensors")
         row = self.rows.get(node.op)
         attrs = {key: repr(value) for key, value in node.attrs}
         is_known = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in attrs.values())

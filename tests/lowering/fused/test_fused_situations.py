@@ -311,6 +311,22 @@ def test_only_the_inputs_that_are_asked_for_get_gradients(asked: tuple[bool, boo
     assert bits(found[:2]) == bits(found[2:])
 
 
+def test_limits_that_are_nan_come_through() -> None:
+    import torch
+
+    found = []
+    for fused in (True, False):
+        limited = xg.function(
+            lambda x, y: xp.clip(x, -1.0, y) * x, lambda g, x, y: (g, xp.clip(g, y, x)), fused=fused
+        )
+        x = drawn(100).requires_grad_()
+        y = torch.full((100,), float("nan")).requires_grad_()
+        outputs = limited(x, y)
+        found.append([outputs, *torch.autograd.grad(outputs, (x, y), drawn(100, seed=1))])
+    assert bits(found[0]) == bits(found[1])
+    assert bool(found[0][0].isnan().all())
+
+
 @pytest.mark.parametrize("way", ["auto", "input", "mask", "packed", "recompute"])
 def test_kernels_keep_what_is_asked_for_with_masks_as_bits(way: Any) -> None:
     kept = {}
