@@ -94,6 +94,7 @@ backend = Backend(
     models=Models(
         override=models.override_function,
         is_operation=models.is_operation,
+        kept_by_call=models.kept_by_call,
         leaves=models.leaves,
     ),
     modes=Modes(

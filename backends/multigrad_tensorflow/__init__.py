@@ -93,6 +93,7 @@ backend = Backend(
     models=Models(
         override=models.override_function,
         is_operation=models.is_operation,
+        kept_by_call=models.kept_by_call,
     ),
     modes=Modes(
         jvp=modes.jvp,

@@ -124,6 +124,7 @@ backend = Backend(
         attach=models.attach,
         quantize=models.quantize,
         kept=models.kept,
+        kept_by_call=models.kept_by_call,
         override=models.override_function,
         is_operation=models.is_operation,
     ),

@@ -431,6 +431,10 @@ class Models:
     kept: Callable[..., list[Any]] | None = None
     """(model, shapes, dtypes) -> the fields of `look.memory.Residual` of each tensor it keeps."""
 
+    kept_by_call: Callable[..., list[Any]] | None = None
+    """The same of a Keras model, (call, weights, others, shapes, dtypes), where
+    `call(weights, others, inputs, within)` calls layers by `models.kept.Within`."""
+
     leaves: Callable[[Any], list[Any]] | None = None
     """The leaves of a tree by the framework's own registry of containers; None: optree's."""
 

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -134,11 +135,10 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
     keras = sys.modules.get("keras")
     is_layer = keras is not None and isinstance(obj, keras.Layer)
     if is_layer and getattr(obj, "_activation", None) is None:
-        raise RuleTypeError(
-            f"xg.memory does not tell what layers of Keras keep, as of {type(obj).__name__} "
-            f"{obj.name!r}: ask about the activations and Functions in it, or about a "
-            "torch.nn.Module"
-        )
+        # By name: the rooms of Keras stand above, and are for its models alone.
+        of_keras = import_module("multigrad.keras.models.kept")
+        name, rows = of_keras.kept_by_layers(obj, shapes, names)
+        return Memory(type(obj).__name__, name, _of_layers(rows))
     for backend in in_use():
         if is_model_of(backend, obj) and getattr(obj, "_activation", None) is None:
             if backend.models.kept is None:

@@ -65,7 +65,7 @@ static void ask_for_large_pages(void *memory, size_t bytes) {
 
 static inline void unpack(uint8_t *restrict mask, const uint8_t *restrict bits, int64_t n) {
     for (int64_t i = 0; 8 * i < n; i++) {
-        uint64_t spread = (bits[i] * 0x0101010101010101u) & 0x8040201008040201u;
+        uint64_t spread = (bits[i] * 0x0101010101010101u) & 0x0102040810204080u;
         spread = ((spread + 0x7f7f7f7f7f7f7f7fu) >> 7) & 0x0101010101010101u;
         memcpy(mask + 8 * i, &spread, 8);
     }
@@ -75,7 +75,7 @@ static inline void pack(uint8_t *restrict bits, const uint8_t *restrict mask, in
     for (int64_t i = 0; 8 * i < n; i++) {
         uint64_t bytes;
         memcpy(&bytes, mask + 8 * i, 8);
-        bits[i] = (bytes * 0x0102040810204080u) >> 56;
+        bits[i] = (bytes * 0x8040201008040201u) >> 56;
     }
 }
 """

@@ -74,3 +74,15 @@ def pack_masks(cut: Cut, cotangents: Sequence[str]) -> Cut:
         keep=Graph(keep.name, keep.inputs, tuple(outputs), keep.locations),
         backward=backward,
     )
+
+
+def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
+    """Return what `pack_masks` had packed with masks as bools, for code that packs by itself."""
+    outputs = [node.operands[0] if node.op is PACK else node for node in keep.outputs]
+    masks = {
+        node: make_node(node.operands[0].op, (), {"name": node.operands[0].attr("name")}, node.type)
+        for node in backward.nodes
+        if node.op is UNPACK
+    }
+    keep = Graph(keep.name, keep.inputs, tuple(outputs), keep.locations)
+    return keep, substitute(backward, masks)

@@ -80,7 +80,7 @@ def write(parts: Parts) -> str:
     for i, each in enumerate(parts.inputs):
         value = f"tl.load(a{i} + i, mask=inside).to({number})"
         if each.is_packed:
-            value = f"((tl.load(a{i} + (i >> 3), mask=inside) >> (i & 7)) & 1) != 0"
+            value = f"((tl.load(a{i} + (i >> 3), mask=inside) >> (7 - (i & 7))) & 1) != 0"
         elif each.is_mask:
             value = f"tl.load(a{i} + i, mask=inside) != 0"
         load.append(f"{each.value} = {value}")
@@ -88,7 +88,7 @@ def write(parts: Parts) -> str:
         if each.is_packed:
             store += [
                 f"k{j} = tl.reshape(inside & {each.value}, (BLOCK // 8, 8)).to(tl.int32)",
-                f"k{j} = tl.sum(k{j} << tl.arange(0, 8)[None, :], axis=1).to(tl.uint8)",
+                f"k{j} = tl.sum(k{j} << (7 - tl.arange(0, 8))[None, :], axis=1).to(tl.uint8)",
                 f"tl.store(r{j} + byte, k{j}, mask=byte * 8 < n)",
             ]
         else:

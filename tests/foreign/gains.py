@@ -14,6 +14,7 @@ import json
 import sys
 import time
 import tomllib
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,11 @@ def tensors_kept(call: Any, tensors: Sequence[Any]) -> dict[int, int]:
     """Return the bytes of each piece of memory that the graph of a call holds."""
     import torch
 
-    kept, done = {}, set()
+    noted, done = [], set()
 
     def note(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            kept[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+            noted.append(weakref.ref(value))
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
@@ -89,7 +90,8 @@ def tensors_kept(call: Any, tensors: Sequence[Any]) -> dict[int, int]:
                 for each in value if isinstance(value, (tuple, list)) else [value]:
                     note(each)
     HELD.append((outputs, tensors))  # so that the next call's memory is elsewhere
-    return kept
+    storages = [each.untyped_storage() for ref in noted if (each := ref()) is not None]
+    return {each.data_ptr(): each.nbytes() for each in storages}
 
 
 HELD: list[Any] = []

@@ -132,18 +132,6 @@ def test_layers_of_a_model_keep_what_torch_saves() -> None:
     assert rows[1].split() == ["layer", "name", "what", "shape", "dtype", "bytes"]
 
 
-@pytest.mark.needs("keras")
-def test_layers_of_keras_are_refused_by_name_and_its_activations_are_not() -> None:
-    import keras
-
-    import multigrad.keras
-
-    with pytest.raises(RuleTypeError, match="does not tell what layers of Keras keep"):
-        xg.memory(keras.layers.Dense(3), (4, 8))
-    spike = multigrad.keras.Activation("Heaviside", rule="rectangular")
-    assert xg.memory(spike, (4, 8)).total == 32
-
-
 @pytest.mark.needs("torch")
 def test_converted_class_is_asked_as_a_function_is() -> None:
     import torch

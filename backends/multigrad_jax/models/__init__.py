@@ -37,6 +37,13 @@ def is_operation(selector: Any) -> bool:
     return is_operation(selector)
 
 
+def kept_by_call(*args: Any) -> Any:
+    """Tell what layers of a Keras model keep for backward; see `multigrad.memory`."""
+    from .kept import kept_by_call
+
+    return kept_by_call(*args)
+
+
 def override_function(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
     """Return a function with rules on the operations that it calls; see `multigrad.override`."""
     from .override import override_calls

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import Function
+from torch.utils._python_dispatch import _disable_current_modes
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
@@ -19,6 +21,23 @@ is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 # Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
+
+
+def is_memory(x: Tensor) -> bool:
+    """Return whether a tensor is memory of its device, as nothing but memory: no zeros or negatives
+    that are only noted, no other layout.
+    """
+    return torch._C._dispatch_keys(x).raw_repr() in keys_of_memory(x.device.type)
+
+
+@cache
+def keys_of_memory(device: str) -> frozenset[int]:
+    """Return the dispatch keys of plain tensors on a kind of device."""
+    found = set()
+    for inference in (False, True):
+        with torch.inference_mode(inference), _disable_current_modes():
+            found.add(torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr())
+    return frozenset(found)
 
 
 class Like:

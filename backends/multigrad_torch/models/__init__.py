@@ -40,6 +40,13 @@ def kept(model: nn.Module, shapes: Any, dtypes: Any) -> Any:
     return kept_by_layers(model, shapes, dtypes)
 
 
+def kept_by_call(*args: Any) -> Any:
+    """Tell what layers of a Keras model keep for backward; see `multigrad.memory`."""
+    from .kept import kept_by_call
+
+    return kept_by_call(*args)
+
+
 def is_operation(selector: Any) -> bool:
     """Return whether a selector of `override` is a function of torch."""
     from .operations import find_operation

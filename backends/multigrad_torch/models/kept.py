@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from multigrad.models.kept import MASKS, WHOLE, Row, name_of
+
 from ..attach import bridge
 
 Tensor: TypeAlias = torch.Tensor
-Row: TypeAlias = dict[str, Any]
-WHOLE = "(model)"  # what ops outside of layers are counted for
+
+
+class Record:
+    """What is saved while layers run, and by which.
+
+    Attributes:
+        saved: each tensor with the layer that kept it.
+        given: what the layers got, with their names.
+        made: what they returned.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.saved: list[tuple[str, Tensor]] = []
+        self.given: list[tuple[str, Tensor]] = [(WHOLE, each) for each in inputs]
+        self.made: list[Tensor] = []
+        self.running: list[str] = [WHOLE]
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        self.saved.append((self.running[-1], tensor))
+        return tensor
+
+    def enter(self, name: str, values: Any) -> None:
+        self.running.append(name)
+        self.given.extend((name, each) for each in _tensors(values))
+
+    def leave(self, outputs: Any) -> None:
+        self.running.pop()
+        self.made.extend(_tensors(outputs))
+
+    def rows(self, run: Callable[[], Any], own: Iterable[Tensor]) -> list[Row]:
+        """Run forward, and return what is saved of other memory than weights."""
+        with (
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(self.pack, _same),
+        ):
+            outputs = run()
+        rows = _rows({_place(each) for each in own}, self.saved, self.given, self.made)
+        del outputs  # until here no memory was given back, and taken by another tensor
+        return rows
 
 
 def kept_by_layers(
@@ -22,63 +61,72 @@ def kept_by_layers(
     """Run a model forward on zeros, and return what is saved: by layer, what it is, shape, dtype,
     bytes. A memory is told once, at the layer that keeps it first; weights and buffers are not.
     """
-    first = next(model.parameters(), None)
-    device = None if first is None else first.device
-    learns = any(each.requires_grad for each in model.parameters())
-    inputs = [
-        torch.zeros(shape, dtype=bridge.dtype(name), device=device)
-        for shape, name in zip(shapes, dtypes, strict=True)
-    ]
-    for each in inputs:
-        each.requires_grad_(each.is_floating_point() and not learns)
-    saved: list[tuple[str, Tensor]] = []
-    running: list[str] = [WHOLE]
-    given: list[tuple[str, Tensor]] = [(WHOLE, each) for each in inputs]
-    made: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        saved.append((running[-1], tensor))
-        return tensor
-
-    def enter(name: str, values: Any) -> None:
-        running.append(name)
-        given.extend((name, each) for each in _tensors(values))
-
-    def leave(outputs: Any) -> None:
-        running.pop()
-        made.extend(_tensors(outputs))
-
+    own = [*model.parameters(), *model.buffers()]
+    inputs = _make_inputs(list(model.parameters()), shapes, dtypes)
+    record = Record(inputs)
     with ExitStack() as stack:
         stack.enter_context(_as_before(model))
         for name, module in model.named_modules():
             label = name or WHOLE
 
             def before(_: Any, values: Any, label: str = label) -> None:
-                enter(label, values)
+                record.enter(label, values)
 
             def after(_: Any, values: Any, outputs: Any) -> None:
-                leave(outputs)
+                record.leave(outputs)
 
             for handle in (
                 module.register_forward_pre_hook(before),
                 module.register_forward_hook(after, always_call=True),
             ):
                 stack.callback(handle.remove)
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, _same))
-        outputs = model(*inputs)
-    rows = _rows(model, saved, given, made)
-    del outputs  # until here no memory was given back, and taken by another tensor
-    return rows
+        return record.rows(lambda: model(*inputs), own)
+
+
+def kept_by_call(
+    call: Callable[..., Any],
+    weights: Sequence[Tensor],
+    others: Sequence[Tensor],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> list[Row]:
+    """Return the same of a call of a Keras model; see `multigrad.keras.models.kept`."""
+    inputs = _make_inputs(weights, shapes, dtypes)
+    record = Record(inputs)
+
+    def within(name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        record.enter(name, (args, kwargs))
+        outputs = None
+        try:
+            outputs = run(*args, **kwargs)
+        finally:
+            record.leave(outputs)
+        return outputs
+
+    return record.rows(lambda: call(weights, others, inputs, within), [*weights, *others])
+
+
+def _make_inputs(
+    weights: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
+) -> list[Tensor]:
+    """Return zeros, which ask for a gradient where no weight does."""
+    device = weights[0].device if weights else None
+    learns = any(each.requires_grad for each in weights)
+    inputs = [
+        torch.zeros(shape, dtype=bridge.dtype(name), device=device)
+        for shape, name in zip(shapes, dtypes, strict=True)
+    ]
+    for each in inputs:
+        each.requires_grad_(each.is_floating_point() and not learns)
+    return inputs
 
 
 def _rows(
-    model: nn.Module,
+    own: set[Any],
     saved: Sequence[tuple[str, Tensor]],
     given: Sequence[tuple[str, Tensor]],
     made: Sequence[Tensor],
 ) -> list[Row]:
-    own = {_place(each) for each in (*model.parameters(), *model.buffers())}
     inputs = {(layer, _place(each)) for layer, each in given}
     outputs = {*map(_place, made)}
     found: dict[Any, Row] = {}
@@ -92,12 +140,10 @@ def _rows(
         elif place in outputs:
             what = "output"
         else:
-            what = "mask" if dtype in ("bool", "uint8") else "intermediate"
-        count = sum(row["layer"] == layer for row in found.values())
-        name = f"saved_{count}" if count else "saved"
+            what = "mask" if dtype in MASKS else "intermediate"
         found[place] = {
             "layer": layer,
-            "name": name,
+            "name": name_of(list(found.values()), layer),
             "what": what,
             "shape": tuple(tensor.shape),
             "dtype": dtype,

@@ -19,8 +19,10 @@ from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
 from multigrad.lowering.kernels import CannotFuseError, Kernel, write_kernel
+from multigrad.lowering.packing import PACK, without_packing
 
-from ..state import BATCHED, count_modes, eager_of, is_included, transforms_active
+from ...kernels.bits import unpack
+from ..state import BATCHED, count_modes, eager_of, is_included, is_memory, transforms_active
 from . import in_c, in_triton
 
 if TYPE_CHECKING:
@@ -132,7 +134,8 @@ def write(emitted: Emitted, dtype: str, language: Any) -> tuple[Kernel, Kernel, 
         CannotFuseError: there are none.
     """
     assert emitted.graphs is not None
-    forward, keep, backward = emitted.graphs
+    forward, *packing = emitted.graphs
+    keep, backward = without_packing(*packing)
     outputs = dict(zip(emitted.outputs, forward.outputs, strict=True))
     known: dict[Node, Node] = {}
     for node in keep.nodes:
@@ -177,9 +180,12 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     count, saved_names = len(emitted.inputs), emitted.residuals
     kinds = [torch.bool if t.dtype == BOOL else dtype for t in emitted.output_types]
     assert emitted.graphs is not None
-    _, keep, _ = emitted.graphs
+    packs = [node.op is PACK for node in emitted.graphs[1].outputs]
+    as_bits = {name for name, is_packed in zip(emitted.computed, packs, strict=True) if is_packed}
+    keep, _ = without_packing(*emitted.graphs[1:])
     computed = dict(zip(emitted.computed, [n.type.dtype for n in keep.outputs], strict=True))
     packed = [name for name in saved_names if computed.get(name) == BOOL]
+    kept_kinds = dict(zip(emitted.outputs, kinds, strict=True)) | dict.fromkeys(packed, torch.uint8)
     differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
     constant = [i for i in emitted.undifferentiable if kinds[i] is dtype]
 
@@ -218,16 +224,25 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             saved, shape = dict(zip(saved_names, ctx.saved_tensors, strict=True)), ctx.shape
             anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
             anywhere = anywhere or count_modes()
+            for name, each in saved.items():  # `x.data = ...` may have put another in its place
+                of_bits = torch.Size([(shape.numel() + 7) // 8])
+                expected = (kept_kinds.get(name, dtype), of_bits if name in packed else shape)
+                anywhere = anywhere or (each.dtype, each.shape) != expected
+                anywhere = anywhere or not (each.is_contiguous() and is_memory(each))
             for i in differentiable:
                 each = cotangents[i]
                 anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
-                if anywhere or each.shape != shape or each.is_neg():
+                if anywhere or each.shape != shape or not is_memory(each):
                     anywhere = True
                     break
                 saved[emitted.cotangents[i]] = each.contiguous()
             if anywhere:
-                kept = [unpacked(saved[n], shape) if n in packed else saved[n] for n in saved_names]
-                found = eager.backward(Restored(ctx, tuple(kept)), *cotangents)
+                like = torch.empty((), device=ctx.device).expand(shape)
+                for name in packed:
+                    if name not in as_bits:
+                        saved[name] = unpack(saved[name], like)
+                kept = tuple([saved[name] for name in saved_names])
+                found = eager.backward(Restored(ctx, kept), *cotangents)
                 found = found if isinstance(found, tuple) else (found,)
                 return *found[:count], None, None
             results = [torch.empty(shape, dtype=dtype, device=ctx.device) for _ in emitted.wrt]
@@ -239,13 +254,6 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]
     return Run
-
-
-def unpacked(bits: Tensor, shape: torch.Size) -> Tensor:
-    """Return a mask of bits as bools."""
-    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    each = bits.unsqueeze(1).bitwise_right_shift(places).bitwise_and_(1)
-    return each.view(-1)[: shape.numel()].view(shape).to(torch.bool)
 
 
 def same_bits(native: Any, kernels: Kernels, values: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from multigrad.lowering.patterns import apply_patterns
 from ...kernels.fast import fused as fast
 from ...kernels.fast.alone import FAST
 from . import whole
+from .when import PROCESS
 
 Tensor: TypeAlias = torch.Tensor
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
@@ -64,7 +66,8 @@ class Launch:
 
     def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int) -> None:
         places = [tensor.data_ptr() for tensor in tensors]
-        threads = max(1, min(torch.get_num_threads(), n // GRAIN))
+        most = torch.get_num_threads() if os.getpid() == PROCESS else 1
+        threads = max(1, min(most, n // GRAIN))
         self.function((ctypes.c_void_p * len(places))(*places), numbers, n, threads)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import warnings
@@ -16,7 +17,7 @@ from multigrad.graph.support.fused import in_process
 from multigrad.graph.support.threads import make_lock
 
 from ...versions import top_hooks
-from ..state import eager_of
+from ..state import eager_of, is_memory
 
 if TYPE_CHECKING:
     from .fused import Kernels
@@ -28,6 +29,8 @@ DEVICES = ("cpu", "cuda")
 LARGE = 1 << 19  # elements
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
+# A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
+PROCESS = os.getpid()
 _lock = make_lock()
 
 
@@ -79,11 +82,11 @@ class Fusing:
             draws = "key" in self.native.emitted.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
-            if each.layout is not torch.strided:
-                reason = f"a tensor of the layout {each.layout}"
+            if not is_memory(each):
+                reason = f"a tensor that is not plain memory, on {each.device}"
             elif each.dtype is not x.dtype or each.shape != x.shape or each.device != device:
                 reason = "tensors of several shapes, dtypes or devices"
-            elif not each.is_contiguous() or each.is_neg():
+            elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
         if reason:
             self.say(reason)

@@ -1,0 +1,93 @@
+"""What the layers of a Keras model keep for backward, as `jax.vjp` tells of a trace: nothing runs.
+
+Names of layers are scopes of names, which JAX writes to equations of forward and of its transpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import tree_util as tree
+
+from multigrad.models.kept import Row, Scopes
+
+
+def kept_by_call(
+    call: Callable[..., Any],
+    weights: Sequence[Any],
+    others: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> list[Row]:
+    """Return what `jax.vjp` keeps of a call; see `multigrad.keras.models.kept`."""
+    scopes = Scopes()
+    inputs = [
+        jax.ShapeDtypeStruct(shape, jnp.dtype(name))
+        for shape, name in zip(shapes, dtypes, strict=True)
+    ]
+
+    def within(name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        with jax.named_scope(scopes.enter(name)):
+            return run(*args, **kwargs)
+
+    def forward(weights: Any, others: Any, inputs: Any) -> Any:
+        def of_weights(weights: Any) -> Any:
+            return call(weights, others, inputs, within)
+
+        def of_inputs(floats: Any) -> Any:
+            left = iter(floats)
+            own = [next(left) if is_float(each) else each for each in inputs]
+            return call(weights, others, own, within)
+
+        if weights:
+            return jax.vjp(of_weights, weights)
+        return jax.vjp(of_inputs, list(filter(is_float, inputs)))
+
+    traced, (outputs, pull) = jax.make_jaxpr(forward, return_shape=True)(weights, others, inputs)
+    back = jax.make_jaxpr(lambda pull, cotangents: pull(cotangents))(pull, outputs).jaxpr
+    count = len(tree.tree_leaves(outputs))
+    graph = traced.jaxpr
+    own = {*graph.invars[: len(weights) + len(others)], *graph.constvars}
+    makers: dict[Any, str | None] = dict.fromkeys(graph.invars)
+    readers: dict[Any, set[str | None]] = {}
+    for each in graph.eqns:
+        layer = scopes.layer_of(str(each.source_info.name_stack))
+        makers |= dict.fromkeys(each.outvars, layer)
+        note_readers(readers, each.invars, layer)
+    note_readers(readers, graph.outvars[:count], None)
+    keepers: dict[Any, set[str | None]] = {}
+    for each in back.eqns:
+        layer = scopes.layer_of(str(each.source_info.name_stack))
+        note_readers(keepers, each.invars, layer)
+    done = set(own)
+    for kept, read in zip(graph.outvars[count:], back.invars, strict=False):
+        if isinstance(kept, jax.extend.core.Literal) or kept in done or read not in keepers:
+            continue
+        done.add(kept)
+        aval, maker = kept.aval, makers[kept]
+        layer = maker if maker in keepers[read] else sorted(map(str, keepers[read]))[0]
+        scopes.add(
+            str(layer),
+            maker,
+            is_read_elsewhere=bool(readers.get(kept, set()) - {layer}),
+            shape=aval.shape,
+            dtype=str(aval.dtype),
+            size=aval.size * aval.dtype.itemsize,
+        )
+    return scopes.rows
+
+
+def note_readers(
+    readers: dict[Any, set[str | None]], operands: Sequence[Any], layer: str | None
+) -> None:
+    """Note that a layer reads values; None: what the model returns."""
+    for each in operands:
+        if not isinstance(each, jax.extend.core.Literal):
+            readers.setdefault(each, set()).add(layer)
+
+
+def is_float(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)

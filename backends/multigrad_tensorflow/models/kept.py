@@ -1,0 +1,94 @@
+"""What the layers of a Keras model keep for backward, as a graph of both tells: nothing runs.
+
+It is what operations of the gradient read of operations before them. Names of layers are scopes of
+names, which TensorFlow writes to operations of forward and of the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from multigrad.errors import RuleTypeError
+from multigrad.models.kept import WHOLE, Row, Scopes
+
+# Of these a graph holds the shape or what is a weight, and nothing that forward computed.
+HELD = frozenset({"Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank"})
+
+# These give their input's memory; custom gradients pass their results on by IdentityN.
+PASSING = frozenset({"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze"})
+
+
+def kept_by_call(
+    call: Callable[..., Any],
+    weights: Sequence[Any],
+    others: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> list[Row]:
+    """Return what a gradient reads of a call; see `multigrad.keras.models.kept`."""
+    scopes = Scopes()
+
+    def within(name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        with tf.name_scope(scopes.enter(name)):
+            return run(*args, **kwargs)
+
+    with tf.Graph().as_default() as graph:
+        pairs = zip(shapes, dtypes, strict=True)
+        inputs = [tf.compat.v1.placeholder(name, shape) for shape, name in pairs]
+        own = [
+            [tf.compat.v1.placeholder(each.dtype, each.shape) for each in group]
+            for group in (weights, others)
+        ]
+        sources = own[0] or [each for each in inputs if each.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            outputs = call(*own, inputs, within)
+        forward = graph.get_operations()
+        tape.gradient(outputs, sources)
+        backward = graph.get_operations()[len(forward) :]
+    returned = {source_of(each).ref() for each in tf.nest.flatten(outputs)}
+    given = {each.ref() for each in inputs}
+    order = {operation: i for i, operation in enumerate(forward)}
+    read: dict[Any, set[str]] = {}
+    for operation in backward:
+        for each in map(source_of, operation.inputs):
+            is_held = each.op.type in HELD and each.ref() not in given
+            if each.op in order and not is_held and not is_known(each):
+                read.setdefault(each.ref(), set()).add(scopes.layer_of(operation.name))
+    for reference in sorted(read, key=lambda ref: order[ref.deref().op]):
+        kept, layers = reference.deref(), read[reference]
+        maker = None if reference in given else scopes.layer_of(kept.op.name)
+        consumers = [each for each in kept.consumers() if each in order]
+        if layers == {WHOLE}:  # a custom gradient, whose operations have no scope
+            layers = {scopes.layer_of(each.name) for each in consumers if each.type == "IdentityN"}
+        layer = maker if maker in layers or not layers else min(layers)
+        if not kept.shape.is_fully_defined() or kept.dtype == tf.variant:
+            raise RuleTypeError(
+                f"layer {layer!r} keeps {kept.op.type}, whose size TensorFlow tells only when it "
+                "runs, as of the steps of a loop: unroll=True of a recurrent layer tells it"
+            )
+        readers = {scopes.layer_of(each.name) for each in consumers}
+        scopes.add(
+            layer or WHOLE,
+            maker,
+            is_read_elsewhere=reference in returned or bool(readers - {layer}),
+            shape=kept.shape.as_list(),
+            dtype=kept.dtype.name,
+            size=kept.shape.num_elements() * kept.dtype.size,
+        )
+    return scopes.rows
+
+
+def source_of(x: Any) -> Any:
+    """Return the tensor whose memory another one is."""
+    while x.op.type in PASSING:
+        x = x.op.inputs[x.value_index]
+    return x
+
+
+def is_known(x: Any) -> bool:
+    """Return whether a value is a constant of the graph, as of shapes."""
+    return x.dtype.is_integer and tf.get_static_value(x) is not None

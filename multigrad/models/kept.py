@@ -1,0 +1,77 @@
+"""What the layers of a model keep for backward, where a framework tells it of a trace: each value
+that backward reads of forward, with the layers that made it and that keep it.
+
+A backend runs each layer in a scope of its own name, which the framework writes to all that is
+traced within.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+Within: TypeAlias = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""(name of a layer, its call, args, kwargs) -> its outputs."""
+WHOLE = "(model)"  # what ops outside of layers are counted for
+MASKS = ("bool", "uint8")
+SCOPE = re.compile(r"multigrad_layer_(\d+)_")
+
+
+class Scopes:
+    """The scopes that layers run in, and what was told of them.
+
+    Attributes:
+        names: of the layers, by the numbers of their scopes.
+        rows: the fields of `look.memory.Residual` of each tensor.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.rows: list[Row] = []
+
+    def enter(self, name: str) -> str:
+        """Return the name of a layer's scope."""
+        if name not in self.names:
+            self.names.append(name)
+        return f"multigrad_layer_{self.names.index(name)}_"
+
+    def layer_of(self, text: str) -> str:
+        """Return the innermost layer of what is traced under these scopes."""
+        found = SCOPE.findall(text)
+        return self.names[int(found[-1])] if found else WHOLE
+
+    def add(
+        self,
+        layer: str,
+        maker: str | None,
+        *,
+        is_read_elsewhere: bool,
+        shape: Sequence[int],
+        dtype: str,
+        size: int,
+    ) -> None:
+        """Note what a layer keeps; the maker is None of an input of the model."""
+        if maker != layer:
+            what = "input"
+        elif is_read_elsewhere:
+            what = "output"
+        else:
+            what = "mask" if dtype in MASKS else "intermediate"
+        self.rows.append(
+            {
+                "layer": layer,
+                "name": name_of(self.rows, layer),
+                "what": what,
+                "shape": tuple(shape),
+                "dtype": dtype,
+                "bytes": size,
+            }
+        )
+
+
+def name_of(rows: Sequence[Row], layer: str) -> str:
+    """Return the name of the next tensor that a layer keeps."""
+    count = sum(row["layer"] == layer for row in rows)
+    return f"saved_{count}" if count else "saved"
