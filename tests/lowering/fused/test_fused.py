@@ -366,7 +366,7 @@ def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel(
     from multigrad_torch.attach.fusing import when
 
     count = 5000
-    monkeypatch.setattr(when, "LARGE", count)
+    monkeypatch.setattr(when, "LARGE", {device.type: count})
     rule = xg.get("rectangular").copy(name=f"automatic_on_{device.type}")
     act = xg.activation("Heaviside", rule)
     small = torch.randn(100, device=device, requires_grad=True)

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 Tensor: TypeAlias = torch.Tensor
 Kind: TypeAlias = tuple[torch.dtype, str]
-DEVICES = ("cpu", "cuda")
-# From here on kernels pay: measured on processors, see docs/performance.md.
-LARGE = 1 << 19  # elements
+# From so many elements on kernels pay, by the kind of device: measured on processors, see
+# docs/performance.md. Of a GPU it is known that the call of a kernel takes Python twice as long as
+# plain code's calls: the work has to take longer than that.
+LARGE = {"cpu": 1 << 19, "cuda": 1 << 22}
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
 # A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
@@ -51,7 +52,7 @@ class Fusing:
         fused = False if emitted.graphs is None else in_process(emitted.fused)
         self.native = native
         self.waits = fused is True
-        self.least = 0 if self.waits else LARGE if fused else NEVER
+        self.least = 0 if self.waits else min(LARGE.values()) if fused else NEVER
         self.kernels: dict[Kind, Kernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
@@ -71,8 +72,10 @@ class Fusing:
         """Return whether kernels may run on these tensors, and what they keep may be kept."""
         x = tensors[0]
         device = x.device
-        if device.type not in DEVICES:
+        if device.type not in LARGE:
             self.say(f"a tensor on {device}")
+            return False
+        if not self.waits and x.numel() < LARGE[device.type]:
             return False
         # What is recomputed in backward must be what forward kept, by whichever code.
         if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
