@@ -4,7 +4,9 @@ happens to them between forward and backward, and in whichever mode, thread or p
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -341,6 +343,37 @@ def test_kernels_keep_what_is_asked_for_with_masks_as_bits(way: Any) -> None:
         assert sum(size for _, size in kept[rule]) <= xg.memory(act, (800,)).total
     assert kept["triangular"] == kept["d(ReLU)"] == [("float32", 3200)]
     assert kept["rectangular"] == [("float32", 3200) if way == "input" else ("uint8", 100)]
+
+
+def test_estimators_and_converted_classes_are_told_to_be_fused_and_stay_so() -> None:
+    import torch
+
+    class Windowed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.clamp(-0.5, 0.5)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return grad * ((x > -0.5) & (x < 0.5))
+
+    def kept(f: Any) -> list[str]:
+        y = f(drawn(100).requires_grad_())
+        return [str(each.dtype) for each in y.grad_fn.saved_tensors]
+
+    for plain in (xg.estimators.clipped_relu, xg.convert(Windowed)):
+        before = kept(plain)
+        fused = plain.keeping(fused=True)
+        assert before == kept(plain) == kept(fused.keeping(fused=False)) == ["torch.bool"]
+        copies = (copy.deepcopy(fused), pickle.loads(pickle.dumps(fused)), fused.keeping("packed"))
+        assert [kept(each) for each in (fused, *copies)] == [["torch.uint8"]] * 4
+        assert bits(gradient(fused, drawn(99))) == bits(gradient(plain, drawn(99)))
+        packed = pickle.loads(pickle.dumps(plain.keeping("packed")))
+        assert kept(packed) == ["torch.uint8"]
+    with pytest.raises(TypeError, match='fused is "auto", True or False'):
+        xg.estimators.clipped_relu.keeping(fused="never")  # type: ignore[arg-type]
 
 
 IN_A_CHILD = """
