@@ -29,8 +29,15 @@ from multigrad.lowering.patterns import apply_patterns
 from ..kernels.bits import unpack
 from ..kernels.fast import fused as fast
 from ..kernels.fast.alone import FAST
-from .fusing import PROCESS
-from .state import BATCHED, count_modes, eager_of, is_included, is_memory, transforms_active
+from .state import (
+    BATCHED,
+    PROCESS,
+    count_modes,
+    eager_of,
+    is_included,
+    is_memory,
+    transforms_active,
+)
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
