@@ -94,8 +94,7 @@ class Tensors:
     """Whether a value is known at run time only."""
 
     weak: Callable[[Any, Any], Any] | None = None
-    """(scalar, dtype) -> the scalar in that dtype, where the framework would promote the tensor
-    that it meets."""
+    """(scalar, dtype) -> the scalar in that dtype, where a tensor would be promoted by it."""
 
     weak_literals: bool = False
     """Whether `weak` is needed for literals too; -0.0 always goes through it."""
@@ -198,8 +197,7 @@ class Autodiff:
     is that of the custom gradients in it."""
 
     forbid_derivative: Callable[[str], Callable[[Any], Any]] | None = None
-    """(message) -> the identity on tensors, which raises GradientError where a derivative of it is
-    taken."""
+    """(message) -> the identity on tensors, any derivative of which raises GradientError."""
 
     refuse_gradient: Callable[[str], Callable[[Any], Any]] | None = None
     """(message) -> the identity on a number, which raises GradientError where a tensor in its place
@@ -448,8 +446,7 @@ class Ejection:
     call."""
 
     modules: Mapping[str, Any]
-    """The framework's modules by the names under which a file has them, those first whose names are
-    preferred."""
+    """The framework's modules by the names under which a file has them, preferred names first."""
 
     calls: tuple[str, ...] = ("y = {}({})",)
     """How people call it, for the head of the file: of the name and the arguments."""
@@ -497,8 +494,7 @@ class Kept:
     """Whether the backward makes use of its numbers."""
 
     apart: str = ""
-    """What it is ("input" or "output") where it is one that the framework does not know to be
-    kept."""
+    """What it is ("input" or "output") where the framework does not know that it is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -149,8 +149,6 @@ class Captured:
             self.facts = self.facts | set(need.facts)
             raise
         variant = variant.laid_out(layout.without_objects())
-        if self.fused != "auto":
-            variant = replace(variant, graphs=replace(variant.graphs, fused=self.fused))
         if not variant.facts.keys() <= facts.keys():  # found out on the way: it is kept by them
             self.facts = self.facts | frozenset(variant.facts)
             self.variants[layout.key, items_key(variant.facts)] = variant
@@ -196,5 +194,7 @@ class Captured:
         graphs, key = variant.graphs, backend.name
         if self.residuals != "auto":
             graphs, key = replace(graphs, residuals=self.residuals), f"{key} {self.residuals}"
+        if self.fused != "auto":
+            graphs, key = replace(graphs, fused=self.fused), f"{key} fused={self.fused}"
         build = partial(lower_graphs, graphs, backend)
         return build_once(variant.lowered, key, build)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
 from ..graph.support.former import FormerNames
+from ..graph.support.fused import Fused, read_fused
 from ..graph.support.notebook import InNotebooks
 from ..graph.support.trees import optree
 from ..graph.support.typed import P, R
@@ -116,7 +117,8 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         # One that a module holds pickles by name, as functions do; any other by its graphs.
         if self._is_named():
             return getattr(self, "__qualname__", "")
-        return _rebuild, (encode_function(self, is_bare=True), self.draws.key, self._defaults)
+        data = encode_function(self, is_bare=True)
+        return _rebuild, (data, self.draws.key, self._defaults, self.residuals, self.fused)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # As functions are copied, but for what they hold: a model and its parts stay together.
@@ -203,9 +205,9 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         function = self if key is None else self.keyed(key)
         return BoundFunction(function, self.name, self.parameters, params or {})
 
-    def keeping(self, residuals: str) -> Self:
-        """Return this Function with a choice of what forward keeps for backward: the same numbers,
-        other bytes and time.
+    def keeping(self, residuals: str | None = None, *, fused: Fused | None = None) -> Self:
+        """Return this Function with a choice of what forward keeps for backward, and of whether it
+        runs as kernels: the same numbers, other bytes and time.
 
         Examples:
             >>> relu = xg.function(lambda x: xp.maximum(x, 0.0), lambda g, x: g * (x > 0))
@@ -217,14 +219,20 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
                 backward computes all else; "mask": bools, where it needs only those; "packed": the
                 same as bits, eight to a byte; "recompute": the fewest bytes, and loops run again.
                 Where PyTorch compiles it, the compiler's own choice, and on backends without bits
-                bools stay as they are.
+                bools stay as they are. None: as before.
+            fused: whether forward, what it keeps, and backward run as one compiled kernel each; see
+                `xg.activation`. None: as before.
 
         Raises:
             RuleValueError: it is another word.
+            RuleTypeError: fused is none of these.
         """
         other = self._copy()
         other._entries = {}
-        other.residuals = read_way(residuals, f"function {self.name!r}")
+        if residuals is not None:
+            other.residuals = read_way(residuals, f"function {self.name!r}")
+        if fused is not None:
+            other.fused = read_fused(fused)
         return other
 
     def _drawing(self, draw_key: Callable[[], Any]) -> Self:
@@ -377,8 +385,15 @@ def find_call(leaves: Sequence[Any]) -> CallOnPlaceholders | None:
     return None
 
 
-def _rebuild(data: dict[str, Any], key: Any, defaults: tuple[Any, ...] = ()) -> Function:
+def _rebuild(
+    data: dict[str, Any],
+    key: Any,
+    defaults: tuple[Any, ...] = (),
+    residuals: str | None = None,
+    fused: Fused | None = None,
+) -> Function:
     function = restore(decode_function(unseal(data, ("function",))[1]))
+    function = function.keeping(residuals, fused=fused)
     function = function.with_defaults(defaults) if defaults else function
     return function if key is None else function.keyed(key)
 

@@ -422,7 +422,10 @@ def render_audit() -> str:
         "conversion runs was tested by `python tests/foreign/gains.py`, as "
         "published and after `xg.convert`. Bytes are those that forward keeps "
         "for backward, saved or on `ctx`; the counts are of gradients that keep"
-        f" fewer than the other version. {gains.say_lost()}\n\n" + render_gains(),
+        " fewer than the other version. Of the three that keep more, two keep their "
+        "inputs in place of a float that forward computed, which a second derivative "
+        "would miss; one keeps inputs from which backward computes tensors whose "
+        f"shapes it needs. {gains.say_lost()}\n\n" + render_gains(),
         "## Faults\n\nWhere packages deviate from their own documentation, from the paper that "
         f"they name, or from a law: {len(faults)} faults, each as code that needs only the "
         "package and its framework, and that runs to its end as long as the fault exists; `tox "

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import tree_util as tree
+from jax.extend.core import Literal
 
 from multigrad.models.kept import Row, Scopes
 
@@ -64,11 +65,11 @@ def kept_by_call(
         note_readers(keepers, each.invars, layer)
     done = set(own)
     for kept, read in zip(graph.outvars[count:], back.invars, strict=False):
-        if isinstance(kept, jax.extend.core.Literal) or kept in done or read not in keepers:
+        if isinstance(kept, Literal) or kept in done or read not in keepers:
             continue
         done.add(kept)
         aval, maker = kept.aval, makers[kept]
-        layer = maker if maker in keepers[read] else sorted(map(str, keepers[read]))[0]
+        layer = maker if maker in keepers[read] else min(map(str, keepers[read]))
         scopes.add(
             str(layer),
             maker,
@@ -85,7 +86,7 @@ def note_readers(
 ) -> None:
     """Note that a layer reads values; None: what the model returns."""
     for each in operands:
-        if not isinstance(each, jax.extend.core.Literal):
+        if not isinstance(each, Literal):
             readers.setdefault(each, set()).add(layer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
@@ -21,6 +22,8 @@ is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 # Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
+# A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
+PROCESS = os.getpid()
 
 
 def is_memory(x: Tensor) -> bool:

@@ -4,13 +4,16 @@ happens to them between forward and backward, and in whichever mode, thread or p
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -26,7 +29,7 @@ pytestmark = [
     ),
 ]
 # The first keeps a mask, the second its input, the third its output.
-RULES = (("Heaviside", "rectangular"), ("Heaviside", "triangular"), ("ReLU", "d(ReLU)"))
+RULES: Any = (("Heaviside", "rectangular"), ("Heaviside", "triangular"), ("ReLU", "d(ReLU)"))
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +84,7 @@ def assert_alike(call: Callable[[Any], Any]) -> None:
 
 def tensors() -> dict[str, Callable[[], tuple[Tensor, Tensor | None]]]:
     """Return inputs and cotangents of every make; None: of ordinary make."""
-    import torch
+    torch: Any = pytest.importorskip("torch")
 
     def flat() -> Tensor:
         return drawn(300)
@@ -120,7 +123,7 @@ def tensors() -> dict[str, Callable[[], tuple[Tensor, Tensor | None]]]:
 
 
 def test_tensors_of_every_make_get_the_results_of_plain_code(subtests: pytest.Subtests) -> None:
-    def run(act: Any) -> Any:
+    def run(act: Any, make: Any) -> Any:
         x, grad = make()
         found = gradient(act, x, grad)
         dense = [each.to_dense() if each.is_sparse else each for each in found]
@@ -128,7 +131,7 @@ def test_tensors_of_every_make_get_the_results_of_plain_code(subtests: pytest.Su
 
     for name, make in tensors().items():
         with subtests.test(name):
-            assert_alike(run)
+            assert_alike(partial(run, make=make))
 
 
 def changes() -> dict[str, Callable[[Tensor, Tensor], Any]]:
@@ -161,7 +164,7 @@ def test_what_changes_between_forward_and_backward_is_seen_as_in_plain_code(
 ) -> None:
     import torch
 
-    def run(act: Any) -> Any:
+    def run(act: Any, change: Any) -> Any:
         x = drawn(300).requires_grad_()
         y = act(x)
         change(x, y)
@@ -169,11 +172,12 @@ def test_what_changes_between_forward_and_backward_is_seen_as_in_plain_code(
 
     for name, change in changes().items():
         with subtests.test(name):
-            assert_alike(run)
+            assert_alike(partial(run, change=change))
 
 
 def modes() -> dict[str, Callable[[Any], Any]]:
     import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils.checkpoint import checkpoint
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -244,7 +248,7 @@ def modes() -> dict[str, Callable[[Any], Any]]:
         return found
 
     def pulled_back(act: Any) -> Any:
-        y, pull = torch.func.vjp(act, x)
+        y, pull, *_ = torch.func.vjp(act, x)
         return y, pull(x), torch.func.vmap(pull)(torch.stack([x, 2 * x]))
 
     def twice(act: Any) -> Any:
@@ -273,9 +277,7 @@ def modes() -> dict[str, Callable[[Any], Any]]:
         "jvp": lambda act: torch.func.jvp(act, (x,), (drawn(6, 50, seed=3),)),
         "jacobians": lambda act: [torch.func.jacrev(act)(row), torch.func.jacfwd(act)(row)],
         "differentiated twice": twice,
-        "traced": lambda act: torch.fx.experimental.proxy_tensor.make_fx(
-            lambda own: gradient(act, own, x)
-        )(x.clone())(2 * x),
+        "traced": lambda act: make_fx(lambda own: gradient(act, own, x))(x.clone())(2 * x),
     }
 
 
@@ -341,6 +343,37 @@ def test_kernels_keep_what_is_asked_for_with_masks_as_bits(way: Any) -> None:
         assert sum(size for _, size in kept[rule]) <= xg.memory(act, (800,)).total
     assert kept["triangular"] == kept["d(ReLU)"] == [("float32", 3200)]
     assert kept["rectangular"] == [("float32", 3200) if way == "input" else ("uint8", 100)]
+
+
+def test_estimators_and_converted_classes_are_told_to_be_fused_and_stay_so() -> None:
+    import torch
+
+    class Windowed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.clamp(-0.5, 0.5)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return grad * ((x > -0.5) & (x < 0.5))
+
+    def kept(f: Any) -> list[str]:
+        y = f(drawn(100).requires_grad_())
+        return [str(each.dtype) for each in y.grad_fn.saved_tensors]
+
+    for plain in (xg.estimators.clipped_relu, xg.convert(Windowed)):
+        before = kept(plain)
+        fused = plain.keeping(fused=True)
+        assert before == kept(plain) == kept(fused.keeping(fused=False)) == ["torch.bool"]
+        copies = (copy.deepcopy(fused), pickle.loads(pickle.dumps(fused)), fused.keeping("packed"))
+        assert [kept(each) for each in (fused, *copies)] == [["torch.uint8"]] * 4
+        assert bits(gradient(fused, drawn(99))) == bits(gradient(plain, drawn(99)))
+        packed = pickle.loads(pickle.dumps(plain.keeping("packed")))
+        assert kept(packed) == ["torch.uint8"]
+    with pytest.raises(TypeError, match='fused is "auto", True or False'):
+        xg.estimators.clipped_relu.keeping(fused="never")  # type: ignore[arg-type]
 
 
 IN_A_CHILD = """

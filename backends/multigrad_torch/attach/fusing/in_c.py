@@ -19,8 +19,8 @@ from multigrad.lowering.patterns import apply_patterns
 
 from ...kernels.fast import fused as fast
 from ...kernels.fast.alone import FAST
+from ..state import PROCESS
 from . import whole
-from .when import PROCESS
 
 Tensor: TypeAlias = torch.Tensor
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import warnings
@@ -30,8 +29,6 @@ Kind: TypeAlias = tuple[torch.dtype, str]
 LARGE = {"cpu": 1 << 19, "cuda": 1 << 22}
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
-# A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
-PROCESS = os.getpid()
 _lock = make_lock()
 
 
