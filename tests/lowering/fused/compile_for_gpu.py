@@ -58,7 +58,7 @@ for function, dtypes in {
     "arctan": [torch.float32, torch.float64, torch.bfloat16],
 }.items():
     rule = function if isinstance(function, str) else "every op"
-    forward = {"forward": "Heaviside"} if isinstance(function, str) else {}
+    forward: Any = {"forward": "Heaviside"} if isinstance(function, str) else {}
     native = xg.lower(function, "torch", **forward)
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
