@@ -55,7 +55,8 @@ def fusable(device: Any) -> list[str]:
     for rule in rules:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            run(rule, *[each.to(device) for each in samples(9)], fused=True)
+            own = xg.get(rule).copy(name=f"{rule} here")  # it is said once of each
+            run(own, *[each.to(device) for each in samples(9)], fused=True)
         if not any("fused=True" in str(each.message) for each in told):
             found.append(rule)
     assert len(found) > len(rules) / 3
