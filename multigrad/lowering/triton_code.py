@@ -40,8 +40,11 @@ def rows(computed: str) -> dict[Op, str]:
     number = f"tl.{computed}"
     quotient, root, whole = QUOTIENTS[computed], ROOTS[computed], WHOLE[computed]
     sign = f"({{0}} > 0).to({number}) - ({{0}} < 0).to({number})"
-    rounded = f"((tl.abs({{0}}) + {whole}) - {whole})"
-    rounded = copysign(computed).format(rounded, "{0}")
+    signed = copysign(computed)
+    # Adding it leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
+    near = signed.format(f"((tl.abs({{0}}) + {whole}) - {whole})", "{0}")
+    near = f"tl.where(tl.abs({{0}}) < {whole}, {near}, {{0}})"
+    floor = f"({near} - ({near} > {{0}}).to({number}))"
     return {
         **INFIX,
         **SAME,
@@ -53,11 +56,11 @@ def rows(computed: str) -> dict[Op, str]:
         ops.SQRT: root,
         ops.RSQRT: quotient.format("1.0", root),
         ops.RECIPROCAL: quotient.format("1.0", "{}"),
-        ops.FLOOR: "tl.floor({})",
-        ops.CEIL: "tl.ceil({})",
-        ops.TRUNC: "tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))",
-        ops.ROUND: f"tl.where(tl.abs({{0}}) < {whole}, {rounded}, {{0}})",
-        ops.COPYSIGN: copysign(computed),
+        ops.FLOOR: floor,
+        ops.CEIL: signed.format(f"({near} + ({near} < {{0}}).to({number}))", "{0}"),
+        ops.TRUNC: signed.format(floor.format("tl.abs({0})"), "{0}"),
+        ops.ROUND: near,
+        ops.COPYSIGN: signed,
         ops.WHERE: "tl.where({}, {}, {})",
         ops.MAXIMUM: f"tl.maximum({{}}, {{}}, {NAN})",
         ops.MINIMUM: f"tl.minimum({{}}, {{}}, {NAN})",

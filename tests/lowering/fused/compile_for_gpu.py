@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from test_every_rule import every_op
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -49,12 +50,16 @@ class Driver:
 
 driver.set_active(Driver())
 found, variants = {}, []
-for rule, dtypes in {
+every = xg.function(every_op, lambda gs, x, y: (gs[0] * x, gs[1] * y))
+for function, dtypes in {
+    every: [torch.float32, torch.float64],
     "triangular": [torch.float32],
     "rectangular": [torch.float32],
     "arctan": [torch.float32, torch.float64, torch.bfloat16],
 }.items():
-    native = xg.lower(rule, "torch", forward="Heaviside")
+    rule = function if isinstance(function, str) else "every op"
+    forward: Any = {"forward": "Heaviside"} if isinstance(function, str) else {}
+    native = xg.lower(function, "torch", **forward)
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
         kernels = fused.write(native.emitted, name, in_triton)
