@@ -132,7 +132,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
             vars(other)["__wrapped__"] = wrapped
             other.variants, other.facts = {}, frozenset()
         if other.recipe is not self.recipe or self._defaults:
-            other._entries = {}
+            other._forget_entries()
         return other
 
     def _is_named(self) -> bool:
@@ -159,7 +159,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
             bound.native = self.native is not False
             return bound
         method = self._copy()
-        method._entries = {}
+        method._forget_entries()
         method.native = self.native is not False
         return functools.partial(method, instance)
 
@@ -215,15 +215,16 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         Args:
             residuals: "auto", which weighs bytes against time; "input": the inputs, of which
                 backward computes all else; "mask": bools, where it needs only those; "packed": the
-                same as bits, eight to a byte; "recompute": the fewest bytes, and loops run again.
-                Where PyTorch compiles it, the compiler's own choice, and on backends without bits
-                bools stay as they are.
+                same as bits, eight to a byte; "recompute": the fewest bytes, and loops run again;
+                "time": in eager PyTorch besides what forward computed at some cost and backward
+                would compute again, as exponentials. Where PyTorch compiles it, the compiler's own
+                choice, and on backends without bits bools stay as they are.
 
         Raises:
             RuleValueError: it is another word.
         """
         other = self._copy()
-        other._entries = {}
+        other._forget_entries()
         other.residuals = read_way(residuals, f"function {self.name!r}")
         return other
 
@@ -250,7 +251,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
             array([0.5, 1. ])
         """
         other = self._copy()
-        other._entries = {}
+        other._forget_entries()
         other._defaults = values
         if self.parameters is not None:
             first, *rest = self.parameters.parameters.values()
