@@ -58,6 +58,10 @@ class Entries(Captured):
         self._entries: dict[Any, Entry] = {}
         self._defaults: tuple[Any, ...] = ()
 
+    def _forget_entries(self) -> None:
+        """Begin with none: those of the Function that this is a copy of run otherwise."""
+        self._entries = {}
+
     def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
         """Return what runs a call of this layout, built at the first one."""
         kinds = tuple(map(kind_of, leaves))

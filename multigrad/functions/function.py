@@ -134,7 +134,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
             vars(other)["__wrapped__"] = wrapped
             other.variants, other.facts = {}, frozenset()
         if other.recipe is not self.recipe or self._defaults:
-            other._entries = {}
+            other._forget_entries()
         return other
 
     def _is_named(self) -> bool:
@@ -161,7 +161,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
             bound.native = self.native is not False
             return bound
         method = self._copy()
-        method._entries = {}
+        method._forget_entries()
         method.native = self.native is not False
         return functools.partial(method, instance)
 
@@ -217,9 +217,10 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
         Args:
             residuals: "auto", which weighs bytes against time; "input": the inputs, of which
                 backward computes all else; "mask": bools, where it needs only those; "packed": the
-                same as bits, eight to a byte; "recompute": the fewest bytes, and loops run again.
-                Where PyTorch compiles it, the compiler's own choice, and on backends without bits
-                bools stay as they are. None: as before.
+                same as bits, eight to a byte; "recompute": the fewest bytes, and loops run again;
+                "time": in eager PyTorch besides what forward computed at some cost and backward
+                would compute again, as exponentials. Where PyTorch compiles it, the compiler's own
+                choice, and on backends without bits bools stay as they are. None: as before.
             fused: whether forward, what it keeps, and backward run as one compiled kernel each; see
                 `xg.activation`. None: as before.
 
@@ -228,7 +229,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
             RuleTypeError: fused is none of these.
         """
         other = self._copy()
-        other._entries = {}
+        other._forget_entries()
         if residuals is not None:
             other.residuals = read_way(residuals, f"function {self.name!r}")
         if fused is not None:
@@ -258,7 +259,7 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
             array([0.5, 1. ])
         """
         other = self._copy()
-        other._entries = {}
+        other._forget_entries()
         other._defaults = values
         if self.parameters is not None:
             first, *rest = self.parameters.parameters.values()

@@ -149,7 +149,7 @@ def function(
             the Function has its true derivative.
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
             as `backward(grad_out, kept)`. Or a word, with the same numbers: "auto", "input",
-            "mask", "packed" or "recompute"; see `Function.keeping`.
+            "mask", "packed", "recompute" or "time"; see `Function.keeping`.
         accumulate: how the cotangents of an argument become one where the forward gives it to
             several functions with gradients of their own: "sum"; "max", element by element, NaN
             passed on; or "overwrite", where that of the call made last in the forward is taken and

@@ -291,7 +291,12 @@ def _of_graphs(
     results = dict(zip(graphs.outputs, graphs.forward.outputs, strict=True))
     computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
     found = []
-    for name in cut.residuals:
+    kept = dict.fromkeys(cut.residuals, cut)
+    besides = graphs.cut_besides(backend.autodiff.keeps_float_derivatives)
+    if besides is not None and backend.autodiff.joins_loops:
+        kept = {**dict.fromkeys(besides.residuals, besides), **kept}
+        computed |= dict(zip(besides.computed, besides.keep.outputs, strict=True))
+    for name, cut in kept.items():
         type_ = cut.type(name)
         dtype = own.get(name) or (floats[0] if type_.dtype == T and floats else type_.dtype)
         node = results.get(name) or computed.get(name)

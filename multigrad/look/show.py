@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -80,8 +80,6 @@ def _text_of(obj: Any, memory: bool) -> str:
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
         graphs = find_variant(inner).graphs
-        if inner.residuals != "auto":
-            graphs = replace(graphs, residuals=inner.residuals)
         chain = f"{inner._words}\n\n" if isinstance(inner, Chain) else ""
         return _with_memory(f"{chain}{_both(graphs)}", graphs, memory)
     if isinstance(inner, FunctionGraph):
@@ -163,11 +161,16 @@ def describe_kept(function: FunctionGraph) -> str:
     """Return what forward keeps for backward, per group of the backends in use that keep the
     same.
     """
+    besides = function.cut_besides(floats=False)
     texts = {
         (floats, watched): describe_cut(function.cut(floats, watched=watched, packs=True))
         for floats in (False, True)
         for watched in (False, True)
     }
+    if besides is not None:
+        for watched in (False, True):
+            known = function.cut(watched=watched).residuals
+            texts[False, watched] += describe_cut(besides, known)
     if len(set(texts.values())) == 1:
         return f"kept for backward:{texts[False, False]}"
     found: dict[str, list[str]] = {}
@@ -178,13 +181,15 @@ def describe_kept(function: FunctionGraph) -> str:
     return "\n\n".join(f"kept for backward on {', '.join(n)}:{text}" for text, n in found.items())
 
 
-def describe_cut(cut: Cut) -> str:
-    """Return a line for each thing that a cut keeps: its bytes, and what it is."""
+def describe_cut(cut: Cut, known: Collection[str] = ()) -> str:
+    """Return a line for each thing that a cut keeps, but for those known: its bytes, and what it
+    is.
+    """
     if not cut.residuals:
         return " nothing, 0 bytes per element"
     computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
     lines = [""]
-    for name in cut.residuals:
+    for name in [name for name in cut.residuals if name not in known]:
         value = f" = {format_expression(computed[name])}" if name in computed else ""
         alone = "; its shape and dtype alone are read" if name in cut.likes else ""
         is_packed = name in computed and computed[name].op is PACK

@@ -15,6 +15,7 @@ from ..graph.passes.outputs import drop_marks, marks
 from ..graph.passes.residuals import (
     Cut,
     Roles,
+    computed_at_cost,
     cut_residuals,
     keep_inputs,
     outputs_as_inputs,
@@ -23,7 +24,7 @@ from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.fused import Fused
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map
-from .packing import CHEAP_MASKS, PACKED, pack_masks
+from .packing import CHEAP_MASKS, PACKED, TIME, pack_masks
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
@@ -219,7 +220,8 @@ class FunctionGraph:
             floats: whether a float kept by forward keeps its derivative.
             keep_input: keep the inputs, and outputs that backward reads as forward gave them.
             watched: whether nobody writes into a kept output unnoticed.
-            loops: keep what scans give, so that none runs again.
+            loops: keep what scans give, so that none runs again; with residuals="time" also what
+                cost forward much.
             packs: whether masks may be kept as bits.
         """
         if keep_input or self.residuals == "input":
@@ -236,9 +238,17 @@ class FunctionGraph:
             output=output,
             decides=self.is_rule and watched,
             loops=loops,
+            costly=loops and self.residuals == TIME,
             masks=self.residuals in CHEAP_MASKS,
         )
         return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
+
+    def cut_besides(self, floats: bool) -> Cut | None:
+        """Return the cut that keeps also what backward would compute again at some cost, where that
+        is asked for and code that takes no derivative may read it; None: there is none.
+        """
+        costly = self.residuals == TIME and computed_at_cost(self.forward, self.backward)
+        return self.cut(loops=True) if costly and not floats and not self._scans else None
 
     def tangent_map(self, backward: Graph) -> Graph:
         """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a

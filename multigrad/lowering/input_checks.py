@@ -129,9 +129,10 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     """Return the check of a gradient against the shape of its input."""
 
     def check_gradient(gradient: Tensor, expected: Any) -> Tensor:
-        if not shapes_agree(gradient.shape, expected):
+        given = gradient.shape
+        if given != expected and not shapes_agree(given, expected):
             raise GradientError(
-                f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for "
+                f"function {function!r} returned a gradient of shape {tuple(given)} for "
                 f"argument {argument!r} of shape {tuple(expected)}; expected the same shape"
             )
         return gradient

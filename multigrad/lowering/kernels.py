@@ -115,11 +115,6 @@ class Kernel:
         """The names of the tensors that it reads."""
         return tuple([place.name for place in self.parts.inputs])
 
-    @property
-    def count(self) -> int:
-        """How much it computes on each element; 0: it copies."""
-        return len(self.parts.lines)
-
     def values(
         self, params: Mapping[str, float], own: Mapping[Op, Callable[..., Any]]
     ) -> list[float]:

@@ -14,7 +14,7 @@ from ..backend.contract import Backend
 from ..backend.emitted import Attached, Body, Code, Emitted, Prepared
 from ..errors import GradientError
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node
+from ..graph.ir.graph import Graph, Node, walk
 from ..graph.ir.types import BOOL, UNKNOWN, is_float
 from ..graph.ops.results import OWNING
 from ..graph.passes.residuals import Cut
@@ -99,7 +99,7 @@ def lower_graphs(
     keep_input = forward_mode and (graphs.pushed is not None or not backend.autodiff.transposes)
     fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
     chosen = graphs.residuals in ("input", "recompute")
-    wide = None if keep_input or chosen else _with_histories(graphs, backend, fast or compiled)
+    wide = None if keep_input or chosen else _with_histories(graphs, backend, fast, compiled)
     watched = backend.autodiff.watches_outputs
     whole = None if wide is None else (wide, wide.cut(floats, watched=watched, loops=True))
     if whole is None or not floats:
@@ -274,15 +274,21 @@ def _likes(cut: Cut, whole: Cut) -> tuple[str, ...]:
     return tuple([r for r in dict.fromkeys((*cut.residuals, *whole.residuals)) if r not in read])
 
 
-def _with_histories(graphs: FunctionGraph, backend: Backend, serves: bool) -> FunctionGraph | None:
+def _with_histories(
+    graphs: FunctionGraph, backend: Backend, fast: bool, compiled: bool
+) -> FunctionGraph | None:
     """Return the pair whose forward runs the scans that backward reads, where the backend has use
-    for it: where a derivative of what is kept is that of the ops, or none is taken (`serves`).
+    for it: where a derivative of what is kept is that of the ops, or none is taken. Or the pair
+    itself, where fast code keeps besides what cost forward much.
     """
     autodiff = backend.autodiff
     if not autodiff.joins_loops:
         return None
+    serves = fast or compiled
     if autodiff.keeps_float_derivatives:
         serves = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
+    if fast and graphs.cut_besides(autodiff.keeps_float_derivatives) is not None:
+        return graphs
     return graphs.with_histories() if serves else None
 
 
@@ -302,9 +308,10 @@ def _emit(
         and f"{backend.name}.constants" not in emission.off
     )
     prepared = Prepared() if prepares else None
-    keep, joined = cut.keep, None
+    keep, joined, wide = cut.keep, None, graphs
     if whole is not None:
         wide, cut = whole
+    if whole is not None or (fast and backend.autodiff.joins_loops and shares_scales(graphs, cut)):
         keep = Graph("keep", keep.inputs, ())
         results = (*wide.forward.outputs, *cut.keep.outputs)
         inputs = dict.fromkeys((*wide.forward.inputs, *cut.keep.inputs))
@@ -318,6 +325,20 @@ def _emit(
         prepared,
         None if joined is None else emit_body(joined, emission, fast, prepared),
     )
+
+
+def shares_scales(graphs: FunctionGraph, cut: Cut) -> bool:
+    """Return whether forward and what it keeps both compute something of the smaller tensors, as a
+    scale, and nothing of all: that is better computed anew than held until it is read again.
+    """
+    if graphs.is_rule:
+        return False
+    given = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]
+    shared = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(given)
+    shared = {node for node in shared if node.type.kind == "tensor"}
+    apart = not any(_find_shared(graphs)) and not graphs.viewed
+    apart = apart and not any(cut.keep.reads(name) for name in graphs.outputs)
+    return bool(shared) and apart and not any({*given} <= {*walk([n])} for n in shared)
 
 
 def _checked(code: Code, check: str, graphs: FunctionGraph) -> Code:

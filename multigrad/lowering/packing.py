@@ -17,7 +17,8 @@ from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type
 from ..graph.passes.residuals import Cut
 from ..graph.passes.simplify import substitute
 
-WAYS = ("auto", "input", "mask", "packed", "recompute")
+TIME = "time"
+WAYS = ("auto", "input", "mask", "packed", "recompute", TIME)
 CHEAP_MASKS = ("mask", "packed", "recompute")
 PACKED = ("packed", "recompute")
 BITS = Type("tensor", "uint8", UNKNOWN)

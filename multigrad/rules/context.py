@@ -98,8 +98,8 @@ class use:
             "shard" or a partition spec; see `Rule.over`. None: the framework's own meaning.
         axis_name: the mesh axes or the group that its first axis is split over.
         fused: whether it runs as one compiled kernel; see `xg.activation`.
-        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed" or
-            "recompute"; see `Function.keeping`.
+        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed",
+            "recompute" or "time"; see `Function.keeping`.
 
     Raises:
         RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a

@@ -301,6 +301,7 @@ def test_a_window_holds_what_two_comparisons_do(dtype: str, backend: Any) -> Non
 
 SHAPES = {
     "number": ((200, 100), ()),
+    "numbers": ((), ()),
     "one": ((200, 100), (1,)),
     "channels": ((200, 100), (200, 1)),
     "whole": ((200, 100), (200, 100)),
@@ -309,6 +310,25 @@ SHAPES = {
     "transposed": ((200, 100), (100, 1)),
     "empty": ((0, 4), (4,)),
 }
+
+
+@pytest.mark.backends("numpy", "torch")
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("size", [8, 30_000])
+def test_a_choice_gives_the_bits_of_what_is_chosen(size: int, dtype: str, backend: Any) -> None:
+    def backward(grad_out: Any, x: Any) -> Any:
+        number = xp.where(x > 0.5, grad_out, xp.where(x == 0, 0.5, 0.0))
+        either = xp.where(x > -1, number, xp.where(x < -2, x, -0.0))
+        return xp.where(x == 0.25, 2.5, xp.where(x == 0.75, 0.0, either))
+
+    odd = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.25, 0.75, 1e-7, -1.5, 60_000.0]
+    x, g = np.random.default_rng(size).choice(odd, (2, size)).astype(dtype)
+    number = np.select([x > 0.5, x == 0], [g, 0.5], 0.0)
+    either = np.where(x > -1, number, np.where(x < -2, x, -0.0))
+    expected = np.select([x == 0.25, x == 0.75], [2.5, 0.0], either)
+    found = gradients_of(xg.function(xp.abs, backward), backend, [x], g)[1]
+    assert found.dtype == dtype
+    check_same(found, expected, "a choice")
 
 
 @pytest.mark.backends("numpy", "torch")

@@ -115,7 +115,8 @@ def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
-    return x.sum_to_size(like.shape)
+    # The same kernel; of a tensor without dimensions the sum of one number would lose a -0.
+    return x.sum_to_size(like.shape) if like.ndim or not x.ndim else x.sum()
 
 
 def broadcast_to(x: Tensor, like: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ arguments.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,19 @@ def renewed_variants(function: Function) -> list[Variant]:
 
 
 def find_variant(function: Function) -> Variant:
-    """Return the latest captured form of a Function.
+    """Return the latest captured form of a Function, which keeps what that keeps.
 
     Raises:
         TraceError: it has not been called, and what its arguments are cannot be told from its
             signature.
     """
+    found = _find_variant(function)
+    if function.residuals == "auto":
+        return found
+    return replace(found, graphs=replace(found.graphs, residuals=function.residuals))
+
+
+def _find_variant(function: Function) -> Variant:
     variants = renewed_variants(function)
     if variants:
         return variants[-1]

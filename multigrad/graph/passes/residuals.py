@@ -23,6 +23,8 @@ from .outputs import as_input, decide_by_outputs, marks
 from .simplify import substitute
 
 INFINITE = 1 << 40
+NAMES = "exp expm1 log log1p sin cos tan atan tanh sigmoid erf erfc erfinv pow"
+COSTLY = frozenset(ops.OPS[name] for name in NAMES.split())
 # Costs in 64ths of a byte per element. A computed float costs more than the input, which mostly
 # lives on anyway.
 FULL, REDUCED, SINGLE = 64, 8, 1
@@ -96,6 +98,7 @@ def cut_residuals(
     decides: bool = False,
     loops: bool = False,
     masks: bool = False,
+    costly: bool = False,
 ) -> Cut:
     """Choose what forward keeps for backward.
 
@@ -108,10 +111,14 @@ def cut_residuals(
         decides: whether an output that decides the same may be kept in the place of a mask.
         loops: whether what scans give is kept, and no scan runs again.
         masks: whether a mask costs a bit an element, as if packed, in the place of a byte.
+        costly: whether exponentials and the like that forward computes are kept, and none again.
     """
     backward = complements_as_one(outputs_as_inputs(backward, roles))
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
-    amount, chosen = choose(backward, roles, results, floats=floats, loops=loops, masks=masks)
+    again = computed_at_cost(forward, backward) if costly else ()
+    amount, chosen = choose(
+        backward, roles, results, floats=floats, loops=loops, masks=masks, again=again
+    )
     decided = decide_by_outputs(forward, backward, roles.outputs) if decides else backward
     if decided is not backward:
         less, others = choose(
@@ -127,11 +134,11 @@ def cut_residuals(
         elif node in results:
             names[node] = results[node]
         else:
-            word = "history" if loops else "kept"
+            word = "history" if loops or costly else "kept"
             names[node] = f"{word}_{computed}" if computed else word
             computed += 1
     names |= {node: results[node] for node in computed_again(backward, names, results)}
-    return _split(forward, backward, roles, names, alike=output, apart=not loops)
+    return _split(forward, backward, roles, names, alike=output, apart=not (loops or costly))
 
 
 def choose(
@@ -143,9 +150,10 @@ def choose(
     loops: bool,
     masks: bool,
     free: Collection[str] = (),
+    again: Collection[Node] = (),
 ) -> tuple[int, list[Node]]:
     """Return the nodes to keep, and what they cost; an input named in `free` costs next to
-    nothing.
+    nothing, and none of `again` is to be computed once more.
     """
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
@@ -159,8 +167,22 @@ def choose(
         scans = {node for node in known if node.op is ops.SCAN}
         scans &= by_value(backward.outputs) if floats else scans
         costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
+    for node in again:
+        if node in known:
+            costs[node] = SINGLE if node.type.shape == SCALAR_SHAPE else BYTES[T] * FULL + 1
+            scans.add(node)
     chosen = minimum_cut(costs, needed, scans)
     return sum(costs[node] for node in chosen), chosen
+
+
+def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
+    """Return what backward would compute once more of what cost forward much: exponentials and the
+    like, and the numbers that whole tensors of them are reduced to.
+    """
+    shared = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
+    costly = {node for node in shared if node.op in COSTLY and node.type.kind == "tensor"}
+    reduced = {n for n in shared if n.type.kind == "tensor" and n.type.shape == SCALAR_SHAPE}
+    return [n for n in forward.nodes if n in costly or (n in reduced and costly)]
 
 
 def complements_as_one(backward: Graph) -> Graph:

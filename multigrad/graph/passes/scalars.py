@@ -6,6 +6,7 @@ Division by zero and overflow give inf and NaN as everywhere else in the IR, nev
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,7 @@ BINARY = {
     "!=": operator.ne, "&": operator.and_, "|": operator.or_, "^": operator.xor,
 }  # fmt: skip
 UNARY = {"-": operator.neg, "~": operator.invert}
+REAL = (float, int)
 
 
 def symbol_function(op: Op) -> Callable[..., Any] | None:
@@ -86,9 +88,17 @@ def scalar_function(
         return call(a, b)
 
     def call_divide(a: Any, b: Any) -> Any:
-        return a / b if type(a) is float and type(b) is float and b else call(a, b)
+        return a / b if type(a) in REAL and type(b) in REAL and b else call(a, b)
 
-    direct = {ops.MAXIMUM: call_maximum, ops.MINIMUM: call_minimum, ops.DIV: call_divide}.get(op)
+    def call_root(a: Any) -> Any:
+        return math.sqrt(a) if type(a) is float and a >= 0 else call(a)
+
+    direct = {
+        ops.MAXIMUM: call_maximum,
+        ops.MINIMUM: call_minimum,
+        ops.DIV: call_divide,
+        ops.SQRT: call_root,
+    }.get(op)
     two = call_two if exact is not None and len(op.operands) == 2 else call
     chosen = two if direct is None else direct
     chosen.__name__ = f"scalar_{op.name}"

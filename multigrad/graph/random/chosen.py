@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,22 +15,25 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw uniforms in [0, 1), as `draws.uniform` does."""
-    dtype = np.dtype(dtype)
-    draws.check_dtype(native.name_of(dtype))
-    kernels = native.find_kernels(math.prod(shape))
-    if kernels is None:
-        return draws.uniform(key, shape, dtype)
-    return native.uniform(kernels, key, shape, dtype)
+    return _draw(draws.uniform, native.uniform, key, shape, dtype)
 
 
 def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw standard normals, as `draws.normal` does."""
+    return _draw(draws.normal, native.normal, key, shape, dtype)
+
+
+def _draw(
+    plain: Callable[..., Array],
+    compiled: Callable[..., Array],
+    key: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+) -> Array:
     dtype = np.dtype(dtype)
     draws.check_dtype(native.name_of(dtype))
     kernels = native.find_kernels(math.prod(shape))
-    if kernels is None:
-        return draws.normal(key, shape, dtype)
-    return native.normal(kernels, key, shape, dtype)
+    return plain(key, shape, dtype) if kernels is None else compiled(kernels, key, shape, dtype)
 
 
 def uniform_like(key: Any, x: Array) -> Array:

@@ -22,6 +22,6 @@ else:
 Key: TypeAlias = Any  # an int, a jax key, or two uint32
 Over: TypeAlias = Any  # "global", "shard" or a partition spec
 Axes: TypeAlias = Any  # the name of a mesh axis or group, a tuple of them, or torch's group or mesh
-Residuals: TypeAlias = Literal["auto", "input", "mask", "packed", "recompute"]
+Residuals: TypeAlias = Literal["auto", "input", "mask", "packed", "recompute", "time"]
 
 __all__ = ["Axes", "Key", "Over", "P", "R", "Residuals"]

@@ -22,8 +22,10 @@ from ...backend.finding.discovery import FUNCTION_READERS
 from ...capture.code.table import XP, check_dialect
 from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ...functions.calls.arguments import Layout, flatten
+from ...functions.calls.binding import Entry
 from ...functions.calls.recipe import Recorded
 from ...functions.custom_gradient import GradientRecipe
+from ...functions.entries import kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
 from ...graph.support.ranges import Range, read_ranges
@@ -157,8 +159,8 @@ class Estimator(Function[P, R]):
         self.examples = examples or examples_of(self.arguments)
         self._values = tuple(each.default for each in self.arguments)
         self._required = self._values.count(inspect.Parameter.empty)
-        self._kinds: set[tuple[type, ...]] = set()
-        self._accepted: set[Any] = set()
+        self._kinds: set[tuple[type, ...]] = set()  # of which `_look` takes a look
+        self._known: dict[Any, Entry] = {}
 
     @property
     def ranges(self) -> Mapping[str, Range]:
@@ -186,9 +188,12 @@ class Estimator(Function[P, R]):
         own = [replace(each, default=v) for each, v in zip(rest, values, strict=True)]
         other.arguments = (first, *own)
         other._values = (self._values[0], *values)
-        other._kinds, other._accepted = set(), set()
         other._required = 1
         return other
+
+    def _forget_entries(self) -> None:
+        super()._forget_entries()
+        self._known = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward.
@@ -200,21 +205,22 @@ class Estimator(Function[P, R]):
         for is_reading, call_read, _ in FUNCTION_READERS:
             if is_reading():
                 return call_read(self, self.prepare(args, kwargs), {})
-        return self._apply(self._prepare_again(args, kwargs), {})
+        given = self._completed(args, kwargs)
+        # What arguments like these were checked for, and are run by, is known from a call before.
+        entry = self._known.get(_look(given)) if tuple(map(type, given)) in self._kinds else None
+        return self._apply_checked(given) if entry is None else entry.run(given, self.draws)
 
-    def _prepare_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return what `prepare` does, without a check of arguments like those of a call before."""
-        args = self._completed(args, kwargs)
-        kinds = tuple(map(type, args))
-        if kinds in self._kinds and _look(args) in self._accepted:
-            return args
+    def _apply_checked(self, args: tuple[Any, ...]) -> Any:
         given = self.prepare(args, {})
+        outputs = self._apply(given, {})
         if all(map(operator.is_, args, given)) and not any(map(_is_open, args)):
-            if len(self._accepted) >= MOST:
-                self._accepted.clear()
-            self._kinds.add(kinds)
-            self._accepted.add(_look(args))
-        return given
+            entry = self._entries.get(tuple(map(kind_of, args)))
+            if entry is not None:
+                if len(self._known) >= MOST:
+                    self._known.clear()
+                self._kinds.add(tuple(map(type, args)))
+                self._known[_look(args)] = entry
+        return outputs
 
     def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
@@ -287,8 +293,13 @@ class Estimator(Function[P, R]):
 
 
 def _look(args: tuple[Any, ...]) -> Any:
-    """Return what the check of a call's arguments depends on."""
-    return tuple([(type(each), getattr(each, "shape", each)) for each in args])
+    """Return what the check of a call's arguments, and what runs it, depends on."""
+    return tuple(
+        [
+            (type(each), each) if type(each) in PLAIN else (type(each), each.shape, each.dtype)
+            for each in args
+        ]
+    )
 
 
 def _is_open(value: Any) -> bool:
@@ -310,6 +321,7 @@ def estimator(
     ranges: Mapping[str, str] | None = None,
     shapes: Mapping[str, Fit] | None = None,
     examples: tuple[Any, ...] | None = None,
+    residuals: str = "auto",
 ) -> Declare:
     """Declare a Function of the library.
 
@@ -317,10 +329,12 @@ def estimator(
         ranges: of its numbers, as those of a rule's params.
         shapes: what shapes are checked by; without a row an argument broadcasts to the first one.
         examples: see `Estimator`.
+        residuals: what forward keeps, see `Function.keeping`.
     """
 
     def declare(function: Callable[P, Any]) -> Estimator[P, Any]:
         made = Estimator(function, ranges or {}, shapes or {}, examples)
+        made.residuals = residuals
         _declared[made.name] = made
         return made
 

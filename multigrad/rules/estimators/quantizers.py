@@ -44,7 +44,8 @@ def dorefa_activations(x: Tensor, bits: int = 2) -> Any:
     return xp.cast_like(level, x), grad
 
 
-@estimator(ranges={"bits": BITS})
+# tanh takes most of the time, and weights are few beside activations.
+@estimator(ranges={"bits": BITS}, residuals="time")
 def dorefa_weights(x: Tensor, bits: int = 2) -> Any:
     """2 * round(n * (tanh(x) / m + 1) / 2) / n - 1 with n = 2**bits - 1 and m the largest |tanh(x)|
     of the whole tensor; where all of x is 0, m is 1.

@@ -467,8 +467,8 @@ def activation(
             on, which waits for the compiler; a warning says why where there is none, or none for
             these ops. False: never. JAX and TensorFlow fuse what they compile; NumPy runs plain
             code.
-        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed" or
-            "recompute"; see `Function.keeping`.
+        residuals: what forward keeps for the rule: "auto", "input", "mask", "packed",
+            "recompute" or "time"; see `Function.keeping`.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).

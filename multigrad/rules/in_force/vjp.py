@@ -26,6 +26,7 @@ from ...functions.function import Function
 from ...functions.plain import PairRecipe
 from ...functions.recipes.record import NotCaptured
 from ...graph import ops
+from ...graph.passes.facts import LIBRARY
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...graph.support.typed import R
@@ -266,8 +267,8 @@ def _of_function(
     native = function._lowered(variant, backend).native
     output, pull_arrays = native.vjp(*given)
     single = len(graphs.cotangents) == 1
-    # Nothing but dtypes decides on it, and the arguments are not nested.
-    is_alike = not function.facts - {"dtype"} and not function._defaults
+    # Nothing but dtypes decides on it (arrays are NumPy's), and the arguments are not nested.
+    is_alike = not function.facts - {"dtype", LIBRARY} and not function._defaults
     if is_alike and flatten(tuple(leaves), {})[1] == tree:
         _keep(function, variant, layout, leaves, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]

@@ -126,7 +126,8 @@ class Rule(RuleDefinition):
             (8000, 1000)
 
         Args:
-            residuals: "auto", "input", "mask", "packed" or "recompute"; see `Function.keeping`.
+            residuals: "auto", "input", "mask", "packed", "recompute" or "time"; see
+                `Function.keeping`.
 
         Raises:
             RuleValueError: it is another word.

@@ -14,7 +14,7 @@ import multigrad as xg
 from multigrad import xp
 from multigrad.errors import RuleValueError
 
-WAYS = ["auto", "input", "mask", "packed", "recompute"]
+WAYS = ["auto", "input", "mask", "packed", "recompute", "time"]
 RULES = ["rectangular", "d(ReLU)", "triangular", "arctan", "clip_norm", "clipped_straight_through"]
 SHAPE = (5, 7)  # 35 elements: 5 bytes of bits, of which 5 bits are left over
 pytestmark = pytest.mark.usefixtures("registry_as_found")
@@ -55,7 +55,7 @@ def test_each_way_keeps_its_bytes() -> None:
     def total(way: str) -> int:
         return xg.memory(xg.get("rectangular").keeping(way), (32, 100)).total
 
-    assert [total(way) for way in WAYS] == [3200, 12800, 3200, 400, 400]
+    assert [total(way) for way in WAYS] == [3200, 12800, 3200, 400, 400, 3200]
 
 
 @pytest.mark.needs("torch")
@@ -74,6 +74,64 @@ def test_torch_saves_what_is_told_for_each_way(way: Any) -> None:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             act(torch.randn(SHAPE, requires_grad=True))
         assert sum(saved) == xg.memory(act, SHAPE, torch.float32).total
+
+
+def squash(x: Any) -> Any:
+    """tanh(x) / max |tanh(x)|, the largest a constant."""
+    limited = xp.tanh(x)
+    largest = xp.norm(limited, ord=xp.inf)
+
+    def grad(grad_out: Any) -> Any:
+        return grad_out * (1.0 - limited * limited) / largest
+
+    return limited / largest, grad
+
+
+def test_what_forward_computed_at_some_cost_is_kept_on_demand(backend: Any) -> None:
+    x, g = inputs()
+    x = np.nan_to_num(x)
+    expected = x.astype("float64")
+    limited = np.tanh(expected)
+    largest = np.abs(limited).max()
+    plain = xg.custom_gradient(squash)
+    quick = plain.keeping("time")
+    for f in (plain, quick, plain):  # the one does not run what the other keeps
+        y, grad_x = both(backend, f, x, g)
+        np.testing.assert_allclose(y, limited / largest, rtol=1e-5)
+        np.testing.assert_allclose(grad_x, g * (1 - limited**2) / largest, rtol=1e-4)
+    for got, one in zip(both(backend, quick, x, g), both(backend, plain, x, g), strict=True):
+        np.testing.assert_array_equal(got, one)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("of", ["a function", "an estimator"])
+def test_torch_keeps_what_was_costly_and_differentiates_it_again(of: str) -> None:
+    import torch
+
+    named = {"a function": xg.custom_gradient(squash), "an estimator": xg.estimators.dorefa_weights}
+    x = torch.randn(SHAPE, dtype=torch.float64, requires_grad=True)
+    f = named[of].keeping("auto")
+    assert [f(x).grad_fn.saved_tensors[0].shape for _ in range(2)] == [SHAPE, SHAPE]
+    quick = f.keeping("time")
+    for each, kept in ((f, 1), (quick, 3), (f, 1)):
+        y = each(x)
+        assert len(y.grad_fn.saved_tensors) == kept
+        total = sum(tensor.nbytes for tensor in y.grad_fn.saved_tensors)
+        assert total == xg.memory(each, SHAPE, torch.float64).total
+    assert "history = tanh(x)" in xg.show(quick, memory=True)
+    assert "history" in xg.source(quick, "torch")
+    with torch.no_grad():
+        assert quick(x).grad_fn is None
+    found = []
+    for each in (f, quick):
+        (first,) = torch.autograd.grad(each(x).sum(), x, create_graph=True)
+        (by_row,) = torch.autograd.grad(
+            each(x), x, torch.eye(35).view(35, *SHAPE), True, is_grads_batched=True
+        )
+        found.append((first, by_row, torch.autograd.grad(first.sum(), x)[0]))
+    for got, expected in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.0, atol=0.0)
+    assert found[1][2].abs().max() > 0.1
 
 
 @pytest.mark.needs("jax")

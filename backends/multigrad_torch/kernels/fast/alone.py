@@ -131,14 +131,26 @@ def limit_by_number(node: Node) -> Node | None:
     """A clamp whose bound is written in the rule needs no look at it."""
     fast = LIMITS[node.op]
     for x, number in (node.operands, node.operands[::-1]):
-        small = number.op is ops.CONST and abs(number.attr("value")) <= 65504.0
-        if small and x.type.kind == "tensor":
+        if is_small(number) and x.type.kind == "tensor":
             if is_zero(number) and node.op is ops.MAXIMUM:  # its kernel is the faster one
                 return make_node(ops.RELU, (x,), {}, node.type)
             return make_node(fast, (x, number), {}, node.type)
     return None
 
 
+def limit_by_numbers(node: Node) -> Node | None:
+    x, low, high = node.operands
+    if x.type.kind == "tensor" and is_small(low) and is_small(high):
+        return make_node(CLAMP, node.operands, {}, node.type)
+    return None
+
+
+def is_small(node: Node) -> bool:
+    """Return whether a value is a number that every dtype has a place for."""
+    return node.op is ops.CONST and abs(node.attr("value")) <= 65504.0
+
+
+CLAMP = kernel("torch.clamp", "x low high", lambda x, low, high: elementwise(x))
 CLAMP_MIN = kernel("torch.clamp_min", "x number", elementwise)
 CLAMP_MAX = kernel("torch.clamp_max", "x number", elementwise)
 LIMITS = {ops.MAXIMUM: CLAMP_MIN, ops.MINIMUM: CLAMP_MAX}
@@ -160,9 +172,9 @@ def limit_one_side(node: Node) -> Node | None:
     if x.type.kind != "tensor" or low.op is not ops.CONST or high.op is not ops.CONST:
         return None
     least, most = low.attr("value"), high.attr("value")
-    if most == math.inf and abs(least) <= 65504.0:
+    if most == math.inf and is_small(low):
         return make_node(CLAMP_MIN, (x, low), {}, node.type)
-    if least == -math.inf and abs(most) <= 65504.0:
+    if least == -math.inf and is_small(high):
         return make_node(CLAMP_MAX, (x, high), {}, node.type)
     return None
 
@@ -222,6 +234,7 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     SIGN_OR_ZERO: (Tensor.sign_,),
     ONE_MINUS: (one_minus_,),
     ops.CLIP: (clip_, None, None),
+    CLAMP: (Tensor.clamp_, None, None),
     CLAMP_MIN: (Tensor.clamp_min_, None),
     CLAMP_MAX: (Tensor.clamp_max_, None),
 }
@@ -294,7 +307,7 @@ FAST = FastKernels(
         Pattern(
             "torch.limit",
             "a bound without a look at its dtype: 0.2 us a call; relu_ for a bound of 0: 0.3 us",
-            dict.fromkeys(LIMITS, limit_by_number),
+            {**dict.fromkeys(LIMITS, limit_by_number), ops.CLIP: limit_by_numbers},
         ),
         Pattern(
             "torch.norm",
@@ -317,6 +330,7 @@ FAST = FastKernels(
         LARGEST: largest,
         ONE_MINUS: one_minus,
         NORM: torch.linalg.vector_norm,
+        CLAMP: torch.clamp,
         CLAMP_MIN: torch.clamp_min,
         CLAMP_MAX: torch.clamp_max,
     },

@@ -213,6 +213,8 @@ def masked_(x: Tensor, mask: Tensor) -> Tensor:
 
 def select(mask: Tensor, x: Tensor) -> Tensor:
     """x where the mask holds, else 0: the bits of x, or none of them."""
+    if x.numel() < LARGE and x.is_cpu:
+        return torch.where(mask, x, ZERO)
     integer = INTEGERS[x.dtype.itemsize]
     if not pays(x) or not pays(mask) or x.shape != mask.shape:
         return torch.mul(x.view(integer), mask).view(x.dtype)
@@ -221,6 +223,8 @@ def select(mask: Tensor, x: Tensor) -> Tensor:
 
 def reject(mask: Tensor, x: Tensor) -> Tensor:
     """0 where the mask holds, else x: none of its bits, or all."""
+    if x.numel() < LARGE and x.is_cpu:
+        return torch.where(mask, ZERO, x)
     if not pays(x) or not pays(mask) or x.shape != mask.shape:
         return plain_where(mask, 0.0, x)
     integer = INTEGERS[x.dtype.itemsize]
