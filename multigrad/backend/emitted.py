@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import T, Type
+from ..graph.support.data import dataclass
 from ..graph.support.fused import Fused
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ..errors import TraceError, UnsupportedOp
 from ..graph import ops
@@ -21,6 +21,7 @@ from ..graph.passes.residuals import (
     outputs_as_inputs,
 )
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
+from ..graph.support.data import dataclass
 from ..graph.support.fused import Fused
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map

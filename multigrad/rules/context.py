@@ -11,11 +11,11 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..backend.tensors.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
+from ..graph.support.data import dataclass
 from ..graph.support.fused import Fused
 from ..graph.support.params import read_params
 from ..graph.support.typed import Axes, Key, Over, Residuals

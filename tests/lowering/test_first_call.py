@@ -215,13 +215,52 @@ both(2), both(2)
 own, ours = both(16)
 print(100 * ours // own)
 """
+COMPILES = """
+import sys, jax, jax.numpy as jnp, multigrad as xg
+from jax import monitoring
+
+compiled = 0
+
+def note(event, duration, **given):
+    global compiled
+    compiled += event == "/jax/core/compile/backend_compile_duration"
+
+def count(function, shape):
+    global compiled
+    x = jnp.linspace(-1, 1, 8).reshape(shape)
+    jax.grad(lambda x: jnp.sin(x).sum())(x)  # what the loss compiles, and the import has had anew
+    compiled = 0
+    jax.grad(lambda x: function(x).sum())(x)
+    return compiled
+
+@jax.custom_vjp
+def hat(x):
+    return (x > 0).astype(x.dtype)
+
+def forward(x):
+    return hat(x), x
+
+def backward(x, grad_out):
+    return (grad_out * jnp.maximum(1 - jnp.abs(x) / 0.5, 0),)
+
+hat.defvjp(forward, backward)
+monitoring.register_event_duration_secs_listener(note)
+ours = GIVEN
+xg.vjp(xg.activation("ReLU"), jnp.ones(3))
+print(count(hat, (8,)), count(ours, (2, 4)))
+"""
 
 
 def last_count(program: str, **environment: str) -> int:
     """Return how many calls the last first call of a program takes."""
+    return int(run_alone(program.format(count=COUNT), **environment)[-1])
+
+
+def run_alone(program: str, **environment: str) -> list[str]:
+    """Return the words that a program prints in a process of its own."""
     paths = [str(Path(xg.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
-        [sys.executable, "-c", program.format(count=COUNT)],
+        [sys.executable, "-c", program],
         check=False,
         env={
             **os.environ,
@@ -234,12 +273,12 @@ def last_count(program: str, **environment: str) -> int:
         timeout=240,
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    return int(run.stdout.split()[-1])
+    return run.stdout.split()
 
 
 @pytest.mark.needs("torch")
 def test_the_first_call_under_a_rule_takes_few_calls_of_python() -> None:
-    assert 100 < last_count(TORCH) <= 920
+    assert 100 < last_count(TORCH) <= 900
 
 
 @pytest.mark.needs("torch")
@@ -264,7 +303,7 @@ def test_the_first_batch_of_a_guest_layer_takes_few_calls_of_python() -> None:
 def test_a_class_in_a_second_dtype_takes_few_calls_of_python(dtype: str) -> None:
     again = CLASS.replace("DTYPE", dtype)
     assert last_count(again) <= 350  # the graphs are those of float32
-    assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 970
+    assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 950
 
 
 @pytest.mark.needs("torch")
@@ -281,3 +320,16 @@ def test_a_scheduled_layer_takes_few_calls_of_python_after_a_step() -> None:
 def test_the_first_call_of_jaxs_code_takes_few_times_what_jaxs_own_gradient_takes() -> None:
     """The gradient is traced twice, of the original and of ours; capture and proof are the rest."""
     assert 150 < last_count(JAX, MULTIGRAD_PROVE="1") <= 300
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize(
+    "given",
+    ["xg.activation('Heaviside', 'triangular', {'width': 0.5})", "xg.from_custom_vjp(hat)"],
+)
+def test_a_first_gradient_in_jax_compiles_what_a_hand_written_one_does(given: str) -> None:
+    """JAX compiles each op by itself, for longer than a capture takes; neither that nor its proof
+    compiles any.
+    """
+    by_hand, ours = map(int, run_alone(COMPILES.replace("GIVEN", given), MULTIGRAD_PROVE="1"))
+    assert 5 <= ours <= by_hand

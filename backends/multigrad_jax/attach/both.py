@@ -139,12 +139,12 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
             gradients = native.bwd(jax.tree.unflatten(tree, kept), cotangents)
             return [gradients[i] for i in live]
 
-        changes = list(map(_zeros, found))
+        moved: dict[int, Tensor] = {}
         if live and carried:
             pair = Pair(push, pull, len(kept), tuple(found[i] for i in carried))
-            moved = MOVED.bind(*kept, *[tangents[i] for i in live], pair=pair)
-            for i, change in zip(carried, moved, strict=True):
-                changes[i] = change
+            results = MOVED.bind(*kept, *[tangents[i] for i in live], pair=pair)
+            moved.update(zip(carried, results, strict=True))
+        changes = [moved[i] if i in moved else _zeros(type_) for i, type_ in enumerate(found)]
         return outputs, changes[0] if emitted.single else tuple(changes)
 
     function = jax.custom_jvp(primal_of(native))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,8 @@ def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
         rest = iter(tensors)
         return [call.run(lambda *of: next(rest)) for call in calls]
 
-    with jax.enable_x64(is_wide):
+    with jax.enable_x64(is_wide), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of operands that nobody wrote
         for call in calls:
             call.arguments(note)
         return list(jax.eval_shape(call_all, *given))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd.forward_ad import unpack_dual
+from torch.overrides import has_torch_function
 
 from multigrad.errors import GradientError
 
 from .. import dynamo
 
 Tensor: TypeAlias = torch.Tensor
+SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 ONCE = "torch::autograd::Error"  # the node that `once_differentiable` puts behind a gradient
 
 
@@ -40,14 +43,9 @@ def vjp(
                 torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i]
                 for i in active
             ]
-            gradients = torch.autograd.grad(
-                [outputs[i] for i in active],
-                [own[i] for i in wrt],
-                given,
-                retain_graph=again or nested,
-                create_graph=recorded,
-                allow_unused=True,
-            )
+            keeps = again or nested
+            differentiated = [outputs[i] for i in active]
+            gradients = differentiate(differentiated, [own[i] for i in wrt], given, keeps, recorded)
             if any(gradient is None for gradient in gradients):
                 _refuse_once_differentiable([outputs[i] for i in active])
             found = dict(zip(wrt, gradients, strict=True))
@@ -56,6 +54,43 @@ def vjp(
     if nested:
         return outputs, pullback
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
+
+
+def differentiate(
+    outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Any], keeps: bool, records: bool
+) -> tuple[Tensor | None, ...]:
+    """As `torch.autograd.grad`, which imports sympy to compare shapes (torch 2.13): where nobody
+    has, and they are equal, what it calls afterwards. That is half of a first call.
+    """
+    pairs = zip(outputs, cotangents, strict=True)
+    if (
+        torch.compiler.is_compiling()
+        or SYMBOLIC in sys.modules
+        or has_torch_function((*outputs, *inputs, *cotangents))
+        or not all(_fits(*pair) for pair in pairs)
+    ):
+        return torch.autograd.grad(
+            outputs,
+            inputs,
+            cotangents,
+            retain_graph=keeps,
+            create_graph=records,
+            allow_unused=True,
+        )
+    return torch.autograd.graph._engine_run_backward(
+        tuple(outputs),
+        tuple(cotangents),
+        keeps,
+        records,
+        tuple(inputs),
+        allow_unreachable=True,
+        accumulate_grad=False,
+    )
+
+
+def _fits(output: Tensor, cotangent: Any) -> bool:
+    is_like = isinstance(cotangent, Tensor) and cotangent.dtype == output.dtype
+    return is_like and not output.is_nested and cotangent.shape == output.shape
 
 
 def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:

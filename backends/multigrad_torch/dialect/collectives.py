@@ -107,26 +107,39 @@ HANDED = {
     "wait_tensor": waited,
 }
 ALIASES: dict[Any, Callable[..., Any]] = {}
-HIDDEN: dict[Any, Callable[..., Any]] = {}
 PRIVATE: dict[Any, Callable[..., Any]] = {}
 OUTSIDE: tuple[Callable[..., Any], ...] = ()
 if torch.distributed.is_available():
-    from torch.distributed import _functional_collectives
-    from torch.distributed.nn import functional
-
     ALIASES = {torch.distributed.all_reduce: all_reduce}
     PRIVATE = {torch.ops._c10d_functional.all_reduce: functional_all_reduce}
-    HIDDEN = {
+    # How many processes there are, and which one this is: not of a graph, which others may run.
+    OUTSIDE = (torch.distributed.get_world_size, torch.distributed.get_rank)
+
+
+def of_functional() -> dict[Any, Callable[..., Any]]:
+    from torch.distributed.nn import functional
+
+    return {
         functional.all_reduce: all_reduce_anew,
         functional.all_to_all_single: exchange_into,
         functional.all_gather: counts_processes,
         functional.reduce_scatter: counts_processes,
         functional.all_to_all: counts_processes,
-        **{
-            function: meaning
-            for name, meaning in HANDED.items()
-            if (function := getattr(_functional_collectives, name, None)) is not None
-        },
     }
-    # How many processes there are, and which one this is: not of a graph, which others may run.
-    OUTSIDE = (torch.distributed.get_world_size, torch.distributed.get_rank)
+
+
+def of_functional_collectives() -> dict[Any, Callable[..., Any]]:
+    from torch.distributed import _functional_collectives
+
+    return {
+        function: meaning
+        for name, meaning in HANDED.items()
+        if (function := getattr(_functional_collectives, name, None)) is not None
+    }
+
+
+# Torch imports neither by itself, and that takes a tenth of our import.
+COMPANIONS = {
+    "torch.distributed.nn.functional": of_functional,
+    "torch.distributed._functional_collectives": of_functional_collectives,
+}

@@ -317,7 +317,6 @@ register_dialect(
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
             **asked.HIDDEN,
-            **collectives.HIDDEN,
             **control.HIDDEN,
             **convolutions.HIDDEN,
             **gradients.HIDDEN,
@@ -328,6 +327,7 @@ register_dialect(
             torch.set_rng_state: creation.Told(asked.set_rng_state),
             **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
         },
+        companions=collectives.COMPANIONS,
         at_once=dynamo.force_eager,  # Dynamo cannot read symbols
         pauses=gradients.pauses,
         passes=gradients.passing,

@@ -58,17 +58,24 @@ def normalized(package: str) -> str:
 
 def find_points(group: str) -> list[Any]:
     """Return the entry points of a group, but for those of packages with damaged metadata."""
+    return list(_read_points().select(group=group))
+
+
+@functools.cache
+def _read_points() -> Any:
+    """Return the entry points of all packages: each reading goes through all of their files."""
     from importlib import metadata
 
     try:
-        return list(metadata.entry_points(group=group))
+        return metadata.entry_points()
     except Exception:  # one package's file, which is read with all others
-        return [point for each in metadata.distributions() for point in _points_of(each, group)]
+        found = [point for each in metadata.distributions() for point in _points_of(each)]
+        return metadata.EntryPoints(found)
 
 
-def _points_of(distribution: Any, group: str) -> list[Any]:
+def _points_of(distribution: Any) -> list[Any]:
     try:
-        return list(distribution.entry_points.select(group=group))
+        return list(distribution.entry_points)
     except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
         return []
 

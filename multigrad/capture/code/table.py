@@ -96,6 +96,8 @@ class Dialect:
         attributes: attributes of a tensor that no other library's has, by name, from the tensor.
         hidden: functions that offer no protocol, and what stands in for them in a rule: always,
             also where no symbolic value is among the arguments.
+        companions: modules of its own that it does not import by itself, by name, and what gives
+            the `hidden` of their functions; it is asked once somebody has imported one.
         mutable: whether `x += 1` reaches whoever else holds x.
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
@@ -153,6 +155,7 @@ class Dialect:
     device_of: Callable[[str], Any] | None = None
     methods: Mapping[str, Handler] = field(default_factory=dict)
     hidden: Mapping[Any, Handler] = field(default_factory=dict)
+    companions: Mapping[str, Callable[[], Mapping[Any, Handler]]] = field(default_factory=dict)
     mutable: bool = True
     attributes: Mapping[str, Handler] = field(default_factory=dict)
     protocol: bool = True

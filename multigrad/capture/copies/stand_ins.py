@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -98,7 +99,7 @@ class Index:
         names: the names of these functions, by which a module that holds one is told.
         libraries: the dialects without a protocol, by import name.
         refused: by `id`, functions that no graph holds, and why.
-        companions: libraries of which some functions are known, by import name.
+        companions: libraries and modules of which some functions are known, by import name.
         keepers: what tells which classes and functions stay as they are.
     """
 
@@ -109,9 +110,11 @@ class Index:
             for function, symbolic in MATH.items()
         }
         rows.update(creators(dialects))
+        self.companions = companions_of(dialects.values())
         for dialect in dialects.values():
             rows.update(dialect.hidden)
-        self.companions = scipy.imported()
+            for name, functions in dialect.companions.items():
+                rows.update(functions() if name in self.companions else {})
         rows.update(scipy.stand_ins(has_symbols))
         self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
         self.names = {getattr(function, "__name__", "") for function in rows}
@@ -124,11 +127,17 @@ class Index:
     def is_current(self) -> bool:
         """Return whether the same dialects are registered still."""
         now = registered_dialects()
-        if self.companions != scipy.imported():
+        if self.companions != companions_of(now.values()):
             return False
         return len(now) == len(self.dialects) and all(
             self.dialects.get(name) is dialect for name, dialect in now.items()
         )
+
+
+def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
+    """Return what is imported of the modules that libraries do not import by themselves."""
+    own = [name for dialect in dialects for name in dialect.companions if name in sys.modules]
+    return (*scipy.imported(), *own)
 
 
 def has_symbols(values: Iterable[Any]) -> bool:

@@ -421,6 +421,7 @@ class _Substitution:
         is.
         """
         found = own_import(*args, **kwargs)
+        self.index = find_index()  # a module may be known from now on
         names = kwargs.get("fromlist", args[3] if len(args) > 3 else None) or ()
         for name in names if isinstance(found, types.ModuleType) else ():
             if isinstance(getattr(found, name, None), type):

@@ -370,7 +370,7 @@ class Maker:
     def make(self, mark: Mark, tiny: Tiny) -> Any:
         """Return what stands for an argument."""
         value, dtype = mark.value, self.dtype if mark.dtype == T else mark.dtype
-        if mark.is_tensor:
+        if mark.kind in ARRAYS:
             fill = self.number if dtype in WHOLE or dtype.startswith("uint") else 1
             shape = (self.length,) * (self.rank if mark.rank is None else mark.rank)
             if mark.kind == "array" and value == "numpy":

@@ -6,7 +6,6 @@ Of a residual of 16 bits all of this is computed in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from ...capture.copies.capture import run_written_in
 from ...errors import GradientError
 from ...graph.ir.types import FLOATS_OF_16_BITS, T, is_float
+from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node

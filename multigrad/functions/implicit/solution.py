@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from ...backend.finding.discovery import backend_among
 from ...capture.copies.capture import run_written_in
 from ...errors import GradientError
 from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
 from ...trace.trace import Trace
 from ...trace.xp import all as xp

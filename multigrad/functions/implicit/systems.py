@@ -9,10 +9,10 @@ underflows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...capture.control.loops import as_tensor, guess_dtype, record_loop
+from ...graph.support.data import dataclass
 from ...trace.trace import Trace
 from ...trace.xp import all as xp
 

@@ -251,17 +251,22 @@ def largest_of(array: Any) -> float:
 @functools.cache
 def eps_of(dtype: Any) -> float:
     """Return how coarse a float dtype is."""
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(np.dtype(dtype)).eps)
+    return float(limits_of(np.dtype(dtype)).eps)
 
 
 @functools.cache
 def smallest_of(dtype: Any) -> float:
     """Return the smallest number of a float dtype that has all of its digits."""
+    return float(limits_of(np.dtype(dtype)).smallest_normal)
+
+
+def limits_of(dtype: np.dtype[Any]) -> Any:
+    """Return the limits of a float dtype; of NumPy's own without an import."""
+    if dtype.isbuiltin == 1:
+        return np.finfo(dtype)
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(np.dtype(dtype)).smallest_normal)
+    return ml_dtypes.finfo(dtype)
 
 
 def count_ops(graphs: Sequence[Graph]) -> int:

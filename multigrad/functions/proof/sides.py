@@ -66,6 +66,16 @@ class FunctionUnderProof:
         return self.variant.layout
 
     @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return self.graphs.outputs
+
+    @cached_property
+    def seeds(self) -> tuple[str | None, ...]:
+        """The names of the cotangents, None for outputs that carry no gradient."""
+        return self.graphs.seeds
+
+    @cached_property
     def tensors(self) -> tuple[int, ...]:
         """The positions of the tensors."""
         return self.layout.indices("tensor")
@@ -205,13 +215,13 @@ def _run(
     graphs = given.graphs
     leaves = _leaves(given, backend, sample)
     outputs, pull = side(leaves)
-    found = {name: as_array(backend, y) for name, y in zip(graphs.outputs, outputs, strict=True)}
+    found = {name: as_array(backend, y) for name, y in zip(given.outputs, outputs, strict=True)}
     if given.variant.updates:  # and a backward may write into the outputs
         found = {name: y if y is None else y.copy() for name, y in found.items()}
     if pull is None or not given.asked:
         return found
     cotangents = []
-    for name, output in zip(graphs.seeds, found.values(), strict=True):
+    for name, output in zip(given.seeds, found.values(), strict=True):
         seed = None if name is None else sample.arrays[name]
         if seed is not None and getattr(output, "shape", None) != seed.shape:
             return found  # which is the difference
@@ -312,7 +322,7 @@ def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any])
     graphs, lowered = given.graphs, _attached(given, backend)
     tensors, numbers = given.tensors, [leaves[i] for i in given.numbers]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
-    single = len(graphs.outputs) == 1
+    single = len(given.outputs) == 1
     if backend.autodiff.vjp is None:
         outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ..support.data import dataclass
 from ..support.versions import HeldWeakly
 
 MOST_ELEMENTS = 65_536

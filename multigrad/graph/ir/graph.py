@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from weakref import WeakValueDictionary
 
+from ..support.data import dataclass
 from ..support.threads import make_lock
 from ..support.versions import HeldWeakly
 from .op import Op

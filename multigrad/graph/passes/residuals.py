@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from ..support.data import dataclass
 from .outputs import as_input, decide_by_outputs, marks
 from .simplify import substitute
 
@@ -367,27 +367,24 @@ def _split(
         if node.op is not ops.INPUT
     }
     others = (*roles.cotangents, *roles.inputs, *roles.outputs, "key")
-    nodes = dict.fromkeys((*backward.inputs, *forward.inputs))
-    params = tuple([node for node in nodes if node.attr("name") not in others])
-    given = tuple([node for node in forward.inputs if node.attr("name") in roles.inputs])
+    read = [node for node in backward.nodes if node.op is ops.INPUT]
+    nodes = dict.fromkeys((*backward.inputs, *forward.inputs, *read))
+    called = {node: node.attr("name") for node in nodes}
+    params = tuple([node for node, name in called.items() if name not in others])
+    given = tuple([node for node in forward.inputs if called[node] in roles.inputs])
     computed = [
         node for node in names if node.op is not ops.INPUT and names[node] not in roles.outputs
     ]
-    own = [
-        node
-        for node in backward.nodes
-        if node.op is ops.INPUT and node.attr("name") in roles.outputs
-    ]
-    read = dict.fromkeys((*results.values(), *own))
-    keep = Graph("keep", (*given, *read, *params), tuple(computed), backward.locations)
+    shown = dict.fromkeys((*results.values(), *[n for n in read if called[n] in roles.outputs]))
+    keep = Graph("keep", (*given, *shown, *params), tuple(computed), backward.locations)
     short = substitute(keep, results) if apart else keep
     if not alike:  # a float that another's derivative passes through is computed anew
         pairs = zip(keep.outputs, short.outputs, strict=True)
         found = [before if is_float(before.type) else after for before, after in pairs]
         short = Graph(short.name, short.inputs, tuple(found), short.locations)
     rest = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
-    heads = tuple([n for n in backward.inputs if n.attr("name") in roles.cotangents])
-    tails = tuple([n for n in backward.inputs if n.attr("name") == "key"])
+    heads = tuple([n for n in backward.inputs if called[n] in roles.cotangents])
+    tails = tuple([n for n in backward.inputs if called[n] == "key"])
     rest = Graph(
         backward.name,
         (*heads, *dict.fromkeys(inputs.values()), *params, *tails),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +28,7 @@ from ...functions.custom_gradient import GradientRecipe
 from ...functions.entries import kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
+from ...graph.support.data import dataclass
 from ...graph.support.ranges import Range, read_ranges
 from ...graph.support.trees import optree
 from ...graph.support.typed import P, R

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ...errors import RuleError, RuleTypeError, suggest
+from ...graph.support.data import dataclass
 from ...graph.support.fused import Fused
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params

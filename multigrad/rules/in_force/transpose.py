@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...functions.recipes.record import CodeRecipe, NotCaptured
 from ...graph.ir.array_values import freeze
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import T
+from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...trace.constants import array_node

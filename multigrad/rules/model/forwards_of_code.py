@@ -12,7 +12,7 @@ import pickle
 import types
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
+from ...graph.support.data import dataclass
 from ...graph.support.threads import build_once
 from ...graph.support.versions import HeldWeakly
 from ...lowering.forwards import Forward, find_forward

@@ -7,7 +7,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from ...functions.function import Function
 from ...functions.proof.samples import calling
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
+from ...graph.support.data import dataclass
 from ...graph.support.fused import Fused
 from ...graph.support.ranges import as_number
 from ...graph.support.threads import build_once

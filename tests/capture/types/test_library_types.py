@@ -212,6 +212,19 @@ def test_weak_types_of_jax_give_way() -> None:
 
 
 @pytest.mark.needs("jax")
+def test_jax_is_asked_for_types_without_a_warning() -> None:
+    """Of float64 where 64 bits are off, which nobody wrote."""
+    import jax.numpy as jnp
+
+    answers._answers.clear()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        step = captured(lambda x: (x > 0).astype(x.dtype), "jax")
+        assert step(jnp.asarray([-1.0, 2.0])).tolist() == [0.0, 1.0]
+    assert not warned
+
+
+@pytest.mark.needs("jax")
 def test_a_capture_follows_jax_to_64_bits_and_back() -> None:
     import jax
     import jax.numpy as jnp
