@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
@@ -454,8 +455,12 @@ def emit_call(
     variant: Variant, words: Sequence[str], names: dict[str, Any], taken: Sequence[str]
 ) -> Call:
     """Return calls of the lowered class; `taken`: their parameters, tensors first."""
-    native = lower_graphs(variant.graphs, load_backend("torch"), compiled=True).native
-    given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
+    graphs = variant.graphs
+    # Inductor divides by 1.0 as by any number.
+    ones = {name for name, word in zip(graphs.params, words, strict=False) if word == "1.0"}
+    native = lower_graphs(graphs.with_ones(ones), load_backend("torch"), compiled=True).native
+    rest = [word for name, word in zip_longest(graphs.params, words) if name not in ones]
+    given = ", ".join([*taken[: len(variant.layout.tensors)], *rest])
     source = f"def call({', '.join(taken)}):\n    return Native.apply({given})\n"
     namespaces = [{"Native": each, **names} for each in (native.eager, native)]
     plain, in_graph = _named_calls(source, native.__name__, namespaces)
