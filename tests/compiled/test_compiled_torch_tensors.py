@@ -186,3 +186,34 @@ def test_a_rule_that_branches_on_a_tensor_says_so_in_compiled_code_too() -> None
     run = torch.compile(lambda x: act.call_with(x, (width,)), backend="aot_eager")
     with pytest.raises(xg.MultigradError, match="value of param 'width' in Python"):
         run(x.requires_grad_())
+
+
+def squared(x: Tensor) -> Tensor:
+    return x * x, lambda upstream: upstream * 2.0 * x
+
+
+def exponential(x: Tensor) -> Tensor:
+    y = xg.xp.exp(x)
+    return y, lambda upstream: upstream * y
+
+
+@pytest.mark.parametrize("function", [squared, exponential])
+@pytest.mark.parametrize("compiler", ["eager", "inductor"])
+def test_what_is_kept_is_what_it_was_before_the_caller_wrote_into_it(
+    function: Any, compiler: str
+) -> None:
+    """Eager torch raises an error; compiled code of torch's own classes is silently wrong."""
+    act = xg.custom_gradient(function)
+
+    def written(x: Tensor) -> Tensor:
+        hidden = x * 2.0
+        y = act(hidden)
+        result = y * 3.0
+        hidden.add_(1.0)
+        y.add_(1.0)
+        return result
+
+    expected = 6.0 * np.exp(2.0 * X) if function is exponential else 24.0 * X
+    np.testing.assert_allclose(slope(compiled(written, compiler)), expected, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        slope(written)
