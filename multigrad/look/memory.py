@@ -112,10 +112,11 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
 
     Args:
         obj: a rule or its name (under Linear), an activation, a Function, a converted class, or a
-            model: a `torch.nn.Module`, with rules attached or without (Keras's are refused).
-            A model runs forward once, on zeros; what it keeps is counted as its framework tells,
-            each memory once and weights not, and its buffers stay as they are. Of all else nothing
-            of that size is made: bytes follow from the graphs.
+            model: a `torch.nn.Module`, or a Keras model or layer, with rules attached or without.
+            A model of torch runs forward once, on zeros, and on JAX and TensorFlow is traced in
+            training; what it keeps is counted as its framework tells, each memory once and weights
+            not, and its variables stay as they are. Of all else nothing of that size is made: bytes
+            follow from the graphs.
         shape: the shape of the input, a tuple of ints; of several tensors, a list of shapes, in
             their order.
         dtype: the dtype of float inputs, by name or as a framework's own, as `torch.float16`; of
@@ -123,8 +124,9 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
             the framework of the dtype keeps, else that of the first one that is imported.
 
     Raises:
-        RuleTypeError: it is nothing that has a gradient; the shape is none.
-        RuleValueError: a Function takes another number of tensors.
+        RuleTypeError: it is nothing that has a gradient; the shape is none; a Keras layer keeps the
+            steps of a loop on TensorFlow.
+        RuleValueError: a Function takes another number of tensors; a Keras model is not built.
         TraceError: it has no graph, as it runs as it is.
     """
     shapes = _read_shapes(shape)
