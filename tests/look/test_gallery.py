@@ -8,6 +8,7 @@ import math
 import re
 import runpy
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ MOST_BYTES = 3_000_000
 # Their pictures stand still: they need more than one axis, or are not drawn over what they have a
 # gradient for.
 HAVE_CODE = {"torch", "jax", "tensorflow", "keras"} | ({"paddle"} & entry_points().keys())
+if sys.version_info < (3, 11):  # a warning says that it is left out
+    HAVE_CODE = set()
 WITHOUT_SCRIPT = {"estimators.gumbel_softmax", "estimators.n2uq", "estimators.replace_grad"}
 OF_VECTORS = {"estimators.rotation_trick", "estimators.straight_through", "estimators.vq"}
 
