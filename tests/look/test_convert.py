@@ -316,6 +316,7 @@ def test_the_corpus_has_a_verdict_of_each_row_and_none_that_is_a_fault(
 def test_a_row_that_does_better_or_worse_than_expected_fails_the_corpus(
     verdict: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
     path = Path(__file__).parents[1] / "foreign" / "run.py"
     spec = importlib.util.spec_from_file_location("run_corpus", path)
     runner = importlib.util.module_from_spec(spec)
