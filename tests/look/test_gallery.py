@@ -127,7 +127,7 @@ def test_every_rule_has_a_card_with_what_is_said_of_it(
         _, _, rest = page.partition(f'data-name="{name}"')
         card = rest.partition("</article>")[0]
         assert "<svg" in card and f'rule="{name}"' not in card
-        assert f"&quot;{name}&quot;" in card
+        assert not HAVE_CODE or f"&quot;{name}&quot;" in card
         assert ("Params" in card) == bool(xg.get(name).params)
 
 
