@@ -8,12 +8,13 @@ import compileall
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from multigrad.graph import ops
+
+tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 MULTIGRAD = (sys.executable, "-m", "multigrad.cli")
 SUITE = ("-m", "multigrad.testing.conformance", "--backends=mylib", "-q", "-p", "no:cacheprovider")

@@ -11,11 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 PACKAGE = Path(__file__).parents[1] / "toy_backend"
 SUITE = ("-m", "multigrad.testing.conformance", "--backends=toy", "-q", "-p", "no:cacheprovider")

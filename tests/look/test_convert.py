@@ -9,7 +9,6 @@ import dataclasses
 import importlib.util
 import json
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import pytest
 from multigrad.look import convert as converting
 from multigrad.look.command.named import import_named
 from multigrad.look.convert import convert
-from pages.conversions import read_rows
 
 pytestmark = pytest.mark.needs("typer", "rich")
 everywhere = pytest.mark.backends("torch", "jax", "tensorflow")
@@ -293,6 +291,9 @@ def test_the_corpus_has_a_verdict_of_each_row_and_none_that_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = Path(__file__).parents[2]
+    tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
+    from pages.conversions import read_rows
+
     monkeypatch.chdir(root)
     rows = read_rows()
     cases = tomllib.loads((root / "tests/foreign/cases.toml").read_text(encoding="utf-8"))
@@ -315,6 +316,7 @@ def test_the_corpus_has_a_verdict_of_each_row_and_none_that_is_a_fault(
 def test_a_row_that_does_better_or_worse_than_expected_fails_the_corpus(
     verdict: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
     path = Path(__file__).parents[1] / "foreign" / "run.py"
     spec = importlib.util.spec_from_file_location("run_corpus", path)
     runner = importlib.util.module_from_spec(spec)

@@ -8,6 +8,7 @@ import math
 import re
 import runpy
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ MOST_BYTES = 3_000_000
 # Their pictures stand still: they need more than one axis, or are not drawn over what they have a
 # gradient for.
 HAVE_CODE = {"torch", "jax", "tensorflow", "keras"} | ({"paddle"} & entry_points().keys())
+if sys.version_info < (3, 11):  # a warning says that it is left out
+    HAVE_CODE = set()
 WITHOUT_SCRIPT = {"estimators.gumbel_softmax", "estimators.n2uq", "estimators.replace_grad"}
 OF_VECTORS = {"estimators.rotation_trick", "estimators.straight_through", "estimators.vq"}
 
@@ -124,7 +127,7 @@ def test_every_rule_has_a_card_with_what_is_said_of_it(
         _, _, rest = page.partition(f'data-name="{name}"')
         card = rest.partition("</article>")[0]
         assert "<svg" in card and f'rule="{name}"' not in card
-        assert f"&quot;{name}&quot;" in card
+        assert not HAVE_CODE or f"&quot;{name}&quot;" in card
         assert ("Params" in card) == bool(xg.get(name).params)
 
 

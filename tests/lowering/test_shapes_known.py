@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import sys
 import tracemalloc
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from multigrad.graph.ir.graph import Graph, Node, every_node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import INPUT
 from multigrad.graph.passes.facts import Shapes, is_tensor_input, needed_shapes, shape_fact
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.testing.declared import Case, attrs_of, cases
 from multigrad.testing.programs.generator import Program, programs
 from multigrad.testing.programs.running import QUIET, inputs_of
@@ -66,7 +66,7 @@ def differences(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
         if is_tensor_input(node)
     }
     shapes = Shapes(facts)
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+    with np.errstate(all="ignore"), ignoring_warnings():
         values = executed(graph, inputs)
     return [
         f"{node.op.name}{dict(node.attrs)}: {shapes.computed(node)} for {np.shape(value)}"
@@ -170,7 +170,7 @@ WRITTEN = [
 def test_a_shape_is_refused_where_the_execution_refuses(row: Op) -> None:
     for attrs, operands in operands_of(row):
         shapes = [np.shape(operand) for operand in operands]
-        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+        with np.errstate(all="ignore"), ignoring_warnings():
             try:
                 wanted = np.shape(row.numpy(*operands, **attrs))
             except np.linalg.LinAlgError:

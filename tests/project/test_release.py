@@ -6,12 +6,13 @@ import datetime
 import re
 import runpy
 import shutil
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from multigrad.backend.finding.installed import read_requirement
+
+tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 ROOT = Path(__file__).parents[2]
 ADDED = ("backends/multigrad_mlx/pyproject.toml", "backends/multigrad_paddle/pyproject.toml")

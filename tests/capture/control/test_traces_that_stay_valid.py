@@ -8,12 +8,15 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
