@@ -343,8 +343,7 @@ def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
     plain, results = emitted.fast.forward, iter(whole.results[len(emitted.outputs) :])
     kept = dict.fromkeys((*emitted.residuals, *emitted.histories))
     known = (*emitted.inputs, *emitted.outputs)
-    held = _own_copies(emitted)
-    values = {name: held.get(name, name) if name in known else next(results) for name in kept}
+    values = {name: name if name in known else next(results) for name in kept}
     likes = [f"ctx.like_{name} = Like({values.pop(name)})" for name in emitted.likes]
     named = [
         f"{name} = {result}{'.clone()' if i in (*emitted.shared, *emitted.passed) else ''}"
@@ -367,25 +366,11 @@ def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
 def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
     """Compute the residuals and save them, where the outputs are known; of `likes` no tensor."""
     computed = iter(code.keep.results)
-    own = _own_copies(emitted)
     kept = [
-        next(computed) if r in emitted.computed else own.get(r, r)
-        for r in emitted.residuals
-        if r not in likes
+        next(computed) if r in emitted.computed else r for r in emitted.residuals if r not in likes
     ]
     lines = [*code.keep.lines, *(f"ctx.like_{name} = Like({name})" for name in likes)]
     return [*lines, f"ctx.save_for_backward({', '.join(kept)})"] if kept else lines
-
-
-def _own_copies(emitted: Emitted) -> dict[str, str]:
-    """Return what is kept of inputs and outputs where a compiler reads the code, by their names.
-
-    It does not notice (torch 2.13) that a caller writes into a tensor that an `autograd.Function`
-    has kept, and backward would read what was written: copies are kept, which Inductor leaves out
-    where nobody writes.
-    """
-    names = (*emitted.inputs, *emitted.outputs)
-    return {name: f"{name}.clone()" for name in names} if emitted.compiled else {}
 
 
 def _store(params: tuple[str, ...]) -> list[str]:

@@ -454,14 +454,32 @@ def draw(draws: Draws, words: list[str]) -> dict[str, Any]:
 def emit_call(
     variant: Variant, words: Sequence[str], names: dict[str, Any], taken: Sequence[str]
 ) -> Call:
-    """Return calls of the lowered class; `taken`: their parameters, tensors first."""
+    """Return calls of the lowered class; `taken`: their parameters, tensors first.
+
+    It gets, and gives, copies of what it keeps: a compiler does not notice (torch 2.13) that a
+    caller writes into what an `autograd.Function` has kept, and backward would read what was
+    written. Inductor leaves them out where nobody writes.
+    """
     graphs = variant.graphs
     # Inductor divides by 1.0 as by any number.
     ones = {name for name, word in zip(graphs.params, words, strict=False) if word == "1.0"}
-    native = lower_graphs(graphs.with_ones(ones), load_backend("torch"), compiled=True).native
+    attached = lower_graphs(graphs.with_ones(ones), load_backend("torch"), compiled=True)
+    native, emitted = attached.native, attached.emitted
+    assert emitted is not None
+    kept = {*emitted.residuals, *emitted.histories}.difference(emitted.likes)
+
+    def own(name: str, word: str) -> str:
+        return f"{word}.clone()" if name in kept and not variant.updates else word
+
+    tensors = [own(*pair) for pair in zip(graphs.inputs, taken, strict=False)]
     rest = [word for name, word in zip_longest(graphs.params, words) if name not in ones]
-    given = ", ".join([*taken[: len(variant.layout.tensors)], *rest])
-    source = f"def call({', '.join(taken)}):\n    return Native.apply({given})\n"
+    given = ", ".join([*tensors, *rest])
+    results = [f"y{i}" for i in range(len(emitted.outputs))]
+    left, right = map(", ".join, (results, map(own, emitted.outputs, results)))
+    source = f"""def call({", ".join(taken)}):
+    {left} = Native.apply({given})
+    return {right}
+"""
     namespaces = [{"Native": each, **names} for each in (native.eager, native)]
     plain, in_graph = _named_calls(source, native.__name__, namespaces)
     return Call(plain, in_graph)

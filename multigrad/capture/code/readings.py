@@ -133,9 +133,8 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
             yield root
     for value in (*held, *values):
         if isinstance(value, types.FunctionType) and value not in seen:
-            if _root_of(value) == OWN:
-                if _root_of(function) == OWN:  # a helper of ours is for all libraries
-                    yield OWN
+            if _root_of(value) == OWN:  # a helper of ours is for all libraries
+                yield from (OWN,) if _root_of(function) == OWN else ()
             elif not is_library_file(value.__code__.co_filename):
                 yield from _roots(value, seen)
         elif isinstance(value, types.ModuleType) and _is_users(value):
@@ -160,14 +159,18 @@ def _root_of(value: Any) -> str:
 
 def _is_library(module: types.ModuleType) -> bool:
     """Return whether a module is a library's, neither the user's own nor Python's."""
-    return not _is_users(module) and _root_of(module) not in sys.stdlib_module_names
+    root = module.__name__.partition(".")[0]
+    if root == OWN:
+        return True
+    file = getattr(module, "__file__", None)
+    return root not in sys.stdlib_module_names and is_library_file(file)
 
 
 def _is_users(module: types.ModuleType) -> bool:
     """Return whether a module is the user's own: others put functions of theirs into Python's, as
     torch.distributed does into `sys`.
     """
-    root = _root_of(module)
+    root = module.__name__.partition(".")[0]
     if root == OWN or root in sys.stdlib_module_names:
         return False
     return not is_library_file(getattr(module, "__file__", None))

@@ -13,6 +13,7 @@ import dis
 import gc
 import random
 import sys
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -198,8 +199,11 @@ class Witness:
         Raises:
             TraceError: there is one.
         """
-        if self._is_left() and any(gc.collect(n) >= 0 and not self._is_left() for n in (1, 2)):
-            return  # it was in a cycle
+        for generation, seconds in ((1, 0.0), (2, 0.0), (2, 0.02), (2, 0.1)):
+            if not self._is_left():
+                return
+            time.sleep(seconds)  # a search that is at work in another thread lets ours find nothing
+            gc.collect(generation)  # it may be in a cycle
         if self._is_left():
             raise self.trace.error(
                 "keeps a symbolic tensor outside of it, where the real one is expected"

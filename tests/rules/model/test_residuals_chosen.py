@@ -118,7 +118,8 @@ def test_torch_keeps_what_was_costly_and_differentiates_it_again(of: str) -> Non
         assert len(y.grad_fn.saved_tensors) == kept
         total = sum(tensor.nbytes for tensor in y.grad_fn.saved_tensors)
         assert total == xg.memory(each, SHAPE, torch.float64).total
-    assert "history = tanh(x)" in xg.show(quick, memory=True)
+    # Of an estimator, which others use, the latest capture may have its own casts.
+    assert "history = tanh(" in xg.show(quick, memory=True)
     assert "history" in xg.source(quick, "torch")
     with torch.no_grad():
         assert quick(x).grad_fn is None
