@@ -311,7 +311,8 @@ def _emit(
     keep, joined, wide = cut.keep, None, graphs
     if whole is not None:
         wide, cut = whole
-    if whole is not None or (fast and backend.autodiff.joins_loops and shares_scales(graphs, cut)):
+    joins = fast and backend.autodiff.joins_loops and not graphs.is_rule
+    if whole is not None or (joins and shares_scales(graphs, cut)):
         keep = Graph("keep", keep.inputs, ())
         results = (*wide.forward.outputs, *cut.keep.outputs)
         inputs = dict.fromkeys((*wide.forward.inputs, *cut.keep.inputs))
@@ -331,8 +332,6 @@ def shares_scales(graphs: FunctionGraph, cut: Cut) -> bool:
     """Return whether forward and what it keeps both compute something of the smaller tensors, as a
     scale, and nothing of all: that is better computed anew than held until it is read again.
     """
-    if graphs.is_rule:
-        return False
     given = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]
     shared = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(given)
     shared = {node for node in shared if node.type.kind == "tensor"}

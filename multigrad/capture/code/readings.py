@@ -131,10 +131,11 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
         root = name.partition(".")[0]
         if root in DIALECTS and root in sys.modules and name not in around:
             yield root
+    is_own = str(function.__module__).partition(".")[0] == OWN
     for value in (*held, *values):
         if isinstance(value, types.FunctionType) and value not in seen:
-            if _root_of(value) == OWN:  # a helper of ours is for all libraries
-                yield from (OWN,) if _root_of(function) == OWN else ()
+            if str(value.__module__).partition(".")[0] == OWN:  # a helper of ours is for all
+                yield from (OWN,) if is_own else ()
             elif not is_library_file(value.__code__.co_filename):
                 yield from _roots(value, seen)
         elif isinstance(value, types.ModuleType) and _is_users(value):

@@ -131,7 +131,7 @@ def limit_by_number(node: Node) -> Node | None:
     """A clamp whose bound is written in the rule needs no look at it."""
     fast = LIMITS[node.op]
     for x, number in (node.operands, node.operands[::-1]):
-        if is_small(number) and x.type.kind == "tensor":
+        if x.type.kind == "tensor" and is_small(number):
             if is_zero(number) and node.op is ops.MAXIMUM:  # its kernel is the faster one
                 return make_node(ops.RELU, (x,), {}, node.type)
             return make_node(fast, (x, number), {}, node.type)
