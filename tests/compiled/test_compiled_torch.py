@@ -434,6 +434,8 @@ def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
     with xg.use("triangular"):
         (grad,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
+        grad.sum().backward()
+    with pytest.raises(RuntimeError, match="double backward|not to have been used"):
         torch.autograd.grad(grad.sum(), x)
 
 
