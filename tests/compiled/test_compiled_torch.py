@@ -435,7 +435,7 @@ def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
         (grad,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         grad.sum().backward()
-    with pytest.raises(RuntimeError, match="double backward|not to have been used"):
+    with pytest.raises(RuntimeError, match="double backward|not have been used"):
         torch.autograd.grad(grad.sum(), x)
 
 
