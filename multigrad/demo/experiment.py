@@ -8,9 +8,10 @@ from __future__ import annotations
 import atexit
 import gc
 import signal
+import sys
 from importlib.util import find_spec
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multigrad.backend.finding.installed import extra_line
 from multigrad.errors import MultigradError
@@ -39,6 +40,7 @@ class Interruption:
 
     def __enter__(self) -> Self:
         self.previous = signal.signal(signal.SIGINT, self.interrupt)
+        self.hook, sys.unraisablehook = sys.unraisablehook, self.report
         return self
 
     def __exit__(
@@ -48,12 +50,20 @@ class Interruption:
         traceback: TracebackType | None,
     ) -> bool:
         signal.signal(signal.SIGINT, self.previous)
+        sys.unraisablehook = self.hook
         return kind is KeyboardInterrupt
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Stop the run that is going on."""
         self.requested = True
         raise KeyboardInterrupt
+
+    def report(self, lost: Any) -> None:
+        """Say what Python could not raise, but for the interrupt: JAX's callback of the garbage
+        collector is a place where one gets lost.
+        """
+        if lost.exc_type is not KeyboardInterrupt:
+            self.hook(lost)
 
 
 def check_extra() -> None:

@@ -339,6 +339,24 @@ def test_an_import_that_takes_long_is_named_again_and_again(
     assert max(np.diff(seconds)) <= 3
 
 
+def test_an_interrupt_that_gets_lost_is_known_and_prints_no_traceback() -> None:
+    code = """if True:
+        import gc, signal
+        from multigrad.demo.experiment import Interruption
+
+        def callback(phase, info):
+            gc.callbacks.remove(callback)
+            signal.raise_signal(signal.SIGINT)
+
+        with Interruption() as interruption:
+            gc.callbacks.append(callback)
+            gc.collect()
+        print(interruption.requested)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way on Windows")
 @pytest.mark.parametrize("framework", [pytest.param(n, marks=pytest.mark.needs(n)) for n in NAMES])
 def test_an_interrupt_keeps_what_is_finished(framework: str, tmp_path: Path) -> None:
