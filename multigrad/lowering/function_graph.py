@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
 from ..errors import TraceError, UnsupportedOp
@@ -20,7 +20,6 @@ from ..graph.passes.residuals import (
     keep_inputs,
     outputs_as_inputs,
 )
-from ..graph.passes.scalars import constant
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.data import dataclass
 from ..graph.support.fused import Fused
@@ -174,26 +173,6 @@ class FunctionGraph:
             backward=simplify(backward),
             pushed=None if pushed is None else simplify(pushed),
             second_order=second_order,
-        )
-
-    def with_ones(self, names: Collection[str]) -> FunctionGraph:
-        """Return the pair for params that are 1: without them, and without products and quotients
-        by them.
-        """
-        if not names:
-            return self
-
-        def settled(graph: Graph) -> Graph:
-            ones = {n: constant(1.0) for n in graph.inputs if n.attr("name") in names}
-            inner = simplify(substitute(graph, ones))
-            inputs = tuple([node for node in graph.inputs if node not in ones])
-            return replace(inner, inputs=inputs)
-
-        return replace(
-            self,
-            forward=settled(self.forward),
-            backward=settled(self.backward),
-            pushed=None if self.pushed is None else settled(self.pushed),
         )
 
     def without_needless_marks(self) -> FunctionGraph:

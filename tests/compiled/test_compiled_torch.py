@@ -65,32 +65,6 @@ def half() -> Any:
         xg.unregister("half of it")
 
 
-def test_compiled_code_does_not_divide_by_a_width_of_one() -> None:
-    import torch
-    from functorch.compile import make_boxed_func
-    from torch._dynamo.backends.common import aot_autograd
-
-    def called(width: float, x: Array) -> tuple[list[str], Array, Any]:
-        graphs: list[Any] = []
-
-        def keep(graph: Any, inputs: Any) -> Any:
-            graphs.append(graph)
-            return make_boxed_func(graph.forward)
-
-        torch._dynamo.reset()
-        act = xg.activation("Heaviside", "triangular", {"width": width})
-        both = torch.compile(act, backend=aot_autograd(fw_compiler=keep, bw_compiler=keep))
-        found = gradient(both, x)
-        return [str(node.target) for each in graphs for node in each.graph.nodes], found, act
-
-    edges = np.array([0.0, -0.0, 1e-45, -0.3, 1.0, 3e38, np.inf, -np.inf, np.nan], np.float32)
-    for width, times in ((1.0, 0), (2.0, 1)):
-        names, found, act = called(width, edges)
-        assert names.count("aten.div.Tensor") == times
-        np.testing.assert_array_equal(found, gradient(act, edges))
-        np.testing.assert_array_equal(found, triangle(edges, width))
-
-
 def test_activation_compiles_in_a_process_that_has_not_called_it_before() -> None:
     script = """
         import torch
@@ -435,7 +409,7 @@ def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
         (grad,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         grad.sum().backward()
-    with pytest.raises(RuntimeError, match="double backward|not have been used"):
+    with pytest.raises(RuntimeError, match=r"double backward|not have been used"):
         torch.autograd.grad(grad.sum(), x)
 
 

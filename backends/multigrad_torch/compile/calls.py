@@ -12,7 +12,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
@@ -460,10 +459,7 @@ def emit_call(
     caller writes into what an `autograd.Function` has kept, and backward would read what was
     written. Inductor leaves them out where nobody writes.
     """
-    graphs = variant.graphs
-    # Inductor divides by 1.0 as by any number.
-    ones = {name for name, word in zip(graphs.params, words, strict=False) if word == "1.0"}
-    attached = lower_graphs(graphs.with_ones(ones), load_backend("torch"), compiled=True)
+    attached = lower_graphs(variant.graphs, load_backend("torch"), compiled=True)
     native, emitted = attached.native, attached.emitted
     assert emitted is not None
     kept = {*emitted.residuals, *emitted.histories}.difference(emitted.likes)
@@ -471,9 +467,8 @@ def emit_call(
     def own(name: str, word: str) -> str:
         return f"{word}.clone()" if name in kept and not variant.updates else word
 
-    tensors = [own(*pair) for pair in zip(graphs.inputs, taken, strict=False)]
-    rest = [word for name, word in zip_longest(graphs.params, words) if name not in ones]
-    given = ", ".join([*tensors, *rest])
+    tensors = [own(*pair) for pair in zip(variant.graphs.inputs, taken, strict=False)]
+    given = ", ".join([*tensors, *words])
     results = [f"y{i}" for i in range(len(emitted.outputs))]
     left, right = map(", ".join, (results, map(own, emitted.outputs, results)))
     source = f"""def call({", ".join(taken)}):
