@@ -71,19 +71,16 @@ def is_exporting() -> bool:
 
 def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
     """What Dynamo traces in the place of `Activation.__call__`; with values, of `call_with`."""
-    # Each name of ours that is read here is a guard, asked at each call: the usual way reads few.
-    if hasattr(x, "placements"):
-        if is_partial(x):
-            torch._dynamo.graph_break(msg="a partial DTensor")
-            return apply_activation(activation, x, values)
-        x = keep_placements(x)
-    name = ask_activation(activation.key, x, len(values) if values else 0)
-    hidden, n, kind = MIRROR.hidden, 0, name.partition("_")[0]
-    if kind == "call" and not hidden:
-        return run(name, x, 0)
+    subject = (activation.key, activation.forward.key)
+    if is_partial(x):
+        torch._dynamo.graph_break(msg="a partial DTensor")
+        return apply_activation(activation, x, values)
+    x = keep_placements(x)
+    name = ask(subject, (x, len(values)), True)[0]
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_activation(activation, x, values)
+    hidden, n, kind = MIRROR.hidden, 0, name.partition("_")[0]
     if hidden and DRAWS in kind:
         n = MIRROR.applied.number
         MIRROR.applied.number = n + 1
@@ -142,13 +139,6 @@ def ask(subject: Any, arguments: Any, is_read: bool) -> tuple[str, list[Tensor]]
             return name, tensors
 
 
-def ask_activation(key: str, x: Tensor, given: int) -> str:
-    """Return the name of a call among CALLS, for an activation and the count of its values."""
-    described = ("tuple", (describe_tensor(x, False), ("value", given)))
-    name = prepare((key,), described, MIRROR.token, EPOCH.text)
-    return name if name[-1] != "?" else ask((key,), (x, given), True)[0]
-
-
 def is_partial(x: Tensor) -> bool:
     """Return whether the parts of a DTensor are still to be added up; eager code refuses that."""
     return hasattr(x, "placements") and any(each.is_partial() for each in x.placements)
@@ -176,7 +166,11 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     """Return arguments as constants, their tensors in the order of the leaves."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return describe_tensor(value, has_lengths)
+        shape = tuple([guard(n) for n in value.shape]) if has_lengths else value.ndim
+        asks = value.requires_grad or (
+            value.is_floating_point() and torch._C._are_functorch_transforms_active()
+        )
+        return ("tensor", value.dtype, shape, asks, value.device.type)
     if isinstance(value, tuple | list):
         inner = [describe(each, tensors, has_lengths) for each in value]
         return (type(value).__name__, tuple(inner))
@@ -187,15 +181,6 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ("value", guard(value))  # Dynamo makes a symbol of one that has changed
     return ("value", value)
-
-
-def describe_tensor(x: Tensor, has_length: bool) -> Any:
-    """Return a tensor among arguments as constants."""
-    shape = tuple([guard(n) for n in x.shape]) if has_length else x.ndim
-    asks = x.requires_grad or (
-        x.is_floating_point() and torch._C._are_functorch_transforms_active()
-    )
-    return ("tensor", x.dtype, shape, asks, x.device.type)
 
 
 def holds_symbols(arguments: Any) -> bool:
@@ -230,8 +215,7 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
     """Make the call for arguments like these, and return its name among CALLS, or a question.
 
     Args:
-        subject: a Function's identifier, or the key of an activation, alone in a tuple. Where it
-            may be gone it has no rule of its own, and its key is that of its forward.
+        subject: a Function's identifier, or the key of an activation.
         described: its arguments.
         token: of what is in force.
         epoch: the registry's; "" where the Function is taken to read nothing besides its arguments.
@@ -250,8 +234,7 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
             check_mirror(token)
         if isinstance(subject, str):
             return find_function(by_identifier[subject], described, token, epoch)
-        (own,) = subject
-        activation = by_key.get(own) or Activation(forward_by_key(own))
+        activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
         return find_activation(activation, subject, described, token, epoch, is_hidden=is_hidden)
     except Question as question:
         return str(question)

@@ -157,7 +157,7 @@ class Activation(InNotebooks):
             readers = READERS.get(type(x), EVERY_READER)
         for types, is_reading, call_read in readers:
             if isinstance(x, types) and is_reading():
-                return call_read(self, x, ())
+                return call_read(self, x)
         return self.apply(x)
 
     def apply(self, x: Tensor) -> Tensor:
