@@ -59,19 +59,19 @@ class Scopes:
             what = "output"
         else:
             what = "mask" if dtype in MASKS else "intermediate"
-        self.rows.append(
-            {
-                "layer": layer,
-                "name": name_of(self.rows, layer),
-                "what": what,
-                "shape": tuple(shape),
-                "dtype": dtype,
-                "bytes": size,
-            }
-        )
+        self.rows.append(make_row(self.rows, layer, what, shape=shape, dtype=dtype, size=size))
 
 
-def name_of(rows: Sequence[Row], layer: str) -> str:
-    """Return the name of the next tensor that a layer keeps."""
+def make_row(
+    rows: Sequence[Row], layer: str, what: str, *, shape: Sequence[int], dtype: str, size: int
+) -> Row:
+    """Return the fields of the next tensor that a layer keeps."""
     count = sum(row["layer"] == layer for row in rows)
-    return f"saved_{count}" if count else "saved"
+    return {
+        "layer": layer,
+        "name": f"saved_{count}" if count else "saved",
+        "what": what,
+        "shape": tuple(shape),
+        "dtype": dtype,
+        "bytes": size,
+    }

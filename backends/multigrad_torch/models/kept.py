@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from multigrad.models.kept import MASKS, WHOLE, Row, name_of
+from multigrad.models.kept import MASKS, WHOLE, Row, make_row
 
 from ..attach import bridge
 
@@ -141,14 +141,8 @@ def _rows(
             what = "output"
         else:
             what = "mask" if dtype in MASKS else "intermediate"
-        found[place] = {
-            "layer": layer,
-            "name": name_of(list(found.values()), layer),
-            "what": what,
-            "shape": tuple(tensor.shape),
-            "dtype": dtype,
-            "bytes": tensor.nbytes,
-        }
+        rows, size = list(found.values()), tensor.nbytes
+        found[place] = make_row(rows, layer, what, shape=tensor.shape, dtype=dtype, size=size)
     return list(found.values())
 
 

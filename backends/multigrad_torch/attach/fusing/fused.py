@@ -224,8 +224,8 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             saved, shape = dict(zip(saved_names, ctx.saved_tensors, strict=True)), ctx.shape
             anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
             anywhere = anywhere or count_modes()
+            of_bits = torch.Size([(shape.numel() + 7) // 8])
             for name, each in saved.items():  # `x.data = ...` may have put another in its place
-                of_bits = torch.Size([(shape.numel() + 7) // 8])
                 expected = (kept_kinds.get(name, dtype), of_bits if name in packed else shape)
                 anywhere = anywhere or (each.dtype, each.shape) != expected
                 anywhere = anywhere or not (each.is_contiguous() and is_memory(each))
