@@ -23,7 +23,7 @@ OURS, PLAIN, HAND_WRITTEN, SHORTCUT, FREEGRAD = (
     "shortcut",
     "freegrad",
 )
-NATIVE, UNFUSED = "native", "unfused"
+NATIVE, UNFUSED, FUSED = "native", "unfused", "fused"
 PARTS = RULES_PART, BRIDGES_PART, KERAS_PART, PACKAGES_PART = (
     "rules",
     "bridges",

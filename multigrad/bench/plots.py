@@ -10,7 +10,7 @@ from typing import Any
 from multigrad.backend.finding.installed import extra_line
 from multigrad.errors import MultigradError
 
-from .cases import FREEGRAD, HAND_WRITTEN, OURS, PLAIN, SHORTCUT, UNFUSED
+from .cases import FREEGRAD, FUSED, HAND_WRITTEN, OURS, PLAIN, SHORTCUT, UNFUSED
 from .report import format_threads
 from .results import Cell
 
@@ -21,6 +21,7 @@ STYLES = {
     SHORTCUT: ("#E69F00", "^"),
     FREEGRAD: ("#D55E00", "x"),
     UNFUSED: ("#56B4E9", "v"),
+    FUSED: ("#009E73", "P"),
     OURS: ("#0072B2", "D"),
 }
 LINES = ("solid", "dashed")

@@ -10,15 +10,21 @@ from ..graph import ops
 from ..graph.ir.op import Op
 from .kernels import COMPUTED, INFIX, SAME, Language, Parts, check_dtype, indented
 
-BEGIN = "import triton.language as tl\n"
-# Of two tensors, as torch does it on GPUs: NaN of either side comes through, and 0 is above -0.
+BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
+# As torch does it on GPUs: NaN of either side comes through, and 0 is above -0.
 NAN = "propagate_nan=tl.PropagateNan.ALL"
-# Of a tensor and a number, which stands last.
 LIMITS = {
-    ops.MAXIMUM: "tl.where({0} < {1}, {1}, {0})",
-    ops.MINIMUM: "tl.where({0} > {1}, {1}, {0})",
+    ops.MAXIMUM: f"tl.maximum({{}}, {{}}, {NAN})",
+    ops.MINIMUM: f"tl.minimum({{}}, {{}}, {NAN})",
 }
-CLIP = LIMITS[ops.MINIMUM].format(LIMITS[ops.MAXIMUM], "{2}")
+# CUDA's own, which torch calls on GPUs; `tl.exp` and its kind are approximate.
+FUNCTIONS = {
+    ops.EXP: "exp", ops.EXP2: "exp2", ops.EXPM1: "expm1", ops.LOG: "log", ops.LOG1P: "log1p",
+    ops.LOG2: "log2", ops.LOG10: "log10", ops.SIN: "sin", ops.COS: "cos", ops.TAN: "tan",
+    ops.ASIN: "asin", ops.ACOS: "acos", ops.ATAN: "atan", ops.SINH: "sinh", ops.COSH: "cosh",
+    ops.TANH: "tanh", ops.ASINH: "asinh", ops.ACOSH: "acosh", ops.ATANH: "atanh", ops.ERF: "erf",
+    ops.ERFC: "erfc",
+}  # fmt: skip
 # `/` and `tl.sqrt` of float32 are approximate on a GPU; those of float64 are not.
 QUOTIENTS = {"float32": "tl.math.div_rn({}, {})", "float64": "{} / {}"}
 ROOTS = {"float32": "tl.math.sqrt_rn({})", "float64": "tl.sqrt({})"}
@@ -41,6 +47,8 @@ def rows(computed: str) -> dict[Op, str]:
     quotient, root, whole = QUOTIENTS[computed], ROOTS[computed], WHOLE[computed]
     sign = f"({{0}} > 0).to({number}) - ({{0}} < 0).to({number})"
     signed = copysign(computed)
+    clip = LIMITS[ops.MINIMUM].format(LIMITS[ops.MAXIMUM].format("{0}", "{1}"), "{2}")
+    one_and_exp = "(1.0 + libdevice.exp(-{0}))"
     # Adding it leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
     near = signed.format(f"((tl.abs({{0}}) + {whole}) - {whole})", "{0}")
     near = f"tl.where(tl.abs({{0}}) < {whole}, {near}, {{0}})"
@@ -48,6 +56,9 @@ def rows(computed: str) -> dict[Op, str]:
     return {
         **INFIX,
         **SAME,
+        **{op: f"libdevice.{name}({{}})" for op, name in FUNCTIONS.items()},
+        ops.SIGMOID: quotient.format("1.0", one_and_exp),
+        ops.SILU: quotient.format("{0}", one_and_exp),
         ops.DIV: quotient,
         ops.NEG: "{} * -1.0",  # `-x` is 0 - x, of which zeros have another sign
         ops.NOT: "~{}",
@@ -62,16 +73,15 @@ def rows(computed: str) -> dict[Op, str]:
         ops.ROUND: near,
         ops.COPYSIGN: signed,
         ops.WHERE: "tl.where({}, {}, {})",
-        ops.MAXIMUM: f"tl.maximum({{}}, {{}}, {NAN})",
-        ops.MINIMUM: f"tl.minimum({{}}, {{}}, {NAN})",
-        ops.CLIP: CLIP,
+        **LIMITS,
+        ops.CLIP: clip,
         ops.SIGN: f"tl.where({{0}} != {{0}}, {{0}}, {sign})",
         ops.ISNAN: "{0} != {0}",
         ops.ISINF: 'tl.abs({}) == float("inf")',
         ops.ISFINITE: 'tl.abs({}) < float("inf")',
         ops.HEAVISIDE: f"({{}} > 0).to({number})",
         ops.RELU: LIMITS[ops.MAXIMUM].format("{0}", "0.0"),
-        ops.RELU6: CLIP.format("{0}", "0.0", "6.0"),
+        ops.RELU6: clip.format("{0}", "0.0", "6.0"),
         ops.LEAKY_RELU: f"tl.where({{0}} > 0, {{0}}, {{0}} * tl.full((), {{slope}}, {number}))",
     }
 
@@ -121,4 +131,4 @@ def language(dtype: str) -> Language:
     """
     check_dtype(dtype)
     computed = COMPUTED[dtype]
-    return Language(rows(computed), write, LIMITS, to_number=f"{{}}.to(tl.{computed})")
+    return Language(rows(computed), write, to_number=f"{{}}.to(tl.{computed})")

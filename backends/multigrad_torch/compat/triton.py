@@ -13,7 +13,7 @@ import ast
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -81,7 +81,7 @@ def mend() -> None:
     from triton.runtime.autotuner import Autotuner
 
     add_bfloat16(interpreter)
-    _add_libdevice(interpreter)
+    add_libdevice(interpreter)
     _add_numbers(interpreter)
     _add_loops(interpreter)
     builder = interpreter.InterpreterBuilder
@@ -90,7 +90,7 @@ def mend() -> None:
     builder.create_minnumf = functools.partialmethod(builder.binary_op, op=np.fmin)
     Autotuner._bench = _unmeasured
     executor = interpreter.GridExecutor
-    executor.__call__ = _one_at_a_time(executor.__call__)
+    executor.__call__ = one_at_a_time(executor.__call__)
     function, run = interpreter.InterpretedFunction, interpreter.InterpretedFunction.run
 
     def first_run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ def _unmeasured(*args: Any, **kwargs: Any) -> list[float]:
     return [0.0, 0.0, 0.0]
 
 
-def _one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
+def one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
     """Which instance runs stands in one place, and Triton's language is replaced meanwhile."""
     lock = make_lock()
 
@@ -244,7 +244,10 @@ def add_bfloat16(interpreter: Any) -> None:
 
 
 # --- libdevice, which is code for GPUs ------------------------------------------------------------
-def _add_libdevice(interpreter: Any) -> None:
+def add_libdevice(
+    interpreter: Any, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
+) -> None:
+    """Give the interpreter functions of arrays for those of libdevice."""
     import triton.language as tl
 
     def of_tensors(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -264,5 +267,5 @@ def _add_libdevice(interpreter: Any) -> None:
 
     for name in LIBDEVICE:
         module = importlib.import_module(name)
-        for function, compute in FUNCTIONS.items():
+        for function, compute in functions.items():
             setattr(module, function, of_tensors(compute))

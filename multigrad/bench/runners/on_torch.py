@@ -90,20 +90,21 @@ def build_copy(x: Tensor) -> Callable[[], Any]:
 
 
 def count_kept_bytes(rival: Rival, x: Tensor, grad_out: Tensor) -> int:
-    """Return the bytes of the memory that autograd is given to keep, each piece once."""
+    """Return the bytes of the memory that autograd keeps, each piece once.
+
+    Read off the nodes: under hooks on what is kept nothing is fused.
+    """
     kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    def unpack(tensor: Tensor) -> Tensor:
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        output = rival(x)
-    del output
+    nodes = {rival(x).grad_fn}
+    while nodes:
+        node = nodes.pop()
+        saved = getattr(node, "saved_tensors", None)
+        if saved is None:  # a node of torch's own has an attribute for each
+            saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+        for each in saved:
+            if isinstance(each, Tensor):
+                kept[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
+        nodes |= {before for before, _ in getattr(node, "next_functions", ()) if before is not None}
     return sum(kept.values())
 
 

@@ -9,6 +9,7 @@ from ...errors import RuleTypeError, RuleValueError
 
 Fused: TypeAlias = Literal["auto"] | bool
 VARIABLE = "MULTIGRAD_FUSED"
+THREAD = "multigrad kernels"  # in which they are made while plain code runs
 SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
 
 

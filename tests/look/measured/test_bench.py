@@ -202,7 +202,7 @@ def test_a_gpu_is_measured_by_one_command_and_waited_for(
     document = read_json(path)
     (cell,) = document["cells"]
     assert (cell["backend"], cell["rule"], cell["size"]) == ("cuda", "triangular", 1000)
-    assert {"plain", "hand-written", "unfused", "multigrad"} <= set(cell["timings"])
+    assert {"plain", "hand-written", "unfused", "fused", "multigrad"} <= set(cell["timings"])
     figures = [*cell["timings"].values(), cell["copy"]]
     assert len(waits) >= sum(timing["rounds"] for timing in figures)
     assert "a GPU that is none" in document["versions"]["cuda"]

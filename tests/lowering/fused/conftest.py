@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-# What torch has for processors alone: without them plain code there rounds as on a GPU.
-ROWS = "torch.one_plus_square,torch.divided"
+# Rows for processors alone, and for GPUs alone: without them both round alike.
+ROWS = "torch.one_plus_square,torch.divided,torch.scaled"
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -33,14 +34,44 @@ def language(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def bfloat16() -> None:
-    """Triton's interpreter truncates to bfloat16; a GPU rounds."""
-    if IS_INTERPRETED:
-        from triton.runtime import interpreter
+def interpreter() -> Iterator[None]:
+    """Triton's interpreter with a GPU's rounding to bfloat16, and torch's functions and limits."""
+    if not IS_INTERPRETED:
+        yield
+        return
+    import torch
+    from triton.runtime import interpreter
 
-        from multigrad_torch.compat.triton import add_bfloat16
+    from multigrad.graph import ops
+    from multigrad.lowering import triton_code
+    from multigrad_torch.compat.triton import add_bfloat16, add_libdevice, one_at_a_time
 
-        add_bfloat16(interpreter)
+    def on_arrays(name: str) -> Any:
+        function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
+        return lambda x: function(torch.from_numpy(x)).numpy()
+
+    add_bfloat16(interpreter)
+    own = ("sigmoid", "silu")  # which on a processor round otherwise
+    names = (*triton_code.FUNCTIONS.values(), *own)
+    add_libdevice(interpreter, {name: on_arrays(name) for name in names})
+    executor = interpreter.GridExecutor
+    # Of equal zeros a processor takes the tensor's, not the number's.
+    least, most = "tl.where({0} < {1}, {1}, {0})", "tl.where({0} > {1}, {1}, {0})"
+    limits = {ops.MAXIMUM: least, ops.MINIMUM: most}
+    clip = most.format(least, "{2}")
+    rows = {ops.CLIP: clip, ops.RELU6: clip.format("{0}", "0.0", "6.0")}
+    rows |= {op: f"libdevice.{op.name}({{}})" for op in (ops.SIGMOID, ops.SILU)}
+    rows[ops.RELU] = least.format("{0}", "0.0")
+    on_gpu = triton_code.language
+
+    def on_processor(dtype: str) -> Any:
+        found = on_gpu(dtype)
+        return replace(found, limits=limits, rows={**found.rows, **rows})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_code, "language", on_processor)
+        patch.setattr(executor, "__call__", one_at_a_time(executor.__call__))
+        yield
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

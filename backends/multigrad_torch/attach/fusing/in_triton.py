@@ -24,13 +24,13 @@ from multigrad.lowering.emit import compile_source
 from multigrad.lowering.kernels import COMPUTED, Kernel, Language, Place
 from multigrad.lowering.patterns import apply_patterns
 
-from ...kernels.fast.alone import divide_by_reciprocal
+from ...kernels.fast.alone import FAST, divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # in 3.5.1 the division that is exact makes 0 of subnormals
-BLOCK = 1024
-# Products and sums in one would round otherwise.
-OPTIONS = {"BLOCK": BLOCK, "num_warps": 4, "enable_fp_fusion": False}
+BLOCK, MOST = 1024, 1 << 31  # elements: of a program, and of what an index of 32 bits tells
+# Products and sums in one would round otherwise; CUDA's functions would lose subnormals.
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": False, "enable_reflect_ftz": False}
 # Not beside the program: it may be recording a CUDA graph, which a launch of ours would break.
 COMPARES_BESIDE = False
 ON_NUMBERS: dict[Op, Any] = {}
@@ -68,21 +68,33 @@ def rounding_as_eager(graph: Graph) -> Graph:
 
 def as_eager(graph: Graph) -> Graph:
     """Return a graph of the ops that plain code calls."""
-    return graph
+    return apply_patterns(graph, FAST, disabled())
 
 
 class Launch:
-    """One kernel; it runs on the tensors' device, in the current stream."""
+    """One kernel; it runs on the tensors' device, in the current stream.
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    `compiled` is for one device, and lengths that 16 divides, and others: to call these takes
+    Python half of the time that Triton needs to find them.
+    """
+
+    def __init__(self, function: Any, device: int | None, compiled: Sequence[Any]) -> None:
+        self.function, self.device, self.compiled = function, device, tuple(compiled)
         self.pack = tuple
 
     def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int) -> None:
-        if n:
-            with torch.cuda.device_of(tensors[0]):
-                grid = ((n + BLOCK - 1) // BLOCK,)
-                self.function[grid](*tensors, *numbers, n, **OPTIONS)
+        if not n:
+            return
+        device = tensors[0].get_device()
+        if device >= 0 and device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self(tensors, numbers, n)
+        grid = ((n + BLOCK - 1) // BLOCK, 1, 1)
+        is_known = device == self.device and n < MOST
+        if is_known and not any([tensor.data_ptr() % 16 for tensor in tensors]):
+            self.compiled[n % 16 > 0][grid](*tensors, *numbers, n, BLOCK)
+        else:
+            self.function[grid](*tensors, *numbers, n, BLOCK=BLOCK, **OPTIONS)
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
@@ -107,10 +119,14 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
         function = triton.jit(functions[each.name])
         dtypes = [stored(place, like.dtype) for place in (*each.parts.inputs, *each.parts.results)]
         numbers = [0.0] * each.parts.numbers
+        given = [*dtypes, *numbers]
         with torch.cuda.device_of(like):
-            for n in (16, 17):  # of a number of elements Triton asks whether 16 divides it
-                function.warmup(*dtypes, *numbers, n, grid=(1,), **OPTIONS)
-        launches.append(Launch(function))
+            # Of a number of elements Triton asks whether 16 divides it; its interpreter, nothing.
+            compiled = [
+                function.warmup(*given, n, BLOCK=BLOCK, grid=(1,), **OPTIONS) for n in (16, 17)
+            ]
+        device = None if None in compiled else like.get_device()
+        launches.append(Launch(function, device, compiled))
     return launches
 
 

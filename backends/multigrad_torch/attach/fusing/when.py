@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.fused import in_process
+from multigrad.graph.support.fused import THREAD, in_process
 from multigrad.graph.support.threads import make_lock
 
 from ...versions import top_hooks
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 Tensor: TypeAlias = torch.Tensor
 Kind: TypeAlias = tuple[torch.dtype, str]
-# From so many elements on kernels pay, by the kind of device: measured on processors, see
-# docs/performance.md. Of a GPU it is known that the call of a kernel takes Python twice as long as
-# plain code's calls: the work has to take longer than that.
-LARGE = {"cpu": 1 << 19, "cuda": 1 << 22}
+# From so many elements on kernels pay, by the kind of device: measured, see docs/performance.md. To
+# call one takes Python longer than plain code's calls: on a GPU, which works meanwhile, the work has
+# to take longer than that.
+LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
 _lock = make_lock()
@@ -113,7 +113,9 @@ class Fusing:
             if calls >= FIRST:
                 self.kernels[kind] = None
                 make = partial(self.make, x.new_empty(0), values)
-                threading.Thread(target=self.settle, args=(kind, make), daemon=True).start()
+                thread = threading.Thread(None, self.settle, THREAD, (kind, make))
+                thread.daemon = True
+                thread.start()
             return None
 
     def make(self, like: Tensor, values: tuple[Any, ...]) -> Kernels:
