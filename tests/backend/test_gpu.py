@@ -4,6 +4,7 @@ by itself.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -124,3 +125,40 @@ def test_tensors_on_two_devices_are_named(gpu: Any) -> None:
     function = xg.function(lambda x, w: x * w)
     with pytest.raises(xg.MultigradError, match=r"'x' on cuda.*'w' on cpu.*move one of them"):
         function(torch.ones(3, device=gpu), torch.ones(3))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_no_rule_waits_for_the_gpu(gpu: Any, fused: bool) -> None:
+    import torch
+
+    x, grad = (torch.tensor(each, device=gpu) for each in (X, G))
+    waits = []
+    for rule in xg.rules():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of rules that have no kernel
+            act = xg.activation("Tanh", xg.get(rule).copy(name=f"{rule} waits"), fused=fused)
+            for mode in ("default", "error"):
+                own = x.clone().requires_grad_()
+                torch.cuda.set_sync_debug_mode(mode)
+                try:
+                    act(own).backward(grad)
+                except RuntimeError as error:
+                    waits.append((rule, str(error)))
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+    assert not waits
+
+
+def test_gradients_of_many_parameters_are_clipped_without_waiting(gpu: Any) -> None:
+    import torch
+
+    gradients = [torch.tensor(X[: i + 1], device=gpu) for i in range(40)]
+    for mode in ("default", "error"):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            clipped = xg.apply_to_gradients(gradients, "clip_norm", {"max_norm": 1.0})
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for each, given in zip(clipped, gradients, strict=True):
+        expected = given / given.norm()
+        assert float((each - expected).abs().max()) < 1e-6

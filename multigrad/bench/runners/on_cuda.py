@@ -1,5 +1,5 @@
-"""Forward and backward in PyTorch on a GPU: rules unfused, as one kernel each, and whichever of these
-`fused="auto"` takes.
+"""Forward and backward in PyTorch on a GPU: rules unfused, as one kernel each, and by whichever of
+these `fused="auto"` takes.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Launch:
                 return self(tensors, numbers, n)
         grid = ((n + BLOCK - 1) // BLOCK, 1, 1)
         is_known = device == self.device and n < MOST
-        if is_known and not any([tensor.data_ptr() % 16 for tensor in tensors]):
+        if is_known and not any(tensor.data_ptr() % 16 for tensor in tensors):
             self.compiled[n % 16 > 0][grid](*tensors, *numbers, n, BLOCK)
         else:
             self.function[grid](*tensors, *numbers, n, BLOCK=BLOCK, **OPTIONS)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 Tensor: TypeAlias = torch.Tensor
 Kind: TypeAlias = tuple[torch.dtype, str]
-# From so many elements on kernels pay, by the kind of device: measured, see docs/performance.md. To
-# call one takes Python longer than plain code's calls: on a GPU, which works meanwhile, the work has
-# to take longer than that.
+# From so many elements on kernels pay, by the kind of device: measured, see docs/performance.md.
+# To call one takes Python longer than plain code's calls: on a GPU, which works meanwhile, the work
+# has to take longer than that.
 LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
