@@ -121,4 +121,6 @@ def language(dtype: str) -> Language:
     """
     check_dtype(dtype)
     computed = COMPUTED[dtype]
-    return Language(rows(computed), write, LIMITS, to_number=f"{{}}.to(tl.{computed})")
+    number, stored = f"{{}}.to(tl.{computed})", f"{{}}.to(tl.{dtype})"
+    rounded = number.format(stored)
+    return Language(rows(computed), write, LIMITS, to_number=number, rounded=rounded)

@@ -78,7 +78,7 @@ class Launch:
         self.function = function
         self.pack = tuple
 
-    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int) -> None:
+    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
         if n:
             with torch.cuda.device_of(tensors[0]):
                 grid = ((n + BLOCK - 1) // BLOCK,)
