@@ -1,11 +1,15 @@
-"""Kernels in C: a loop over the elements, in chunks that threads share."""
+"""Kernels in C: loops over the elements, in chunks or rows that threads share.
+
+What a reduction gives does not depend on how many threads there are: chunks are of one length, each
+is summed by a fixed number of lanes, and what they give in pairs; in double, whatever the dtype.
+"""
 
 from __future__ import annotations
 
 from ..graph import ops
 from ..graph.ir.op import Op
-from .c_stages import in_stages
-from .kernels import COMPUTED, INFIX, SAME, Language, Parts, check_dtype, indented
+from .c_passes import REDUCTIONS, TOTALS, write
+from .kernels import COMPUTED, INFIX, SAME, Language, check_dtype
 
 # What C keeps besides results is not looked at; and threads, which macOS's clang has not.
 FLAGS = ("-fno-trapping-math", "-fopenmp")
@@ -48,12 +52,14 @@ BEGIN = """\
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #define CHUNK 1024
 #define LARGE (4 << 20)
 #define CLIP(x, low, high) ((x) < (low) ? MIN(low, high) : MIN(x, high))
 #define MIN(x, high) ((x) > (high) ? (high) : (x))
+#define LANES 32
 
 // New memory comes in pages; to fetch 4 KB at a time takes longer than to compute what they hold.
 static void ask_for_large_pages(void *memory, size_t bytes) {
@@ -111,52 +117,16 @@ def begin(dtype: str) -> str:
     words = ("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma")
     macros = [f"#define {word.upper()} {word}{suffix}\n" for word in words]
     types = f"typedef {computed} R;\ntypedef {STORED[dtype]} S;\n"
-    return "".join((BEGIN, *macros, types, BFLOAT16 if dtype == "bfloat16" else AS_IT_IS))
-
-
-def write(parts: Parts) -> str:
-    """Return a kernel: `name(pointers, numbers, n, threads)`."""
-    pointers, before, load, after, store = [], [], [], [], []
-    for i, each in enumerate(parts.inputs):
-        kind = "uint8_t" if each.is_mask else "S"
-        pointers.append(f"const {kind} *restrict a{i} = p[{i}];")
-        place = f"a{i}[first + i]"
-        if each.is_packed:
-            before.append(f"uint8_t m{i}[CHUNK];")
-            before.append(f"unpack(m{i}, a{i} + first / 8, m);")
-            place = f"m{i}[i]"
-        value = f"int {each.value} = {place}" if each.is_mask else f"R {each.value} = load({place})"
-        load.append(f"const {value};")
-    for j, each in enumerate(parts.results):
-        kind = "uint8_t" if each.is_mask else "S"
-        pointers.append(f"{kind} *restrict r{j} = p[{len(parts.inputs) + j}];")
-        if each.is_packed:
-            before.append(f"uint8_t k{j}[CHUNK];")
-            store.append(f"k{j}[i] = {each.value};")
-            after += [
-                f"for (int64_t i = m; i % 8; i++) k{j}[i] = 0;",
-                f"pack(r{j} + first / 8, k{j}, m);",
-            ]
-        else:
-            value = each.value if each.is_mask else f"store({each.value})"
-            pointers.append(f"ask_for_large_pages(r{j}, n * sizeof *r{j});")
-            store.append(f"r{j}[first + i] = {value};")
-    numbers = [f"const R s{i} = (R)numbers[{i}];" for i in range(parts.numbers)]
-    rounds = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
-    numbers += [f"const R c{i} = {rounds.format(i)};" for i in range(parts.numbers)]
-    return f"""
-void {parts.name}(void **p, const double *numbers, int64_t n, int32_t threads) {{
-{indented(pointers, 4)}{indented(numbers, 4)}\
-    #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t c = 0; c < (n + CHUNK - 1) / CHUNK; c++) {{
-        const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;
-{indented(before, 8)}\
-{indented([*in_stages(load, parts.lines, store), *after], 8)}\
-    }}
-}}
-"""
+    return "".join((BEGIN, *macros, types, TOTALS, BFLOAT16 if dtype == "bfloat16" else AS_IT_IS))
 
 
 C = Language(
-    ROWS, write, LIMITS, line="const R {} = {};", mask_line="const int {} = {};", to_number="(R){}"
+    ROWS,
+    write,
+    LIMITS,
+    line="const R {} = {};",
+    mask_line="const int {} = {};",
+    to_number="(R){}",
+    rounded="load(store({}))",
+    reductions=REDUCTIONS,
 )

@@ -7,25 +7,28 @@ gives v7 of v6. Values that a later loop reads are kept in memory of the chunk's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 LINE = re.compile(r"const (int|R) (v\d+) = (.*);")
 WHOLE = re.compile(r"WHOLE\((\w+), (\w+)\)")
 VALUE = re.compile(r"\bv\d+\b")
 
 
-def in_stages(load: Sequence[str], lines: Iterable[str], store: Iterable[str]) -> list[str]:
+def in_stages(
+    load: Sequence[str], lines: Iterable[str], store: Iterable[str], reduced: Collection[str] = ()
+) -> list[str]:
     """Return the loops of lines that run for each element.
 
     Args:
         load: gives names to inputs, which each loop reads again.
         lines: give names to what is computed, each of what stands before it.
         store: write results.
+        reduced: names of which the whole chunk is read after the loops: v7 at w7.
     """
     computed: dict[str, int] = {}  # in which loop
     known: dict[str, int] = {}  # from which loop on
     kinds: dict[str, str] = {}
-    kept: set[str] = set()
+    kept: set[str] = {*reduced}
     loops: list[list[str]] = [[]]
     calls: list[list[str]] = [[]]
 

@@ -1,9 +1,10 @@
-"""Graphs as kernels: one function over the elements for all that a graph computes of tensors of one
-shape, whatever the language.
+"""Graphs as kernels: one function over the elements for all that a graph computes of them, whatever
+the language.
 
 For ops that are the same bits wherever they run (IEEE 754 arithmetic, comparisons, choices), so
-that a kernel does what the ops one by one do, with no memory in between. 16-bit floats are computed
-in float32 and rounded once. A mask that forward keeps for backward is packed to bits.
+that a kernel does what the ops one by one do, with no memory in between, and for reductions, which
+are at least as exact. 16-bit floats are computed in float32 and rounded once. A mask that forward
+keeps for backward is packed to bits.
 """
 
 from __future__ import annotations
@@ -20,11 +21,21 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, T
 from ..graph.passes.scalars import on_numbers
 from ..graph.passes.simplify import rebuild
-
-
-class CannotFuseError(Exception):
-    """Why a graph is no kernel, in a few words."""
-
+from .kernel_passes import (
+    COLUMN,
+    FULL,
+    ONE,
+    REDUCTIONS,
+    ROW,
+    SIZES,
+    WHOLE,
+    Arrangement,
+    CannotFuseError,
+    Layout,
+    Layouts,
+    Loop,
+    in_sums,
+)
 
 # By dtype: in which it is computed.
 COMPUTED = {
@@ -38,8 +49,8 @@ INFIX = {
         ops.GE: ">=", ops.EQ: "==", ops.NE: "!=", ops.AND: "&", ops.OR: "|", ops.XOR: "^",
     }.items()
 }  # fmt: skip
-# All tensors have one shape.
-SAME = dict.fromkeys((ops.STOP_GRADIENT, ops.SUM_TO, ops.BROADCAST_TO), "{0}")
+# What a kernel does anyway.
+SAME = dict.fromkeys((ops.STOP_GRADIENT, ops.BROADCAST_TO), "{0}")
 
 
 class Place(NamedTuple):
@@ -50,12 +61,16 @@ class Place(NamedTuple):
         value: what it is called in the kernel.
         is_mask: whether it holds bools: one byte each,
         is_packed: or one bit each.
+        layout: how it lies to the elements.
+        is_reduced: whether a reduction feeds it.
     """
 
     name: str
     value: str
     is_mask: bool
     is_packed: bool
+    layout: Layout
+    is_reduced: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +83,8 @@ class Language:
         limits: of a tensor and a number, which stands last, as frameworks take it.
         line, mask_line: what gives an expression a name.
         to_number: a mask as a number.
+        rounded: a number rounded to the dtype, where that is of 16 bits.
+        reductions: what it has of `kernel_passes.REDUCTIONS`.
     """
 
     rows: Mapping[Op, str]
@@ -76,11 +93,13 @@ class Language:
     line: str = "{} = {}"
     mask_line: str = "{} = {}"
     to_number: str = "{}"
+    rounded: str = "{}"
+    reductions: Collection[Op] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What a kernel is made of: `lines` compute the results of the inputs, and of `numbers` numbers
+    """What a kernel is made of: `loops` compute the results of the inputs, and of `numbers` numbers
     s0, s1, ..., of which c0, c1, ... are rounded to the dtype, as a comparison with one is.
     """
 
@@ -89,7 +108,31 @@ class Parts:
     inputs: tuple[Place, ...]
     results: tuple[Place, ...]
     numbers: int
-    lines: tuple[str, ...]
+    loops: tuple[Loop, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the only loop, which takes each element for itself.
+
+        Raises:
+            CannotFuseError: there are others.
+        """
+        places = (*self.inputs, *self.results)
+        if len(self.loops) != 1 or any(place.layout != WHOLE for place in places):
+            raise CannotFuseError("a reduction, or tensors of several shapes")
+        return self.loops[0][0].lines
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether it needs to know where a row ends."""
+        totals = [total for loop in self.loops for step in loop for total in step.totals]
+        kinds = [each.layout.kind for each in (*self.inputs, *self.results)]
+        return not {ROW, COLUMN}.isdisjoint([*kinds, *[total.kind for total in totals]])
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it combines elements."""
+        return any(step.totals for loop in self.loops for step in loop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,11 +143,13 @@ class Kernel:
         parts: what it is made of; the tensors are its arguments, inputs first.
         source: its definition.
         numbers: what it takes of numbers.
+        sizes: those that are the size of tensors of a layout of this kind.
     """
 
     parts: Parts
     source: str
     numbers: tuple[Node, ...]
+    sizes: Mapping[Node, str]
 
     @property
     def name(self) -> str:
@@ -116,10 +161,17 @@ class Kernel:
         return tuple([place.name for place in self.parts.inputs])
 
     def values(
-        self, params: Mapping[str, float], own: Mapping[Op, Callable[..., Any]]
+        self,
+        params: Mapping[str, float],
+        own: Mapping[Op, Callable[..., Any]],
+        n: int,
+        columns: int,
     ) -> list[float]:
-        """Return the numbers for values of the params; `own`: a backend's ops on numbers."""
-        known: dict[Node, Any] = {}
+        """Return the numbers for values of the params, and for n elements in rows of so many;
+        `own`: a backend's ops on numbers.
+        """
+        counts = {FULL: n, ROW: n // max(columns, 1), COLUMN: columns, ONE: 1}
+        known: dict[Node, Any] = {node: counts[kind] for node, kind in self.sizes.items()}
 
         def value(node: Node) -> Any:
             if node not in known:
@@ -158,37 +210,44 @@ def write_kernel(
     language: Language,
     packed: Collection[str] = (),
     packs: Collection[int] = (),
+    layouts: Mapping[str, Layout] | None = None,
 ) -> Kernel:
     """Return a graph as a kernel.
 
     Args:
         name: of the function.
-        graph: of tensors of one shape, and numbers.
+        graph: of tensors and numbers.
         dtype: what T stands for.
         language: what it is written in.
         packed: the names of masks among the inputs that are packed to bits.
         packs: the positions of masks among the outputs that are to be.
+        layouts: how the inputs lie to the elements; all have their shape if it is not given.
 
     Raises:
         CannotFuseError: it has an op, a dtype or a shape that this is not for.
     """
     check_dtype(dtype)
-    graph = rebuild(graph, limit_in_turn)
-    writer = _Writer(graph, dtype, language)
-    lines = [line for node in graph.nodes for line in writer.lines(node)]
+    graph = rebuild(rebuild(graph, limit_in_turn), in_sums)
+    given = [node.attr("name") for node in graph.nodes if node.op is ops.INPUT]
+    found = Layouts(graph, dict.fromkeys(given, WHOLE) if layouts is None else layouts)
+    writer = _Writer(graph, dtype, language, found)
+    lines = {node: line for node in graph.nodes if (line := writer.line(node))}
+    loops = Arrangement(graph, found, writer.names, lines).loops()
+    read = {value for loop in loops for step in loop for value in step.reads}
+
+    def place(name: str, node: Node, is_packed: bool) -> Place:
+        is_reduced = found.passes[node] + found.turns[node] > 0
+        return Place(name, writer.names[node], is_mask(node), is_packed, found.of[node], is_reduced)
+
     inputs = [
-        Place(node.attr("name"), writer.names[node], is_mask(node), node.attr("name") in packed)
-        for node in graph.nodes
-        if node.op is ops.INPUT and node.type.kind == "tensor"
+        place(node.attr("name"), node, node.attr("name") in packed)
+        for node in found.of
+        if node.op is ops.INPUT and writer.names[node] in read
     ]
-    results = [
-        Place("", writer.names[node], is_mask(node), i in packs)
-        for i, node in enumerate(graph.outputs)
-    ]
-    parts = Parts(
-        name, dtype, tuple(inputs), tuple(results), numbers=len(writer.numbers), lines=tuple(lines)
-    )
-    return Kernel(parts, language.template(parts), tuple(writer.numbers))
+    results = [place("", node, i in packs) for i, node in enumerate(graph.outputs)]
+    parts = Parts(name, dtype, tuple(inputs), tuple(results), len(writer.numbers), loops)
+    sizes = {node: found.size(node) for node in graph.nodes if node.op in SIZES}
+    return Kernel(parts, language.template(parts), tuple(writer.numbers), sizes)
 
 
 def limit_in_turn(node: Node) -> Node:
@@ -214,27 +273,31 @@ def is_mask(node: Node) -> bool:
 class _Writer:
     """Writes the nodes of a graph, each as a line that names it."""
 
-    def __init__(self, graph: Graph, dtype: str, language: Language) -> None:
-        self.dtype, self.language = dtype, language
+    def __init__(self, graph: Graph, dtype: str, language: Language, layouts: Layouts) -> None:
+        self.dtype, self.language, self.layouts = dtype, language, layouts
         self.numbers: dict[Node, int] = {}
         self.names: dict[Node, str] = {}
         for node in graph.outputs:
             if node.type.kind != "tensor":
                 raise CannotFuseError("a result that is a number")
+            if node.type.dtype not in (T, BOOL, dtype):
+                raise CannotFuseError(f"a result of dtype {node.type.dtype}")
 
-    def lines(self, node: Node) -> list[str]:
+    def line(self, node: Node) -> str:
         """Return the line of a tensor; none for a number, which is computed before."""
         if node.type.kind == "scalar":
-            if any(operand.type.kind != "scalar" for operand in node.operands):
+            is_computed = all(operand.type.kind == "scalar" for operand in node.operands)
+            if not is_computed and node.op not in SIZES:
                 raise CannotFuseError(f"op {node.op.name}")
-            return []
-        if node.type.kind != "tensor" or node.type.dtype not in (T, BOOL, self.dtype):
+            return ""
+        dtypes = (T, BOOL, self.dtype, COMPUTED[self.dtype])
+        if node.type.kind != "tensor" or node.type.dtype not in dtypes:
             raise CannotFuseError(f"a value of dtype {node.type.dtype}")
         name = self.names[node] = f"v{len(self.names)}"
         if node.op is ops.INPUT:
-            return []
+            return ""
         line = self.language.mask_line if is_mask(node) else self.language.line
-        return [line.format(name, self.expression(node))]
+        return line.format(name, self.expression(node))
 
     def expression(self, node: Node) -> str:
         operands = node.operands
@@ -242,7 +305,13 @@ class _Writer:
         compares = is_mask(node)
         words = [self.word(operand, compares) for operand in operands]
         if node.op is ops.CAST:
-            return f"{words[0]} != 0" if compares else self.language.to_number.format(words[0])
+            return self.cast(node, words[0])
+        if self.layouts.reduces(node) and node.op not in self.language.reductions:
+            raise CannotFuseError(f"op {node.op.name}, a reduction")
+        if node.op in REDUCTIONS:
+            if is_mask(operands[0]):
+                raise CannotFuseError(f"op {node.op.name} of bools")
+            return words[0]
         if node.op is ops.FULL_LIKE and not compares:
             return words[1]
         row = self.language.rows.get(node.op)
@@ -253,6 +322,14 @@ class _Writer:
         if node.op in self.language.limits and any(is_numbers):
             row, words = self.language.limits[node.op], words[::-1] if is_numbers[0] else words
         return row.format(*words, **attrs)
+
+    def cast(self, node: Node, word: str) -> str:
+        if is_mask(node):
+            return f"{word} != 0"
+        if is_mask(node.operands[0]):
+            return self.language.to_number.format(word)
+        is_wide = node.type.dtype == COMPUTED[self.dtype] != self.dtype
+        return word if is_wide else self.language.rounded.format(word)
 
     def word(self, operand: Node, compares: bool) -> str:
         if operand.type.kind != "scalar":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..graph import ops
 from ..graph.ir.op import Op
-from .kernels import COMPUTED, INFIX, SAME, Language, Parts, check_dtype, indented
+from .kernels import COMPUTED, INFIX, SAME, Language, check_dtype
+from .triton_passes import REDUCTIONS, write
 
 BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
 # As torch does it on GPUs: NaN of either side comes through, and 0 is above -0.
@@ -86,43 +87,6 @@ def rows(computed: str) -> dict[Op, str]:
     }
 
 
-def write(parts: Parts) -> str:
-    """Return a kernel: `name[grid](*tensors, *numbers, n, BLOCK=...)`."""
-    number = f"tl.{COMPUTED[parts.dtype]}"
-    load, store = [], []
-    for i, each in enumerate(parts.inputs):
-        value = f"tl.load(a{i} + i, mask=inside).to({number})"
-        if each.is_packed:
-            value = f"((tl.load(a{i} + (i >> 3), mask=inside) >> (7 - (i & 7))) & 1) != 0"
-        elif each.is_mask:
-            value = f"tl.load(a{i} + i, mask=inside) != 0"
-        load.append(f"{each.value} = {value}")
-    for j, each in enumerate(parts.results):
-        if each.is_packed:
-            store += [
-                f"k{j} = tl.reshape(inside & {each.value}, (BLOCK // 8, 8)).to(tl.int32)",
-                f"k{j} = tl.sum(k{j} << (7 - tl.arange(0, 8))[None, :], axis=1).to(tl.uint8)",
-                f"tl.store(r{j} + byte, k{j}, mask=byte * 8 < n)",
-            ]
-        else:
-            store.append(f"tl.store(r{j} + i, {each.value}, mask=inside)")
-    if any(each.is_packed for each in parts.results):
-        store.insert(0, "byte = (first >> 3) + tl.arange(0, BLOCK // 8)")
-    numbers = [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
-    numbers += [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
-    arguments = [f"a{i}" for i in range(len(parts.inputs))]
-    arguments += [f"r{j}" for j in range(len(parts.results))]
-    arguments += [f"n{i}: tl.float64" for i in range(parts.numbers)]
-    return f"""
-
-def {parts.name}({", ".join(arguments)}, n, BLOCK: tl.constexpr):
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    i = first + tl.arange(0, BLOCK)
-    inside = i < n
-{indented([*numbers, *load, *parts.lines, *store], 4)}\
-"""
-
-
 def language(dtype: str) -> Language:
     """Return how kernels for a dtype are written.
 
@@ -131,4 +95,8 @@ def language(dtype: str) -> Language:
     """
     check_dtype(dtype)
     computed = COMPUTED[dtype]
-    return Language(rows(computed), write, to_number=f"{{}}.to(tl.{computed})")
+    number, stored = f"{{}}.to(tl.{computed})", f"{{}}.to(tl.{dtype})"
+    rounded = number.format(stored)
+    return Language(
+        rows(computed), write, to_number=number, rounded=rounded, reductions=REDUCTIONS
+    )

@@ -8,7 +8,6 @@ have kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -18,12 +17,14 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
-from multigrad.lowering.kernels import CannotFuseError, Kernel, write_kernel
+from multigrad.lowering.kernel_passes import WHOLE, CannotFuseError, Layout
+from multigrad.lowering.kernels import Kernel, Place, write_kernel
 from multigrad.lowering.packing import PACK, without_packing
 
 from ...kernels.bits import unpack
-from ..state import BATCHED, count_modes, eager_of, is_included, is_memory, transforms_active
+from ..state import BATCHED, Like, count_modes, is_included, is_memory, transforms_active
 from . import in_c, in_triton
+from .proof import agree
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -32,24 +33,25 @@ Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
 # By the kind of device: how torch rounds there, what kernels are written in, and what runs them.
 LANGUAGES: dict[str, Any] = {"cpu": in_c, "cuda": in_triton}
-# Elements: of samples, of a short one, and what one thread of torch takes, all by vectors: see
-# `whole.SLEEF`.
-DRAWN, BLOCK, WINDOW = 3 * in_c.GRAIN + 13, 1 << 10, 1 << 14
-EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
 
 
 class Kernels:
-    """What is compiled of a Function for one dtype and kind of device.
+    """What is compiled of a Function for one dtype, one kind of device, and tensors that lie so.
 
     Attributes:
         apply: `apply(*tensors, values, rest)`: the values of the params, and as the eager class
             takes them.
-        is_proven: whether they give the bits of eager code, or need not.
+        is_proven: whether they agree with eager code, or need not: see `proof.py`.
         compares_beside: whether that may be found out in another thread.
+        names: what the kernels of forward write, then what they keep.
+        layouts: how tensors lie to the elements, by their names.
+        needs_elements: whether plain code takes empty tensors.
     """
 
-    def __init__(self, native: Any, like: Tensor, is_proven: bool) -> None:
-        """Write and compile kernels for tensors like this one.
+    def __init__(
+        self, native: Any, like: Tensor, is_proven: bool, layouts: Sequence[Any] | None = None
+    ) -> None:
+        """Write and compile kernels for tensors like this one, that lie so to the elements.
 
         Raises:
             CannotFuseError: there are none.
@@ -61,14 +63,20 @@ class Kernels:
         check(self.emitted)
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
-        kernels = write(self.emitted, str(like.dtype).removeprefix("torch."), language)
-        launches = language.load(kernels, like)
+        inputs = self.emitted.inputs
+        given = [WHOLE] * len(inputs) if layouts is None else [Layout(*each) for each in layouts]
+        self.layouts = dict(zip(inputs, given, strict=True))
+        name = str(like.dtype).removeprefix("torch.")
+        kernels = write(self.emitted, name, language, self.layouts)
+        launches = iter(language.load([each for each in kernels if each.parts.results], like))
         params, on_numbers = self.emitted.params, language.ON_NUMBERS
         parts = [
-            Part(kernel, launch, params, on_numbers)
-            for kernel, launch in zip(kernels, launches, strict=True)
+            Part(each, next(launches) if each.parts.results else None, params, on_numbers)
+            for each in kernels
         ]
         self.forward, self.keep, self.backward = parts
+        self.names = [*owned(self.emitted), *self.emitted.computed]
+        self.needs_elements = any(k.parts.reduces or k.parts.is_by_rows for k in kernels)
         base: Any = super(Function, as_function(native, self, like.dtype))
         self.apply = base.apply
 
@@ -76,11 +84,10 @@ class Kernels:
         """Return these, compared with eager code on edge values, for these values of params.
 
         Raises:
-            CannotFuseError: the bits are others.
+            CannotFuseError: the numbers are others.
         """
         with torch.inference_mode(False), torch.enable_grad():
-            if not same_bits(self.native, self, values):
-                raise CannotFuseError("the bits would be others than those of plain code")
+            agree(self.native, self, values)
         self.is_proven = True
         return self
 
@@ -99,41 +106,71 @@ class Part:
         self.inputs, self.on_numbers = kernel.inputs, on_numbers
         self.known: tuple[str, Any] = ("", None)
 
-    def run(self, named: Mapping[str, Tensor], results: Sequence[Tensor], values: Any) -> None:
-        """Run on tensors by their names."""
+    def run(
+        self, named: Mapping[str, Tensor], results: Sequence[Tensor], values: Any, shape: torch.Size
+    ) -> None:
+        """Run on tensors by their names, of elements of this shape."""
+        if not results:
+            return
         known, numbers = self.known
-        text = repr(values)  # which tells -0.0 from 0.0
+        n, columns = shape.numel(), shape[-1] if shape else 1
+        # `repr` tells -0.0 from 0.0.
+        text = f"{values!r}, {n}, {columns}" if self.kernel.sizes else repr(values)
         if text != known:
             params = dict(zip(self.params, values, strict=True))
-            numbers = self.launch.pack(self.kernel.values(params, self.on_numbers))
+            found = self.kernel.values(params, self.on_numbers, n, columns)
+            numbers = self.launch.pack(found)
             self.known = text, numbers
-        n = results[0].numel()  # an output or a gradient, which no mask is packed of
-        self.launch([*[named[name] for name in self.inputs], *results], numbers, n)
+        self.launch([*[named[name] for name in self.inputs], *results], numbers, n, columns)
 
 
 def check(emitted: Emitted) -> None:
-    """Check what a kernel cannot give: an output that is an input, a view, a number.
+    """Check what a kernel cannot give: a view of an input, a number.
 
     Raises:
         CannotFuseError: it is one of these.
     """
-    if emitted.passed or emitted.shared or emitted.views or emitted.viewed or emitted.histories:
+    passed = passed_on(emitted)
+    lent = {*emitted.passed, *emitted.views}.difference(passed)
+    assert emitted.graphs is not None
+    outputs = emitted.graphs[0].outputs
+    lent = [i for i in lent if i in emitted.passed or outputs[i].op is not ops.CAST]
+    if lent or emitted.shared or emitted.viewed or emitted.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
-    if emitted.likes:
-        raise CannotFuseError("a tensor of which backward reads the shape alone")
     if "key" in emitted.params:
         raise CannotFuseError("it draws random numbers")
     if any(type_ is not None and type_.dtype != T for type_ in emitted.input_types):
         raise CannotFuseError("an input of another dtype")
 
 
-def write(emitted: Emitted, dtype: str, language: Any) -> tuple[Kernel, Kernel, Kernel]:
-    """Return the kernels of forward, of forward with what it keeps, and of backward.
+def passed_on(emitted: Emitted) -> dict[int, str]:
+    """Return the outputs that are an input as it is, which no kernel computes, and which."""
+    assert emitted.graphs is not None
+    found = enumerate(zip(emitted.outputs, emitted.graphs[0].outputs, strict=True))
+    return {
+        i: node.attr("name")
+        for i, (name, node) in found
+        if node.op is ops.INPUT and i in emitted.passed and name not in emitted.residuals
+    }
+
+
+def owned(emitted: Emitted) -> list[str]:
+    """Return the outputs that kernels compute."""
+    passed = passed_on(emitted)
+    return [name for i, name in enumerate(emitted.outputs) if i not in passed]
+
+
+def write(
+    emitted: Emitted, dtype: str, language: Any, layouts: dict[str, Layout] | None = None
+) -> tuple[Kernel, Kernel, Kernel]:
+    """Return the kernels of forward, of forward with what it keeps, and of backward; and complete
+    `layouts`, which are those of the inputs.
 
     Raises:
         CannotFuseError: there are none.
     """
     assert emitted.graphs is not None
+    layouts = dict.fromkeys(emitted.inputs, WHOLE) if layouts is None else layouts
     forward, *packing = emitted.graphs
     keep, backward = without_packing(*packing)
     outputs = dict(zip(emitted.outputs, forward.outputs, strict=True))
@@ -142,20 +179,37 @@ def write(emitted: Emitted, dtype: str, language: Any) -> tuple[Kernel, Kernel, 
         if node.op is ops.INPUT and node.attr("name") in outputs:
             known[node] = outputs[node.attr("name")]
     kept = substitute(keep, known).outputs if known else keep.outputs
-    both = Graph("keep", forward.inputs, (*forward.outputs, *kept))
-    masks = [i for i, node in enumerate(both.outputs) if node.type.dtype == BOOL]
-    packs = [i for i in masks if i >= len(forward.outputs)]
-    types = zip(emitted.computed, kept, strict=True)
-    packed = [name for name, node in types if node.type.dtype == BOOL]
+    passed = passed_on(emitted)
+    own = owned(emitted)
+    alone = Graph("forward", forward.inputs, tuple([outputs[name] for name in own]))
+    both = Graph("keep", forward.inputs, (*alone.outputs, *kept))
+    names = [*own, *emitted.computed]
+    masks = [node.type.dtype == BOOL for node in both.outputs]
     rounded, words = language.rounding_as_eager, language.language(dtype)
-    kernels = (
-        write_kernel("forward", rounded(forward), dtype, words),
-        write_kernel("keep", rounded(both), dtype, words, packs=packs),
-        write_kernel("backward", rounded(backward), dtype, words, packed=packed),
-    )
+
+    def written(graph: Graph, **more: Any) -> Kernel:
+        return write_kernel(graph.name, rounded(graph), dtype, words, layouts=layouts, **more)
+
+    packs = [i for i, is_mask in enumerate(masks) if is_mask and i >= len(own)]
+    kernels = [written(alone), written(both, packs=packs)]
+    places = kernels[1].parts.results
+    layouts |= {emitted.outputs[i]: layouts[name] for i, name in passed.items()}
+    layouts |= {name: place.layout for name, place in zip(names, places, strict=True)}
+    pairs = zip(emitted.cotangents, emitted.outputs, strict=True)
+    layouts |= {cotangent: layouts[name] for cotangent, name in pairs}
+    packed = [names[i] for i in packs]
+    backward = Graph("backward", backward.inputs, backward.outputs)
+    kernels.append(written(backward, packed=packed))
+    if any(layouts[name] != WHOLE for name in packed) or (
+        packed and any(kernel.parts.is_by_rows for kernel in kernels)
+    ):
+        raise CannotFuseError("a mask kept of rows")
+    places = kernels[2].parts.results
+    if any(layouts[name] != each.layout for name, each in zip(emitted.wrt, places, strict=True)):
+        raise CannotFuseError("a gradient of another shape")
     if all(count_kernels(language.as_eager(graph)) < 2 for graph in (both, backward)):
         raise CannotFuseError  # each is a kernel of torch already
-    return kernels
+    return kernels[0], kernels[1], kernels[2]
 
 
 def count_kernels(graph: Graph) -> int:
@@ -176,46 +230,54 @@ class Restored:
 
 def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Function]:
     """Return the class that runs the kernels."""
-    emitted, eager = kernels.emitted, native.eager
-    count, saved_names = len(emitted.inputs), emitted.residuals
-    kinds = [torch.bool if t.dtype == BOOL else dtype for t in emitted.output_types]
+    emitted, eager, layouts = kernels.emitted, native.eager, kernels.layouts
+    passed = passed_on(emitted)
+    saved_names = [name for name in emitted.residuals if name not in emitted.likes]
     assert emitted.graphs is not None
     packs = [node.op is PACK for node in emitted.graphs[1].outputs]
     as_bits = {name for name, is_packed in zip(emitted.computed, packs, strict=True) if is_packed}
-    keep, _ = without_packing(*emitted.graphs[1:])
-    computed = dict(zip(emitted.computed, [n.type.dtype for n in keep.outputs], strict=True))
-    packed = [name for name in saved_names if computed.get(name) == BOOL]
-    kept_kinds = dict(zip(emitted.outputs, kinds, strict=True)) | dict.fromkeys(packed, torch.uint8)
+    own = owned(emitted)
+    places = dict(zip(kernels.names, kernels.keep.kernel.parts.results, strict=True))
+    packed = [name for name in emitted.computed if places[name].is_packed]
+    kinds = {name: dtype_of(place, dtype) for name, place in places.items()}
     differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
-    constant = [i for i in emitted.undifferentiable if kinds[i] is dtype]
+    constant = [i for i in emitted.undifferentiable if emitted.output_types[i].dtype != BOOL]
+    whole = [name for name in emitted.inputs if layouts[name] == WHOLE]
+    first = emitted.inputs.index(whole[0])
 
-    def empty_kept(x: Tensor, kind: str) -> Tensor:
-        if kind == BOOL:
-            return torch.empty((x.numel() + 7) // 8, dtype=torch.uint8, device=x.device)
-        return torch.empty_like(x)
+    def empty(name: str, shape: torch.Size, device: torch.device) -> Tensor:
+        own = ((shape.numel() + 7) // 8,) if name in packed else layouts[name].shape(shape)
+        return torch.empty(own, dtype=kinds.get(name, dtype), device=device)
 
     class Run(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             *tensors, values, rest = args
-            x = tensors[0]
+            x = tensors[first]
+            shape, device = x.shape, x.device
             named = dict(zip(emitted.inputs, tensors, strict=True))
-            outputs = [torch.empty_like(x, dtype=kind) for kind in kinds]
+            results = {name: empty(name, shape, device) for name in own}
             if True not in ctx.needs_input_grad:
-                kernels.forward.run(named, outputs, values)
+                kernels.forward.run(named, [*results.values()], values, shape)
             else:
-                more = {name: empty_kept(x, kind) for name, kind in computed.items()}
-                kernels.keep.run(named, [*outputs, *more.values()], values)
-                named |= dict(zip(emitted.outputs, outputs, strict=True)) | more
+                results |= {name: empty(name, shape, device) for name in emitted.computed}
+                kernels.keep.run(named, [*results.values()], values, shape)
+                named |= results
                 ctx.save_for_backward(*[named[name] for name in saved_names])
                 for name in emitted.shapes:
-                    setattr(ctx, f"shape_of_{name}", x.shape)
+                    setattr(ctx, f"shape_of_{name}", named[name].shape)
+                for name in emitted.likes:
+                    setattr(ctx, f"like_{name}", Like(named[name]))
                 if native.prepare is not None:
                     (ctx.values,) = rest
                 else:
                     for name, value in zip(emitted.params, values, strict=True):
                         setattr(ctx, name, value)
-                ctx.given, ctx.shape, ctx.device = values, x.shape, x.device
+                ctx.given, ctx.shape, ctx.device = values, shape, device
+            for i, name in passed.items():
+                results[emitted.outputs[i]] = named[name]
+            outputs = [results[name] for name in emitted.outputs]
+            if constant:
                 ctx.mark_non_differentiable(*[outputs[i] for i in constant])
             return outputs[0] if emitted.single else tuple(outputs)
 
@@ -224,18 +286,20 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             saved, shape = dict(zip(saved_names, ctx.saved_tensors, strict=True)), ctx.shape
             anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
             anywhere = anywhere or count_modes()
-            of_bits = torch.Size([(shape.numel() + 7) // 8])
+            of_bits = ((shape.numel() + 7) // 8,)
             for name, each in saved.items():  # `x.data = ...` may have put another in its place
-                expected = (kept_kinds.get(name, dtype), of_bits if name in packed else shape)
+                own_shape = of_bits if name in packed else layouts[name].shape(shape)
+                expected = kinds.get(name, dtype), own_shape
                 anywhere = anywhere or (each.dtype, each.shape) != expected
                 anywhere = anywhere or not (each.is_contiguous() and is_memory(each))
             for i in differentiable:
-                each = cotangents[i]
+                each, name = cotangents[i], emitted.cotangents[i]
                 anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
-                if anywhere or each.shape != shape or not is_memory(each):
+                anywhere = anywhere or each.shape != layouts[name].shape(shape)
+                if anywhere or not is_memory(each):
                     anywhere = True
                     break
-                saved[emitted.cotangents[i]] = each.contiguous()
+                saved[name] = each.contiguous()
             if anywhere:
                 like = torch.empty((), device=ctx.device).expand(shape)
                 for name in packed:
@@ -244,10 +308,9 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 kept = tuple([saved[name] for name in saved_names])
                 found = eager.backward(Restored(ctx, kept), *cotangents)
                 found = found if isinstance(found, tuple) else (found,)
-                return *found[:count], None, None
-            results = [torch.empty(shape, dtype=dtype, device=ctx.device) for _ in emitted.wrt]
-            kernels.backward.run(saved, results, ctx.given)
-            by_name = dict(zip(emitted.wrt, results, strict=True))
+                return *found[: len(emitted.inputs)], None, None
+            by_name = {name: empty(name, shape, ctx.device) for name in emitted.wrt}
+            kernels.backward.run(saved, [*by_name.values()], ctx.given, shape)
             pairs = zip(emitted.inputs, ctx.needs_input_grad, strict=False)
             return *[by_name.get(name) if asked else None for name, asked in pairs], None, None
 
@@ -256,60 +319,8 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     return Run
 
 
-def same_bits(native: Any, kernels: Kernels, values: Any) -> bool:
-    """Compare forward and backward with eager code."""
-    samples = make_samples(native.emitted, kernels, values)
-    prepared, inputs = values, len(native.emitted.inputs)
-    if native.prepare is not None:
-        prepared = (native.constants.of(samples[0], values),)
-
-    def run(apply: Any, rest: Any, part: slice) -> list[Tensor]:
-        given = [each[part].clone().requires_grad_() for each in samples[:inputs]]
-        outputs = apply(*given, *rest)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        asked = [i for i, each in enumerate(outputs) if each.requires_grad]
-        gradients = torch.autograd.grad(
-            [outputs[i] for i in asked],
-            given,
-            [samples[inputs + i][part].clone() for i in asked],
-            allow_unused=True,
-        )
-        return [each.detach() for each in (*outputs, *gradients) if each is not None]
-
-    eager = eager_of(native)
-    ours = partial(run, kernels.apply, (values, prepared))
-    found = ours(slice(None))
-    if not all(map(are_same, [each[:BLOCK] for each in found], ours(slice(BLOCK)))):
-        return False  # of a length that nothing divides, and one that much does
-    for start in range(0, len(samples[0]), WINDOW):
-        start = min(start, len(samples[0]) - WINDOW)
-        part = slice(start, start + WINDOW)
-        expected = run(eager, prepared, part)
-        if not all(map(are_same, [each[part] for each in found], expected)):
-            return False
-    return True
-
-
-def make_samples(emitted: Emitted, kernels: Kernels, values: Any) -> list[Tensor]:
-    """Return inputs and cotangents: each edge value with each other one, and some drawn."""
-    numbers = [*values, *[-value for value in values]]
-    listed = [*EDGES, *[-each for each in EDGES], *numbers]
-    edges = torch.tensor(listed, dtype=kernels.dtype, device="cpu")
-    one = torch.ones((), dtype=torch.float32, device="cpu")
-    edges = torch.cat([edges, torch.nextafter(edges.float(), one).to(kernels.dtype)])
-    draws = torch.Generator("cpu").manual_seed(0)
-    samples = []
-    for i in range(len(emitted.inputs) + len(emitted.outputs)):
-        own = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
-        drawn = torch.randn(DRAWN, generator=draws, device="cpu").to(kernels.dtype)
-        samples.append(torch.cat([own.roll((i // 2) * 7), drawn]).to(kernels.device))
-    return samples
-
-
-def are_same(a: Tensor, b: Tensor) -> bool:
-    """Return whether numbers are the same, zeros' signs too."""
-    if not a.is_floating_point():
-        return torch.equal(a, b)
-    nan = a.isnan() & b.isnan()
-    same = (a == b) & (a.signbit() == b.signbit())
-    return bool((same | nan).all())
+def dtype_of(place: Place, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of a tensor that holds it."""
+    if place.is_mask:
+        return torch.uint8 if place.is_packed else torch.bool
+    return dtype

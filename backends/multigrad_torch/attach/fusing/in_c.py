@@ -56,19 +56,21 @@ class Launch:
 
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
         self.function = getattr(library, name)
-        self.function.restype = None
         pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
-        self.function.argtypes = (pointers, numbers, ctypes.c_int64, ctypes.c_int32)
+        sizes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int32
+        self.function.argtypes = (pointers, numbers, *sizes)
 
     def pack(self, numbers: Sequence[float]) -> Any:
         """Return numbers as a call takes them."""
         return (ctypes.c_double * len(numbers))(*numbers)
 
-    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int) -> None:
+    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
         places = [tensor.data_ptr() for tensor in tensors]
         most = torch.get_num_threads() if os.getpid() == PROCESS else 1
         threads = max(1, min(most, n // GRAIN))
-        self.function((ctypes.c_void_p * len(places))(*places), numbers, n, threads)
+        pointers = (ctypes.c_void_p * len(places))(*places)
+        if self.function(pointers, numbers, n, columns, threads):
+            raise MemoryError
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:

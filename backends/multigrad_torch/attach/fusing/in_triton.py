@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeAlias
 
 import torch
@@ -21,14 +22,23 @@ from multigrad.graph.machine.compiled import VARIABLE, NoLibraryError, read_sett
 from multigrad.graph.ops.results import elementwise
 from multigrad.lowering import triton_code
 from multigrad.lowering.emit import compile_source
-from multigrad.lowering.kernels import COMPUTED, Kernel, Language, Place
+from multigrad.lowering.kernel_passes import COLUMN, ONE
+from multigrad.lowering.kernels import COMPUTED, Kernel, Language, Parts, Place
 from multigrad.lowering.patterns import apply_patterns
+from multigrad.lowering.triton_passes import (
+    MOST,
+    MOST_OF_COLUMNS,
+    given,
+    is_plain,
+    stages_of,
+)
 
 from ...kernels.fast.alone import FAST, divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # in 3.5.1 the division that is exact makes 0 of subnormals
-BLOCK, MOST = 1024, 1 << 31  # elements: of a program, and of what an index of 32 bits tells
+# Elements: of a program, short rows, and others; and what an index of 32 bits tells.
+BLOCKS, LONG = (128, 1024), 1 << 31
 # Products and sums in one would round otherwise; CUDA's functions would lose subnormals.
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False, "enable_reflect_ftz": False}
 # Not beside the program: it may be recording a CUDA graph, which a launch of ours would break.
@@ -72,29 +82,79 @@ def as_eager(graph: Graph) -> Graph:
 
 
 class Launch:
-    """One kernel; it runs on the tensors' device, in the current stream.
+    """One kernel: launches on the tensors' device, in the current stream."""
 
-    `compiled` is for one device, and lengths that 16 divides, and others: to call these takes
-    Python half of the time that Triton needs to find them.
-    """
-
-    def __init__(self, function: Any, device: int | None, compiled: Sequence[Any]) -> None:
-        self.function, self.device, self.compiled = function, device, tuple(compiled)
+    def __init__(self, parts: Parts, functions: Sequence[Any], like: Tensor) -> None:
+        """Compile it for the device of a tensor."""
         self.pack = tuple
+        self.is_plain, self.is_by_rows = is_plain(parts), parts.is_by_rows
+        self.ones, self.columns = len(given(parts, ONE)), len(given(parts, COLUMN))
+        kinds = [stored(place, like.dtype) for place in (*parts.inputs, *parts.results)]
+        kinds += [torch.float64] if self.ones or self.columns else []
+        kinds += [0.0] * parts.numbers
+        blocks = BLOCKS if self.is_by_rows else BLOCKS[1:]
+        self.stages = [
+            (stage, Compiled(function, like, kinds, blocks, self.is_plain))
+            for stage, function in zip(stages_of(parts), functions, strict=True)
+        ]
 
-    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int) -> None:
+    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
         if not n:
             return
         device = tensors[0].get_device()
         if device >= 0 and device != torch.cuda.current_device():
             with torch.cuda.device(device):
-                return self(tensors, numbers, n)
-        grid = ((n + BLOCK - 1) // BLOCK, 1, 1)
-        is_known = device == self.device and n < MOST
-        if is_known and not any(tensor.data_ptr() % 16 for tensor in tensors):
-            self.compiled[n % 16 > 0][grid](*tensors, *numbers, n, BLOCK)
-        else:
-            self.function[grid](*tensors, *numbers, n, BLOCK=BLOCK, **OPTIONS)
+                return self(tensors, numbers, n, columns)
+        block = BLOCKS[not self.is_by_rows or columns > BLOCKS[0]]
+        work = n // columns if self.is_by_rows else (n + block - 1) // block
+        if self.is_plain:
+            self.stages[0][1](device, work, block, (*tensors, *numbers), (n,))
+            return
+        programs = min(work, MOST_OF_COLUMNS if self.columns else MOST)
+        if self.ones or self.columns:
+            size = self.ones * MOST + self.columns * programs * columns
+            make = torch.zeros if self.columns else torch.empty
+            tensors = [*tensors, make(size, dtype=torch.float64, device=tensors[0].device)]
+        grids = {ONE: 1, COLUMN: (columns + block - 1) // block}
+        for stage, launch in self.stages:
+            many = programs if stage.gives else grids.get(stage.over, work)
+            launch(device, many, block, (*tensors, *numbers), (n, columns, programs))
+
+
+class Compiled:
+    """One launch.
+
+    `known` is for one device, by blocks and whether 16 divides the lengths: to call these takes
+    Python half of the time that Triton needs to find them.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        like: Tensor,
+        kinds: Sequence[Any],
+        blocks: Sequence[int],
+        is_plain: bool,
+    ) -> None:
+        self.function, self.device = function, like.get_device()
+        self.known: dict[tuple[int, bool], Any] = {}
+        with torch.cuda.device_of(like):
+            for block, n in product(blocks, (16, 17)):
+                sizes = (n,) if is_plain else (n, n, 2)
+                found = function.warmup(*kinds, *sizes, BLOCK=block, grid=(1,), **OPTIONS)
+                if found is not None:  # as of Triton's interpreter
+                    self.known[block, n == 16] = found
+
+    def __call__(
+        self, device: int, many: int, block: int, given: Sequence[Any], sizes: Sequence[int]
+    ) -> None:
+        grid = (many, 1, 1)
+        is_known = self.known and device == self.device and sizes[0] < LONG
+        if not is_known or any(isinstance(x, Tensor) and x.data_ptr() % 16 for x in given):
+            self.function[grid](*given, *sizes, BLOCK=block, **OPTIONS)
+            return
+        divides = not any(size % 16 for size in sizes[:2])
+        self.known[block, divides][grid](*given, *sizes, block)
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
@@ -116,17 +176,10 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
     functions = compile_source(source, "kernels", {"__name__": "multigrad_kernels"})
     launches = []
     for each in kernels:
-        function = triton.jit(functions[each.name])
-        dtypes = [stored(place, like.dtype) for place in (*each.parts.inputs, *each.parts.results)]
-        numbers = [0.0] * each.parts.numbers
-        given = [*dtypes, *numbers]
-        with torch.cuda.device_of(like):
-            # Of a number of elements Triton asks whether 16 divides it; its interpreter, nothing.
-            compiled = [
-                function.warmup(*given, n, BLOCK=BLOCK, grid=(1,), **OPTIONS) for n in (16, 17)
-            ]
-        device = None if None in compiled else like.get_device()
-        launches.append(Launch(function, device, compiled))
+        names = [f"{each.name}_{i}" for i, _ in enumerate(stages_of(each.parts))]
+        options = {} if is_plain(each.parts) else {"do_not_specialize": ["programs"]}
+        own = [triton.jit(functions[name], **options) for name in names]
+        launches.append(Launch(each.parts, own, like))
     return launches
 
 

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from .fused import Kernels
 
 Tensor: TypeAlias = torch.Tensor
-Kind: TypeAlias = tuple[torch.dtype, str]
+# How a tensor lies to the elements, as `Layout` of multigrad.lowering.kernel_passes has it; and for
+# what kernels are made.
+Layout: TypeAlias = tuple[str, int]
+Kind: TypeAlias = tuple[torch.dtype, str, tuple[Layout, ...]]
 # From so many elements on kernels pay, by the kind of device: measured, see docs/performance.md.
 # To call one takes Python longer than plain code's calls: on a GPU, which works meanwhile, the work
 # has to take longer than that.
 LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
+WHOLE, COLUMN, ROW = ("full", 1 << 10), ("column", 1 << 10), ("row", 1 << 10)
 _lock = make_lock()
 
 
@@ -39,7 +43,8 @@ class Fusing:
         least: the elements from which a call asks.
         waits: whether the first call waits for the compiler, and the reason is said where there is
             no kernel.
-        kernels: by dtype and kind of device; None where they are being made, or there are none.
+        kernels: by dtype, kind of device and layouts; None where they are being made, or there are
+            none.
     """
 
     __slots__ = ("calls", "kernels", "least", "native", "said", "waits")
@@ -60,41 +65,54 @@ class Fusing:
         rest = values
         if native.prepare is not None:
             rest = (native.constants.of(tensors[native.constants.like], values),)
-        kernels = self.find(tensors[0], values) if self.fit(tensors, values) else None
-        if kernels is None:
+        layouts = self.fit(tensors, values)
+        kernels = None if layouts is None else self.find(tensors[0], values, layouts)
+        if kernels is None or (kernels.needs_elements and not tensors[0].numel()):
             return eager_of(native)(*tensors, *rest)
         return kernels.apply(*tensors, values, rest)
 
-    def fit(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> bool:
-        """Return whether kernels may run on these tensors, and what they keep may be kept."""
+    def fit(
+        self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
+    ) -> tuple[Layout, ...] | None:
+        """Return how tensors lie to the elements, where kernels may run on them, and what they keep
+        may be kept.
+        """
         x = tensors[0]
         device = x.device
         if device.type not in LARGE:
             self.say(f"a tensor on {device}")
-            return False
+            return None
         if not self.waits and x.numel() < LARGE[device.type]:
-            return False
+            return None
         # What is recomputed in backward must be what forward kept, by whichever code.
         if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
-            return False
+            return None
         reason = ""
+        shape = x.shape if len(tensors) == 1 else max(tensors, key=Tensor.numel).shape
+        layouts = []
         if any(type(value) is not float or math.isnan(value) for value in values):
             draws = "key" in self.native.emitted.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
             if not is_memory(each):
                 reason = f"a tensor that is not plain memory, on {each.device}"
-            elif each.dtype is not x.dtype or each.shape != x.shape or each.device != device:
-                reason = "tensors of several shapes, dtypes or devices"
+            elif each.dtype is not x.dtype or each.device != device:
+                reason = "tensors of several dtypes or devices"
             elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
+            elif (layout := layout_in(shape, each)) is None:
+                reason = "tensors of several shapes, not one, a number or the last axis"
+            else:
+                layouts.append(layout)
         if reason:
             self.say(reason)
-        return not reason
+        return None if reason else tuple(layouts)
 
-    def find(self, x: Tensor, values: tuple[Any, ...]) -> Kernels | None:
-        """Return the kernels for tensors like this one, once they are there."""
-        kind = x.dtype, x.device.type
+    def find(
+        self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
+    ) -> Kernels | None:
+        """Return the kernels for tensors like this one, that lie so, once they are there."""
+        kind = x.dtype, x.device.type, layouts
         kernels = self.kernels.get(kind)
         if kernels is not None and kernels.is_proven:
             return kernels
@@ -108,21 +126,21 @@ class Fusing:
             if kind in self.kernels:
                 return kernels
             if self.waits:
-                return self.settle(kind, partial(self.make, x, values))
+                return self.settle(kind, partial(self.make, x, values, layouts))
             calls = self.calls[kind] = self.calls.get(kind, 0) + 1
             if calls >= FIRST:
                 self.kernels[kind] = None
-                make = partial(self.make, x.new_empty(0), values)
+                make = partial(self.make, x.new_empty(0), values, layouts)
                 thread = threading.Thread(None, self.settle, THREAD, (kind, make))
                 thread.daemon = True
                 thread.start()
             return None
 
-    def make(self, like: Tensor, values: tuple[Any, ...]) -> Kernels:
+    def make(self, like: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Kernels:
         """Return new kernels for tensors like this one, proven unless a call is to do that."""
         from . import fused
 
-        kernels = fused.Kernels(self.native, like, is_proven=self.waits)
+        kernels = fused.Kernels(self.native, like, self.waits, layouts)
         done = kernels.is_proven or not kernels.compares_beside
         return kernels if done else kernels.prove(values)
 
@@ -147,6 +165,18 @@ class Fusing:
                 RuntimeWarning,
                 stacklevel=depth_of_call(),
             )
+
+
+def layout_in(shape: torch.Size, x: Tensor) -> Layout | None:
+    """Return how a tensor lies to elements of this shape; None: not as kernels take it."""
+    own = x.shape
+    if own == shape:
+        return WHOLE
+    if own.numel() == 1 and len(own) <= len(shape):
+        return "one", len(own)
+    if own == shape[-1:]:
+        return COLUMN
+    return ROW if own == (*shape[:-1], 1) else None
 
 
 def depth_of_call() -> int:

@@ -1,0 +1,192 @@
+"""Whether kernels agree with plain code, asked of each before it is used.
+
+What no reduction feeds has the bits of plain code. What one does may differ from a run in float64
+by four roundings of the largest number it comes from, or by 1.5 times as much as plain code does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from multigrad.lowering.kernel_passes import COLUMN, FULL, WHOLE, CannotFuseError
+
+from ..state import eager_of
+from . import in_c
+
+if TYPE_CHECKING:
+    from .fused import Kernels
+
+Tensor: TypeAlias = torch.Tensor
+# Elements: of samples, of a short one, and what one thread of torch takes, all by vectors: see
+# `whole.SLEEF`.
+DRAWN, BLOCK, WINDOW = 3 * in_c.GRAIN + 13, 1 << 10, 1 << 14
+EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
+# Shapes of small samples, where what a reduction feeds is compared, and of large ones.
+SMALL = ((1,), (7,), (5, 4), (2, 3, 1), (3, 67))
+MANY = ((3, 4097), (2 * WINDOW + 5,))
+# Numbers for tensors of one element.
+ONES = (0.37, -1.25, 2.0, 0.0, float("inf"), float("nan"))
+
+
+def agree(native: Any, kernels: Kernels, values: Any) -> None:
+    """Compare forward and backward with eager code.
+
+    Raises:
+        CannotFuseError: they differ.
+    """
+    is_exact = are_exact(kernels)
+    has_ones = any(layout.kind not in (FULL, COLUMN) for layout in kernels.layouts.values())
+    for ones in ONES if has_ones else ONES[:1]:
+        if any(is_exact) and not same_bits(native, kernels, values, ones, is_exact):
+            raise CannotFuseError("the bits would be others than those of plain code")
+    if not all(is_exact) and not is_near(native, kernels, values):
+        raise CannotFuseError("the numbers would be less exact than those of plain code")
+
+
+def are_exact(kernels: Kernels) -> list[bool]:
+    """Return for each output, and each input's gradient, whether no reduction feeds it."""
+    emitted, places = kernels.emitted, kernels.keep.kernel.parts.results
+    exact = dict.fromkeys(emitted.outputs, True)
+    exact |= {n: not each.is_reduced for n, each in zip(kernels.names, places, strict=True)}
+    of_wrt = kernels.backward.kernel.parts.results
+    slopes = {n: not each.is_reduced for n, each in zip(emitted.wrt, of_wrt, strict=True)}
+    keeps_none = all(exact.values())
+    gradients = [keeps_none and slopes.get(name, True) for name in emitted.inputs]
+    return [*[exact[name] for name in emitted.outputs], *gradients]
+
+
+def run(
+    apply: Any, rest: Any, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Return outputs and gradients."""
+    given = [each.clone().requires_grad_() for each in inputs]
+    outputs = apply(*given, *rest)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    asked = [i for i, each in enumerate(outputs) if each.requires_grad]
+    gradients = torch.autograd.grad(
+        [outputs[i] for i in asked],
+        given,
+        [cotangents[i].flatten()[: outputs[i].numel()].reshape(outputs[i].shape) for i in asked],
+        allow_unused=True,
+    )
+    return [None if each is None else each.detach() for each in (*outputs, *gradients)]
+
+
+def prepared(native: Any, like: Tensor, values: Any) -> Any:
+    """Return the values of params as eager code takes them."""
+    return values if native.prepare is None else (native.constants.of(like, values),)
+
+
+def same_bits(native: Any, kernels: Kernels, values: Any, one: float, is_exact: list[bool]) -> bool:
+    """Compare with eager code what no reduction feeds; tensors of one element are of this one."""
+    samples = make_samples(native.emitted, kernels, values)
+    layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
+    rest, count = prepared(native, samples[0], values), len(samples[0])
+
+    def cut(x: Tensor, part: slice) -> Tensor:
+        return x[part] if x.dim() and len(x) == count else x
+
+    def run_part(apply: Any, rest: Any, part: slice) -> list[Tensor]:
+        given = [
+            x[part] if layout.kind in (FULL, COLUMN) else x.new_full(layout.shape((count,)), one)
+            for x, layout in zip(samples, layouts, strict=False)
+        ]
+        found = run(apply, rest, given, [x[part] for x in samples[len(layouts) :]])
+        pairs = zip(found, is_exact, strict=True)
+        return [each for each, exact in pairs if exact and each is not None]
+
+    eager = eager_of(native)
+    ours = partial(run_part, kernels.apply, (values, rest))
+    found = ours(slice(None))
+    short = slice(BLOCK)
+    if not all(map(are_same, [cut(each, short) for each in found], ours(short))):
+        return False  # of a length that nothing divides, and one that much does
+    for start in range(0, count, WINDOW):
+        start = min(start, count - WINDOW)
+        part = slice(start, start + WINDOW)
+        expected = run_part(eager, rest, part)
+        if not all(map(are_same, [cut(each, part) for each in found], expected)):
+            return False
+    return True
+
+
+def is_near(native: Any, kernels: Kernels, values: Any) -> bool:
+    """Compare with a run in float64 what a reduction feeds."""
+    layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
+    draws = torch.Generator("cpu").manual_seed(0)
+    for shape in (*SMALL, *MANY):
+        drawn = []
+        for layout in [*layouts, *[WHOLE for _ in native.emitted.outputs]]:
+            sample = torch.randn(layout.shape(shape), generator=draws, device="cpu")
+            sample = sample.abs() + 0.25 if layout.kind not in (FULL, COLUMN) else sample
+            drawn.append(sample.to(kernels.device, kernels.dtype))
+        trials = [drawn]
+        for edge in (*EDGES, *[-each for each in EDGES]) if shape in SMALL else ():
+            full = [torch.full_like(x, edge) if x.shape == shape else x for x in drawn]
+            within = [x.clone() for x in drawn]
+            for x in within:
+                if x.shape == shape:
+                    x.view(-1)[x.numel() // 2] = edge
+            trials += [full, within]
+        for trial in trials:
+            if not is_near_on(native, kernels, values, trial):
+                return False
+    return True
+
+
+def is_near_on(native: Any, kernels: Kernels, values: Any, trial: Sequence[Tensor]) -> bool:
+    """Compare on these inputs and cotangents."""
+    count = len(native.emitted.inputs)
+    eager, found = eager_of(native), []
+    wide = [each.double() for each in trial]
+    rest = prepared(native, trial[0], values)
+    found = run(kernels.apply, (values, rest), trial[:count], trial[count:])
+    plain = run(eager, rest, trial[:count], trial[count:])
+    exact = run(eager, prepared(native, wide[0], values), wide[:count], wide[count:])
+    largest = max(
+        [float(each[each.isfinite()].abs().amax(0)) for each in wide if each.isfinite().any()],
+        default=0.0,
+    )
+    least = 4 * torch.finfo(kernels.dtype).eps
+    for ours, theirs, right in zip(found, plain, exact, strict=True):
+        if ours is None or theirs is None or right is None:
+            if ours is not theirs:
+                return False
+            continue
+        a, b, c = ours.double(), theirs.double(), right.double()
+        finite = c.isfinite()
+        scale = max(largest, float(torch.where(finite, c, 0.0).abs().max()))
+        off = float(torch.where(finite, (b - c).abs(), 0.0).nan_to_num(float("inf")).max())
+        same = (a == b) | (a == c) | (a.isnan() & (b.isnan() | c.isnan()))
+        if not bool((same | ((a - c).abs() <= max(least * scale, 1.5 * off))).all()):
+            return False
+    return True
+
+
+def make_samples(emitted: Emitted, kernels: Kernels, values: Any) -> list[Tensor]:
+    """Return inputs and cotangents: each edge value with each other one, and some drawn."""
+    numbers = [*values, *[-value for value in values]]
+    listed = [*EDGES, *[-each for each in EDGES], *numbers]
+    edges = torch.tensor(listed, dtype=kernels.dtype, device="cpu")
+    one = torch.ones((), dtype=torch.float32, device="cpu")
+    edges = torch.cat([edges, torch.nextafter(edges.float(), one).to(kernels.dtype)])
+    draws = torch.Generator("cpu").manual_seed(0)
+    samples = []
+    for i in range(len(emitted.inputs) + len(emitted.outputs)):
+        own = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
+        drawn = torch.randn(DRAWN, generator=draws, device="cpu").to(kernels.dtype)
+        samples.append(torch.cat([own.roll((i // 2) * 7), drawn]).to(kernels.device))
+    return samples
+
+
+def are_same(a: Tensor, b: Tensor) -> bool:
+    """Return whether numbers are the same, zeros' signs too."""
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    nan = a.isnan() & b.isnan()
+    same = (a == b) & (a.signbit() == b.signbit())
+    return bool((same | nan).all())

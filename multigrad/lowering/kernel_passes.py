@@ -1,0 +1,323 @@
+"""Reductions in kernels: in which pass over the elements, and for what of them, a value is known.
+
+Tensors have the shape of the elements, one number for each row, one for each place in a row, or one
+in all. A pass reads the elements and sums up; what needs the sums comes between two passes, or in
+the next one, which computes from the inputs again what it needs. A row's own sums take no further
+pass over memory: the row is read again while it is near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..graph import ops
+from ..graph.ir.graph import Graph, Node, make_node
+from ..graph.ir.op import Op
+from ..graph.passes.scalars import constant
+
+FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
+REDUCTIONS = (ops.SUM, ops.MAX, ops.MIN, ops.SUM_TO)
+SIZES = (ops.SIZE, ops.DIM)
+
+
+class CannotFuseError(Exception):
+    """Why a graph is no kernel, in a few words."""
+
+
+class Layout(NamedTuple):
+    """How a tensor lies to the elements: `kind`; of one number, how many axes it has at most."""
+
+    kind: str = FULL
+    rank: int = 1 << 10
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of such a tensor for elements of this shape."""
+        if self.kind == FULL:
+            return shape
+        if self.kind == COLUMN:
+            return shape[-1:]
+        if self.kind == ROW:
+            return (*shape[:-1], *[1 for _ in shape[-1:]])
+        return (1,) * min(self.rank, len(shape))
+
+
+WHOLE = Layout()
+
+
+class Total(NamedTuple):
+    """A reduction of `value`, which is computed for each element, to a value of this name."""
+
+    value: str
+    op: Op
+    kind: str
+
+
+class Step(NamedTuple):
+    """What is computed in one loop, over the elements of a chunk, or for what `space` says.
+
+    Attributes:
+        space: FULL, ROW, COLUMN or ONE.
+        lines: give names to what is computed.
+        reads: the values from elsewhere.
+        results: the positions of results that are written.
+        totals: what is reduced.
+    """
+
+    space: str
+    lines: tuple[str, ...]
+    reads: tuple[str, ...]
+    results: tuple[int, ...]
+    totals: tuple[Total, ...] = ()
+
+
+# A pass over the elements, or a step in between.
+Loop = tuple[Step, ...]
+
+
+def make(op: Op, *operands: Node, **attrs: object) -> Node:
+    return make_node(op, operands, attrs, op.result(*[each.type for each in operands], **attrs))
+
+
+def in_sums(node: Node) -> Node:
+    """Return means, deviations, norms and the softmax family by sums and by what is largest."""
+    if node.op not in MADE_OF:
+        return node
+    x, attrs = node.operands[0], dict(node.attrs)
+    axis, keepdims = attrs["axis"], attrs.get("keepdims", True)
+    if axis is not None and axis != -1:
+        return node
+    return MADE_OF[node.op](x, {"axis": axis, "keepdims": keepdims}, attrs)
+
+
+def count(x: Node, over: Mapping[str, object]) -> Node:
+    return make(ops.SIZE, x) if over["axis"] is None else make(ops.DIM, x, axis=-1)
+
+
+def mean(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    return make(ops.DIV, make(ops.SUM, x, **over), count(x, over))
+
+
+def var(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    centered = make(ops.SUB, x, mean(x, {**over, "keepdims": True}, {}))
+    total = make(ops.SUM, make(ops.SQUARE, centered), **over)
+    less = make(ops.SUB, count(x, over), constant(attrs["correction"]))
+    return make(ops.DIV, total, make(ops.MAXIMUM, less, constant(0)))
+
+
+def std(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    return make(ops.SQRT, var(x, over, attrs))
+
+
+def norm(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    if attrs["ord"] == 2:
+        return make(ops.SQRT, make(ops.SUM, make(ops.SQUARE, x), **over))
+    if attrs["ord"] not in (1, float("inf")):
+        raise CannotFuseError(f"a norm of order {attrs['ord']}")
+    return make(ops.SUM if attrs["ord"] == 1 else ops.MAX, make(ops.ABS, x), **over)
+
+
+def shifted(x: Node, over: Mapping[str, object]) -> Node:
+    return make(ops.SUB, x, make(ops.MAX, x, **{**over, "keepdims": True}))
+
+
+def softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    powers = make(ops.EXP, shifted(x, over))
+    return make(ops.DIV, powers, make(ops.SUM, powers, **over))
+
+
+def log_softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    own = shifted(x, over)
+    return make(ops.SUB, own, make(ops.LOG, make(ops.SUM, make(ops.EXP, own), **over)))
+
+
+MADE_OF: Mapping[Op, Callable[..., Node]] = {
+    ops.MEAN: mean,
+    ops.VAR: var,
+    ops.STD: std,
+    ops.NORM: norm,
+    ops.SOFTMAX: softmax,
+    ops.LOG_SOFTMAX: log_softmax,
+}
+
+
+class Layouts:
+    """How the tensors of a graph lie to the elements.
+
+    Attributes:
+        of: the layout of each.
+        passes: after how many passes over the elements each is known.
+        turns: after how many turns over a row each is known, of what is computed for elements or
+            for rows.
+    """
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Layout]) -> None:
+        """Find them.
+
+        Raises:
+            CannotFuseError: a tensor lies otherwise.
+        """
+        self.inputs = inputs
+        self.of: dict[Node, Layout] = {}
+        self.passes: dict[Node, int] = {}
+        self.turns: dict[Node, int] = {}
+        for node in graph.nodes:
+            if node.type.kind != "tensor":
+                continue
+            layout = self.of[node] = self.find(node)
+            reduces = self.reduces(node)
+            read = self.read(node)
+            passes = max([self.passes[each] for each in read], default=0)
+            turns = [self.turns[each] for each in read if self.of[each].kind in (FULL, ROW)]
+            of_row = reduces and layout.kind == ROW
+            self.passes[node] = passes + (reduces and not of_row)
+            self.turns[node] = 0 if layout.kind in (ONE, COLUMN) else max(turns, default=0) + of_row
+
+    def read(self, node: Node) -> list[Node]:
+        """Return the tensors whose values a node reads."""
+        return [
+            each
+            for i, each in enumerate(node.operands)
+            if each.type.kind == "tensor" and i not in node.op.shape_only
+        ]
+
+    def reduces(self, node: Node) -> bool:
+        """Return whether a node is a reduction; of one number it is that number."""
+        return node.op in REDUCTIONS and self.of[node].kind != self.of[node.operands[0]].kind
+
+    def is_given(self, node: Node) -> bool:
+        """Return whether a loop reads it, if it is not the one that reduces to it."""
+        return node.op is ops.INPUT or self.reduces(node)
+
+    def find(self, node: Node) -> Layout:
+        if node.op is ops.INPUT:
+            return self.inputs[node.attr("name")]
+        found = [self.of[each] for each in node.operands if each.type.kind == "tensor"]
+        if node.op in (ops.SUM, ops.MAX, ops.MIN):
+            return self.reduced(node, found[0])
+        if node.op is ops.SUM_TO and found[0].kind not in (found[1].kind, FULL):
+            raise CannotFuseError("a sum of sums")
+        if node.op.shape_only:
+            return found[node.op.shape_only[0]]
+        kinds = {layout.kind for layout in found}
+        if FULL in kinds or kinds >= {ROW, COLUMN}:
+            return WHOLE
+        kind = next((each for each in (ROW, COLUMN) if each in kinds), ONE)
+        return Layout(kind, max([each.rank for each in found if each.kind == kind], default=0))
+
+    def reduced(self, node: Node, x: Layout) -> Layout:
+        axis, keepdims = node.attr("axis"), node.attr("keepdims")
+        if axis is None and x.kind in (FULL, ONE):
+            return Layout(ONE, x.rank if keepdims else 0)
+        if axis == -1 and keepdims and x.kind in (FULL, ROW):
+            return Layout(ROW)
+        raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
+
+    def size(self, node: Node) -> str:
+        """Return of which layout's tensors a number is the size."""
+        kind = self.of[node.operands[0]].kind
+        if node.op is ops.SIZE:
+            return kind
+        if node.attr("axis") != -1 or kind == ONE:
+            raise CannotFuseError(f"op {node.op.name}")
+        return COLUMN if kind in (FULL, COLUMN) else ONE
+
+
+class Arrangement:
+    """Puts the lines of a graph in loops."""
+
+    def __init__(
+        self, graph: Graph, layouts: Layouts, names: Mapping[Node, str], lines: Mapping[Node, str]
+    ) -> None:
+        self.graph, self.layouts = graph, layouts
+        self.names, self.lines = names, lines
+        self.reductions = [node for node in layouts.of if layouts.reduces(node)]
+
+    def loops(self) -> tuple[Loop, ...]:
+        """Return the loops, in turn.
+
+        Raises:
+            CannotFuseError: elements need the sums of columns.
+        """
+        layouts, found = self.layouts, []
+        for turn in range(max(layouts.passes.values(), default=0) + 1):
+            now = [node for node in layouts.of if layouts.passes[node] == turn]
+            for space in (ONE, COLUMN):
+                roots = self.outputs(now, space)
+                if space == ONE:  # a later one may need any of them
+                    roots += [node for node in now if self.is_of(node, ONE)]
+                if any(not layouts.is_given(node) for node in roots) or self.positions(roots):
+                    found.append((self.step(space, roots, (space,), ()),))
+            totals = [
+                node
+                for node in self.reductions
+                if layouts.of[node].kind != ROW and layouts.passes[node] == turn + 1
+            ]
+            roots = [*self.outputs(now, FULL), *self.outputs(now, ROW)]
+            if steps := self.steps(roots, totals):
+                found.append(steps)
+        return tuple(found)
+
+    def is_of(self, node: Node, *kinds: str) -> bool:
+        return self.layouts.of[node].kind in kinds
+
+    def outputs(self, now: Collection[Node], kind: str) -> list[Node]:
+        return [node for node in self.graph.outputs if node in now and self.is_of(node, kind)]
+
+    def positions(self, nodes: Collection[Node]) -> tuple[int, ...]:
+        return tuple([i for i, node in enumerate(self.graph.outputs) if node in nodes])
+
+    def steps(self, roots: Sequence[Node], totals: Sequence[Node]) -> Loop:
+        """Return a pass that writes `roots` and computes `totals`."""
+        layouts, turns = self.layouts, self.layouts.turns
+        ends = [*roots, *[node.operands[0] for node in totals]]
+        live = self.below(ends, (FULL, ROW, COLUMN), through=True)
+        of_rows = [node for node in live if self.is_of(node, ROW)]
+        found = []
+        for turn in range(max([turns[node] for node in live], default=0) + 1):
+            here = [node for node in of_rows if turns[node] == turn]
+            computed = [node for node in here if not layouts.is_given(node)]
+            if computed or self.positions([node for node in here if node in roots]):
+                kept = [node for node in here if node in roots]
+                found.append(self.step(ROW, [*computed, *kept], (ROW,), kept))
+            stored = [node for node in roots if self.is_of(node, FULL) and turns[node] == turn]
+            reduced = [node for node in totals if turns[node.operands[0]] == turn]
+            next_ones = [each for each in of_rows if turns[each] == turn + 1]
+            reduced += [each for each in next_ones if layouts.reduces(each)]
+            if stored or reduced:
+                found.append(self.step(FULL, [*stored, *reduced], (FULL, COLUMN), stored))
+        return tuple(found)
+
+    def below(self, ends: Iterable[Node], kinds: Collection[str], through: bool) -> list[Node]:
+        """Return what of these kinds is needed for `ends`; `through`: for reductions too."""
+        found, stack = set(), [*ends]
+        while stack:
+            node = stack.pop()
+            if node in found or not self.is_of(node, *kinds):
+                continue
+            found.add(node)
+            if not self.layouts.is_given(node) or (through and self.is_of(node, ROW)):
+                stack += self.layouts.read(node)
+        return [node for node in self.layouts.of if node in found]
+
+    def step(
+        self, space: str, roots: Sequence[Node], kinds: Collection[str], kept: Collection[Node]
+    ) -> Step:
+        layouts = self.layouts
+        reduced = [node for node in roots if space == FULL and layouts.reduces(node)]
+        ends = [*[node for node in roots if node not in reduced], *[n.operands[0] for n in reduced]]
+        live = self.below(ends, kinds, through=False)
+        computed = [node for node in live if not layouts.is_given(node)]
+        if space == FULL and any(layouts.passes[n] and self.is_of(n, COLUMN) for n in live):
+            raise CannotFuseError("elements that need the sums of columns")
+        written = [node for node in self.graph.outputs if node in kept or space in (ONE, COLUMN)]
+        written = [node for node in written if self.is_of(node, space) and node in roots]
+        read = [each for node in (*computed, *reduced) for each in layouts.read(node)]
+        outside = dict.fromkeys([each for each in (*read, *written) if each not in computed])
+        return Step(
+            space,
+            tuple([self.lines[node] for node in (*computed, *reduced)]),
+            tuple([self.names[node] for node in outside]),
+            self.positions(written),
+            tuple([Total(self.names[n], n.op, layouts.of[n].kind) for n in reduced]),
+        )

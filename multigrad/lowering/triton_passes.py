@@ -1,0 +1,296 @@
+"""Passes over the elements in Triton: launches, whose programs share the elements or the rows.
+
+What programs give of a sum over all lies in memory until the next launch, each program of which
+adds these numbers up; a last launch writes what only depends on such sums. A sum of columns is
+added up by a launch over the columns. Of a row one program reads block after block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..graph import ops
+from .kernel_passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
+from .kernels import COMPUTED, Parts, Place, indented
+
+# Programs that give parts of a sum: of numbers, and of all columns.
+MOST, MOST_OF_COLUMNS = 1024, 256
+REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MAX, ops.MIN)
+# What is no part of the result, and what joins two blocks.
+NEUTRAL = {ops.MAX: 'float("-inf")', ops.MIN: 'float("inf")'}
+JOIN = {ops.MAX: "max", ops.MIN: "min"}
+PLACES = {FULL: "i", ROW: "row", COLUMN: "j", ONE: ""}
+
+
+class Stage(NamedTuple):
+    """One launch.
+
+    Attributes:
+        over: what its programs share: FULL, ROW, COLUMN, or ONE where there is one program.
+        before: steps for all, which each program takes.
+        loop: steps for elements, rows or columns.
+    """
+
+    over: str
+    before: tuple[Step, ...]
+    loop: Loop
+
+    @property
+    def gives(self) -> bool:
+        """Whether its programs leave parts of sums."""
+        return any(total.kind != ROW for step in self.loop for total in step.totals)
+
+
+def stages_of(parts: Parts) -> list[Stage]:
+    """Return the launches of a kernel, in turn."""
+    found, before = [], []
+    for loop in parts.loops:
+        if loop[0].space == ONE:
+            before.append(loop[0])
+        elif loop[0].space == COLUMN:
+            found.append(Stage(COLUMN, tuple(before), loop))
+            before = []
+        else:
+            found.append(Stage(ROW if parts.is_by_rows else FULL, tuple(before), loop))
+            before = []
+    return [*found, Stage(ONE, tuple(before), ())] if before else found
+
+
+def given(parts: Parts, kind: str) -> list[Total]:
+    """Return the sums of a kind whose parts lie in memory."""
+    steps = [step for loop in parts.loops for step in loop]
+    return [total for step in steps for total in step.totals if total.kind == kind]
+
+
+def is_plain(parts: Parts) -> bool:
+    """Return whether each element is computed for itself."""
+    return not (parts.reduces or parts.is_by_rows)
+
+
+def arguments_of(parts: Parts) -> list[str]:
+    """Return the arguments of each launch: the tensors, memory for parts of sums, and numbers."""
+    found = [f"a{i}" for i in range(len(parts.inputs))]
+    found += [f"r{j}" for j in range(len(parts.results))]
+    found += ["memory"] if given(parts, ONE) or given(parts, COLUMN) else []
+    found += [f"n{i}: tl.float64" for i in range(parts.numbers)]
+    return [*found, "n"] if is_plain(parts) else [*found, "n", "columns", "programs"]
+
+
+def write(parts: Parts) -> str:
+    """Return the launches `name_0`, `name_1`, ..."""
+    return "".join([_Launch(parts, i).text() for i in range(len(stages_of(parts)))])
+
+
+class _Launch:
+    """Writes one launch."""
+
+    def __init__(self, parts: Parts, index: int) -> None:
+        self.parts, self.index = parts, index
+        *self.earlier, self.stage = stages_of(parts)[: index + 1]
+        self.number = f"tl.{COMPUTED[parts.dtype]}"
+        self.inputs = {place.value: (i, place) for i, place in enumerate(parts.inputs)}
+        self.ones = [total.value for total in given(parts, ONE)]
+        self.columns = [total.value for total in given(parts, COLUMN)]
+
+    def text(self) -> str:
+        parts = self.parts
+        body = {FULL: self.over_all, ROW: self.over_rows, COLUMN: self.over_columns, ONE: list}
+        lines = [*numbers(parts), *self.for_all(), *body[self.stage.over]()]
+        return f"""
+
+def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.constexpr):
+    program, zero = tl.program_id(0), tl.full((), 0, tl.int64)
+{indented(lines, 4)}\
+"""
+
+    def for_all(self) -> list[str]:
+        """Return what each program computes for all: sums, and what depends on them alone."""
+        found = []
+        steps = [step for stage in (*self.earlier, self.stage) for step in stage.before]
+        reads = {each for step in (*steps, *self.stage.loop) for each in step.reads}
+        for stage in self.earlier:
+            for total in [total for step in stage.loop for total in step.totals]:
+                if total.kind == ONE and total.value in reads:
+                    found += self.joined(total)
+        for value in sorted(reads & self.inputs.keys()):
+            if self.inputs[value][1].layout.kind == ONE:
+                found.append(self.load(value))
+        for step in steps:
+            found += step.lines
+        for step in self.stage.before:
+            found += self.stores(step, "program == 0")
+        return found
+
+    def joined(self, total: Total) -> list[str]:
+        """Return what all programs gave."""
+        place = f"memory + {self.ones.index(total.value) * MOST} + part"
+        neutral = NEUTRAL.get(total.op, "0.0")
+        read = f"tl.load({place}, mask=part < programs, other={neutral})"
+        value = total.value
+        begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
+        begin += self.begin(total, MOST, "tl.float64") + self.add(total, "part < programs")
+        return [*begin, f"{value} = ({self.end(total)}).to({self.number})"]
+
+    def begin(self, total: Total, size: object = "BLOCK", number: str = "") -> list[str]:
+        """Return a block that is to be joined, and whether there is NaN, which no maximum tells."""
+        if total.op not in NEUTRAL:
+            return [f"t{total.value} = tl.zeros(({size},), tl.float64)"]
+        first = f"tl.full(({size},), {NEUTRAL[total.op]}, {number or self.number})"
+        return [f"t{total.value} = {first}", f"k{total.value} = tl.zeros(({size},), tl.int32)"]
+
+    def add(self, total: Total, inside: str = "inside") -> list[str]:
+        value, own = total.value, f"e{total.value}"
+        if total.op not in NEUTRAL:
+            return [f"t{value} += tl.where({inside}, {own}, 0.0).to(tl.float64)"]
+        number = f"tl.where(({inside}) & ({own} == {own}), {own}, {NEUTRAL[total.op]})"
+        return [
+            f"t{value} = tl.{JOIN[total.op]}imum(t{value}, {number})",
+            f"k{value} += tl.where(({inside}) & ({own} != {own}), 1, 0)",
+        ]
+
+    def end(self, total: Total) -> str:
+        value = total.value
+        if total.op not in NEUTRAL:
+            return f"tl.sum(t{value}, axis=0)"
+        found = f"tl.{JOIN[total.op]}(t{value}, axis=0)"
+        return f'tl.where(tl.sum(k{value}, axis=0) > 0, float("nan"), {found})'
+
+    def give(self, total: Total) -> str:
+        place = f"memory + {self.ones.index(total.value) * MOST} + program"
+        return f"tl.store({place}, ({self.end(total)}).to(tl.float64))"
+
+    def over_all(self) -> list[str]:
+        """Return a pass over the elements."""
+        (step,) = self.stage.loop
+        block = ["i = first + tl.arange(0, BLOCK)", "inside = i < n"]
+        inside = [*block, *self.loads(step), *self.lines(step), *self.stores(step, "inside")]
+        if not step.totals:
+            return ["first = (zero + program) * BLOCK", *inside]
+        inside += [line for total in step.totals for line in self.add(total)]
+        return [
+            *[line for total in step.totals for line in self.begin(total)],
+            "for c in range(program, (n + BLOCK - 1) // BLOCK, programs):",
+            "    first = (zero + c) * BLOCK",
+            *[f"    {line}" for line in inside],
+            *map(self.give, step.totals),
+        ]
+
+    def over_rows(self) -> list[str]:
+        """Return a pass over rows, each read once for each of its steps."""
+        totals = [total for step in self.stage.loop for total in step.totals]
+        of_all = [total for total in totals if total.kind == ONE]
+        row = []
+        for step in self.stage.loop:
+            row += self.of_row(step) if step.space == ROW else self.over_row(step)
+        if not self.stage.gives:
+            return ["row = zero + program", *row]
+        return [
+            *[line for total in of_all for line in self.begin(total)],
+            "for r in range(program, n // columns, programs):",
+            *[f"    {line}" for line in ("row = zero + r", *row)],
+            *map(self.give, of_all),
+        ]
+
+    def of_row(self, step: Step) -> list[str]:
+        return [*self.loads(step), *step.lines, *self.stores(step)]
+
+    def over_row(self, step: Step) -> list[str]:
+        of_row = [total for total in step.totals if total.kind == ROW]
+        begin = [line for total in of_row for line in self.begin(total)]
+        inside = [
+            "j = start + tl.arange(0, BLOCK)",
+            "inside = j < columns",
+            "i = row * columns + j",
+            *self.loads(step),
+            *self.lines(step),
+            *self.stores(step, "inside"),
+        ]
+        for total in step.totals:
+            inside += self.add_column(total) if total.kind == COLUMN else self.add(total)
+        loop = ["for start in range(0, columns, BLOCK):", *[f"    {line}" for line in inside]]
+        values = [f"{each.value} = ({self.end(each)}).to({self.number})" for each in of_row]
+        return [*begin, *loop, *values]
+
+    def add_column(self, total: Total) -> list[str]:
+        """Add to what this program gives of a sum of columns, of which memory is 0 at first."""
+        place = f"{self.of_columns(total.value)} + program * columns + j"
+        more = f"tl.load({place}, mask=inside) + e{total.value}"
+        return [f"tl.store({place}, {more}, mask=inside)"]
+
+    def of_columns(self, value: str) -> str:
+        before = f"{len(self.ones) * MOST} + {self.columns.index(value)}"
+        return f"memory + {before} * programs * columns"
+
+    def over_columns(self) -> list[str]:
+        """Return a step over the columns."""
+        (step,) = self.stage.loop
+        found = ["j = program * BLOCK + tl.arange(0, BLOCK)", "inside = j < columns"]
+        for value in step.reads:
+            if value not in self.columns:
+                continue
+            place = f"{self.of_columns(value)} + part * columns + j"
+            found += [
+                f"t{value} = tl.zeros((BLOCK,), tl.float64)",
+                "for part in range(0, programs):",
+                f"    t{value} += tl.load({place}, mask=inside, other=0.0)",
+                f"{value} = t{value}.to({self.number})",
+            ]
+        return [*found, *self.loads(step), *step.lines, *self.stores(step, "inside")]
+
+    def lines(self, step: Step) -> list[str]:
+        """Return the lines of a step; what is to be reduced is called e7 while v7 is the result."""
+        reduced = {total.value for total in step.totals}
+        return [f"e{line}" if line.partition(" ")[0] in reduced else line for line in step.lines]
+
+    def loads(self, step: Step) -> list[str]:
+        of_all = (ONE,)
+        return [
+            self.load(value)
+            for value in step.reads
+            if value in self.inputs and self.inputs[value][1].layout.kind not in of_all
+        ]
+
+    def load(self, value: str) -> str:
+        i, place = self.inputs[value]
+        return f"{value} = {loaded(i, place, self.number)}"
+
+    def stores(self, step: Step, mask: str = "") -> list[str]:
+        found: list[str] = []
+        for j in step.results:
+            found += stored(j, self.parts.results[j], mask)
+        return found
+
+
+def numbers(parts: Parts) -> list[str]:
+    """Return what gives the numbers of a kernel their names."""
+    number = f"tl.{COMPUTED[parts.dtype]}"
+    found = [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
+    return found + [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
+
+
+def at(name: str, place: Place) -> str:
+    where = PLACES[place.layout.kind]
+    return f"{name} + {where}" if where else name
+
+
+def loaded(i: int, place: Place, number: str) -> str:
+    """Return an input's values."""
+    if place.is_packed:
+        return f"((tl.load(a{i} + (i >> 3), mask=inside) >> (7 - (i & 7))) & 1) != 0"
+    mask = ", mask=inside" if place.layout.kind in (FULL, COLUMN) else ""
+    value = f"tl.load({at(f'a{i}', place)}{mask})"
+    return f"{value} != 0" if place.is_mask else f"{value}.to({number})"
+
+
+def stored(j: int, place: Place, mask: str) -> Sequence[str]:
+    """Return what writes a result."""
+    if place.is_packed:
+        return (
+            "byte = (first >> 3) + tl.arange(0, BLOCK // 8)",
+            f"k{j} = tl.reshape(inside & {place.value}, (BLOCK // 8, 8)).to(tl.int32)",
+            f"k{j} = tl.sum(k{j} << (7 - tl.arange(0, 8))[None, :], axis=1).to(tl.uint8)",
+            f"tl.store(r{j} + byte, k{j}, mask=byte * 8 < n)",
+        )
+    masked = f", mask={mask}" if mask else ""
+    return (f"tl.store({at(f'r{j}', place)}, {place.value}{masked})",)
