@@ -134,7 +134,7 @@ def check(emitted: Emitted) -> None:
     lent = {*emitted.passed, *emitted.views}.difference(passed)
     assert emitted.graphs is not None
     outputs = emitted.graphs[0].outputs
-    lent = [i for i in lent if i in emitted.passed or outputs[i].op is not ops.CAST]
+    lent = [i for i in lent if i in emitted.passed or outputs[i].op.view]
     if lent or emitted.shared or emitted.viewed or emitted.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
     if "key" in emitted.params:
