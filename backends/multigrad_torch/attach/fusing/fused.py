@@ -8,7 +8,7 @@ have kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch.autograd import Function
@@ -18,7 +18,7 @@ from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
 from multigrad.lowering.kernel_passes import WHOLE, CannotFuseError, Layout
-from multigrad.lowering.kernels import Kernel, Place, write_kernel
+from multigrad.lowering.kernels import Kernel, write_kernel
 from multigrad.lowering.packing import PACK, without_packing
 
 from ...kernels.bits import unpack
@@ -44,6 +44,7 @@ class Kernels:
         is_proven: whether they agree with eager code, or need not: see `proof.py`.
         compares_beside: whether that may be found out in another thread.
         names: what the kernels of forward write, then what they keep.
+        saved: of what backward gets the tensors.
         layouts: how tensors lie to the elements, by their names.
         needs_elements: whether plain code takes empty tensors.
     """
@@ -64,18 +65,20 @@ class Kernels:
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
         inputs = self.emitted.inputs
-        given = [WHOLE] * len(inputs) if layouts is None else [Layout(*each) for each in layouts]
-        self.layouts = dict(zip(inputs, given, strict=True))
+        lie = [WHOLE] * len(inputs) if layouts is None else [Layout(*each) for each in layouts]
+        self.layouts = dict(zip(inputs, lie, strict=True))
         name = str(like.dtype).removeprefix("torch.")
         kernels = write(self.emitted, name, language, self.layouts)
         launches = iter(language.load([each for each in kernels if each.parts.results], like))
+        self.names = [*owned(self.emitted), *self.emitted.computed]
+        self.saved = [n for n in self.emitted.residuals if n not in self.emitted.likes]
+        given = [inputs, inputs, (*self.saved, *self.emitted.cotangents)]
         params, on_numbers = self.emitted.params, language.ON_NUMBERS
         parts = [
-            Part(each, next(launches) if each.parts.results else None, params, on_numbers)
-            for each in kernels
+            Part(each, names, next(launches) if each.parts.results else None, params, on_numbers)
+            for each, names in zip(kernels, given, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
-        self.names = [*owned(self.emitted), *self.emitted.computed]
         self.needs_elements = any(k.parts.reduces or k.parts.is_by_rows for k in kernels)
         base: Any = super(Function, as_function(native, self, like.dtype))
         self.apply = base.apply
@@ -93,35 +96,40 @@ class Kernels:
 
 
 class Part:
-    """One kernel, and what runs it.
+    """One kernel, and what runs it; `names` are those of the tensors that it is given.
 
-    `known` is the values of the params at the call before, and the numbers that they gave: one
-    tuple, so that threads see both or none.
+    `known` is the values of the params and the sizes at the call before, and the numbers that they
+    gave: one tuple, so that threads see both or none.
     """
 
     def __init__(
-        self, kernel: Kernel, launch: Any, params: Sequence[str], on_numbers: Mapping[Any, Any]
+        self,
+        kernel: Kernel,
+        names: Sequence[str],
+        launch: Any,
+        params: Sequence[str],
+        on_numbers: Mapping[Any, Any],
     ) -> None:
         self.kernel, self.launch, self.params = kernel, launch, params
-        self.inputs, self.on_numbers = kernel.inputs, on_numbers
-        self.known: tuple[str, Any] = ("", None)
+        self.places = [names.index(name) for name in kernel.inputs]
+        self.on_numbers = on_numbers
+        self.known: tuple[Any, Any] = (None, None)
 
     def run(
-        self, named: Mapping[str, Tensor], results: Sequence[Tensor], values: Any, shape: torch.Size
+        self, given: Sequence[Tensor], results: Sequence[Tensor], values: Any, shape: torch.Size
     ) -> None:
-        """Run on tensors by their names, of elements of this shape."""
+        """Run on tensors, of elements of this shape."""
         if not results:
             return
-        known, numbers = self.known
         n, columns = shape.numel(), shape[-1] if shape else 1
-        # `repr` tells -0.0 from 0.0.
-        text = f"{values!r}, {n}, {columns}" if self.kernel.sizes else repr(values)
-        if text != known:
+        known, numbers = self.known
+        key = repr(values) if values else "", n, columns  # which tells -0.0 from 0.0
+        if key != known:
             params = dict(zip(self.params, values, strict=True))
             found = self.kernel.values(params, self.on_numbers, n, columns)
             numbers = self.launch.pack(found)
-            self.known = text, numbers
-        self.launch([*[named[name] for name in self.inputs], *results], numbers, n, columns)
+            self.known = key, numbers
+        self.launch([*[given[i] for i in self.places], *results], numbers, n, columns)
 
 
 def check(emitted: Emitted) -> None:
@@ -134,7 +142,7 @@ def check(emitted: Emitted) -> None:
     lent = {*emitted.passed, *emitted.views}.difference(passed)
     assert emitted.graphs is not None
     outputs = emitted.graphs[0].outputs
-    lent = [i for i in lent if i in emitted.passed or outputs[i].op is not ops.CAST]
+    lent = [i for i in lent if i in emitted.passed or outputs[i].op.view]
     if lent or emitted.shared or emitted.viewed or emitted.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
     if "key" in emitted.params:
@@ -228,99 +236,122 @@ class Restored:
         return getattr(self.ctx, name)
 
 
+class Slot(NamedTuple):
+    """A tensor that is kept or made; one without a layout holds masks of all elements as bits."""
+
+    dtype: torch.dtype
+    layout: Layout | None = WHOLE
+
+    def shape(self, shape: torch.Size) -> tuple[int, ...]:
+        """Return its shape, for elements of this one."""
+        return ((shape.numel() + 7) // 8,) if self.layout is None else self.layout.shape(shape)
+
+    def make(self, x: Tensor) -> Tensor:
+        """Return a new one beside a tensor of all elements."""
+        if self.layout == WHOLE:
+            return torch.empty_like(x, dtype=self.dtype)
+        return x.new_empty(self.shape(x.shape), dtype=self.dtype)
+
+
+def slots_of(kernels: Kernels, dtype: torch.dtype) -> dict[str, Slot]:
+    """Return what tensors are, by their names."""
+    found = {name: Slot(dtype, layout) for name, layout in kernels.layouts.items()}
+    for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
+        if place.is_packed:
+            found[name] = Slot(torch.uint8, None)
+        elif place.is_mask:
+            found[name] = Slot(torch.bool, place.layout)
+    return found
+
+
 def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Function]:
     """Return the class that runs the kernels."""
-    emitted, eager, layouts = kernels.emitted, native.eager, kernels.layouts
-    passed = passed_on(emitted)
-    saved_names = [name for name in emitted.residuals if name not in emitted.likes]
+    emitted, eager, slots = kernels.emitted, native.eager, slots_of(kernels, dtype)
     assert emitted.graphs is not None
     packs = [node.op is PACK for node in emitted.graphs[1].outputs]
     as_bits = {name for name, is_packed in zip(emitted.computed, packs, strict=True) if is_packed}
-    own = owned(emitted)
-    places = dict(zip(kernels.names, kernels.keep.kernel.parts.results, strict=True))
-    packed = [name for name in emitted.computed if places[name].is_packed]
-    kinds = {name: dtype_of(place, dtype) for name, place in places.items()}
+    # What forward has: the inputs, and what it writes.
+    count, owned_count = len(emitted.inputs), len(owned(emitted))
+    names = [*emitted.inputs, *kernels.names]
+    passed = passed_on(emitted)
+    of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.outputs)]
+    of_saved = list(map(names.index, kernels.saved))
+    noted = [(f"shape_of_{name}", names.index(name), Tensor.size) for name in emitted.shapes]
+    noted += [(f"like_{name}", names.index(name), Like) for name in emitted.likes]
+    written, expected = ([slots[n] for n in each] for each in (kernels.names, kernels.saved))
+    bits = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
+    unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
     differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
     constant = [i for i in emitted.undifferentiable if emitted.output_types[i].dtype != BOOL]
-    whole = [name for name in emitted.inputs if layouts[name] == WHOLE]
-    first = emitted.inputs.index(whole[0])
-
-    def empty(name: str, shape: torch.Size, device: torch.device) -> Tensor:
-        own = ((shape.numel() + 7) // 8,) if name in packed else layouts[name].shape(shape)
-        return torch.empty(own, dtype=kinds.get(name, dtype), device=device)
+    whole = Slot(dtype)
+    first = [slots[name] for name in emitted.inputs].index(whole)
+    # What backward has.
+    upstream = [slots[name] for name in emitted.cotangents]
+    full = [i for i, slot in enumerate(expected) if slot == whole]
+    full += [len(expected) + i for i in differentiable if upstream[i] == whole]
+    slopes = [slots[name] for name in emitted.wrt]
+    wrt = {emitted.inputs.index(name): k for k, name in enumerate(emitted.wrt)}
 
     class Run(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            *tensors, values, rest = args
+            tensors, values, rest = args[:count], args[count], args[count + 1]
             x = tensors[first]
-            shape, device = x.shape, x.device
-            named = dict(zip(emitted.inputs, tensors, strict=True))
-            results = {name: empty(name, shape, device) for name in own}
             if True not in ctx.needs_input_grad:
-                kernels.forward.run(named, [*results.values()], values, shape)
+                results = [slot.make(x) for slot in written[:owned_count]]
+                kernels.forward.run(tensors, results, values, x.shape)
+                known = (*tensors, *results)
             else:
-                results |= {name: empty(name, shape, device) for name in emitted.computed}
-                kernels.keep.run(named, [*results.values()], values, shape)
-                named |= results
-                ctx.save_for_backward(*[named[name] for name in saved_names])
-                for name in emitted.shapes:
-                    setattr(ctx, f"shape_of_{name}", named[name].shape)
-                for name in emitted.likes:
-                    setattr(ctx, f"like_{name}", Like(named[name]))
+                results = [slot.make(x) for slot in written]
+                kernels.keep.run(tensors, results, values, x.shape)
+                known = (*tensors, *results)
+                ctx.save_for_backward(*[known[i] for i in of_saved])
+                for name, i, of in noted:
+                    setattr(ctx, name, of(known[i]))
                 if native.prepare is not None:
                     (ctx.values,) = rest
                 else:
                     for name, value in zip(emitted.params, values, strict=True):
                         setattr(ctx, name, value)
-                ctx.given, ctx.shape, ctx.device = values, shape, device
-            for i, name in passed.items():
-                results[emitted.outputs[i]] = named[name]
-            outputs = [results[name] for name in emitted.outputs]
+                ctx.given, ctx.shape, ctx.device = values, x.shape, x.device
+            outputs = [known[i] for i in of_outputs]
             if constant:
                 ctx.mark_non_differentiable(*[outputs[i] for i in constant])
             return outputs[0] if emitted.single else tuple(outputs)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            saved, shape = dict(zip(saved_names, ctx.saved_tensors, strict=True)), ctx.shape
+            saved, shape = ctx.saved_tensors, ctx.shape
+            given = [*saved, *cotangents]
             anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
             anywhere = anywhere or count_modes()
-            of_bits = ((shape.numel() + 7) // 8,)
-            for name, each in saved.items():  # `x.data = ...` may have put another in its place
-                own_shape = of_bits if name in packed else layouts[name].shape(shape)
-                expected = kinds.get(name, dtype), own_shape
-                anywhere = anywhere or (each.dtype, each.shape) != expected
+            # `x.data = ...` may have put another in its place.
+            for each, slot in zip(saved, expected, strict=True):
+                anywhere = anywhere or each.dtype is not slot.dtype
+                anywhere = anywhere or each.shape != slot.shape(shape)
                 anywhere = anywhere or not (each.is_contiguous() and is_memory(each))
             for i in differentiable:
-                each, name = cotangents[i], emitted.cotangents[i]
+                each = cotangents[i]
                 anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
-                anywhere = anywhere or each.shape != layouts[name].shape(shape)
-                if anywhere or not is_memory(each):
+                if anywhere or each.shape != upstream[i].shape(shape) or not is_memory(each):
                     anywhere = True
                     break
-                saved[name] = each.contiguous()
+                given[len(saved) + i] = each.contiguous()
             if anywhere:
-                like = torch.empty((), device=ctx.device).expand(shape)
-                for name in packed:
-                    if name not in as_bits:
-                        saved[name] = unpack(saved[name], like)
-                kept = tuple([saved[name] for name in saved_names])
-                found = eager.backward(Restored(ctx, kept), *cotangents)
+                kept = [*saved]
+                for i in unpacked:
+                    like = torch.empty((), device=ctx.device).expand(shape)
+                    kept[i] = unpack(saved[i], like)
+                found = eager.backward(Restored(ctx, tuple(kept)), *cotangents)
                 found = found if isinstance(found, tuple) else (found,)
-                return *found[: len(emitted.inputs)], None, None
-            by_name = {name: empty(name, shape, ctx.device) for name in emitted.wrt}
-            kernels.backward.run(saved, [*by_name.values()], ctx.given, shape)
-            pairs = zip(emitted.inputs, ctx.needs_input_grad, strict=False)
-            return *[by_name.get(name) if asked else None for name, asked in pairs], None, None
+                return *found[:count], None, None
+            x = given[full[0]] if full else torch.empty(shape, dtype=dtype, device=ctx.device)
+            results = [slot.make(x) for slot in slopes]
+            kernels.backward.run(given, results, ctx.given, shape)
+            asked = ctx.needs_input_grad
+            own = [results[wrt[i]] if asked[i] and i in wrt else None for i in range(count)]
+            return *own, None, None
 
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]
     return Run
-
-
-def dtype_of(place: Place, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of a tensor that holds it."""
-    if place.is_mask:
-        return torch.uint8 if place.is_packed else torch.bool
-    return dtype

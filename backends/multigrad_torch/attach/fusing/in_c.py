@@ -54,8 +54,9 @@ def rounding_as_eager(graph: Graph) -> Graph:
 class Launch:
     """One kernel, loaded."""
 
-    def __init__(self, library: ctypes.CDLL, name: str) -> None:
-        self.function = getattr(library, name)
+    def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:
+        self.function = getattr(library, kernel.name)
+        self.pointers = ctypes.c_void_p * len((*kernel.parts.inputs, *kernel.parts.results))
         pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
         sizes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int32
         self.function.argtypes = (pointers, numbers, *sizes)
@@ -65,10 +66,10 @@ class Launch:
         return (ctypes.c_double * len(numbers))(*numbers)
 
     def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
-        places = [tensor.data_ptr() for tensor in tensors]
-        most = torch.get_num_threads() if os.getpid() == PROCESS else 1
-        threads = max(1, min(most, n // GRAIN))
-        pointers = (ctypes.c_void_p * len(places))(*places)
+        threads = 1
+        if n >= 2 * GRAIN and os.getpid() == PROCESS:
+            threads = min(torch.get_num_threads(), n // GRAIN)
+        pointers = self.pointers(*[tensor.data_ptr() for tensor in tensors])
         if self.function(pointers, numbers, n, columns, threads):
             raise MemoryError
 
@@ -84,4 +85,4 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
     source = begin(dtype) + whole.source(text, dtype) + text
     library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
     whole.give(library, text, dtype)
-    return [Launch(library, kernel.name) for kernel in kernels]
+    return [Launch(library, kernel) for kernel in kernels]

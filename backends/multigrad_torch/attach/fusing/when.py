@@ -47,7 +47,7 @@ class Fusing:
             none.
     """
 
-    __slots__ = ("calls", "kernels", "least", "native", "said", "waits")
+    __slots__ = ("calls", "kernels", "known", "least", "native", "said", "waits")
 
     def __init__(self, native: Any) -> None:
         emitted = native.emitted
@@ -58,6 +58,8 @@ class Fusing:
         self.kernels: dict[Kind, Kernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
+        # The shapes at the call before, and how they lie: one tuple, which threads see whole.
+        self.known: tuple[Any, Any] = (None, ())
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
         """Apply the Function, by kernels where there are some that fit."""
@@ -88,8 +90,6 @@ class Fusing:
         if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
             return None
         reason = ""
-        shape = x.shape if len(tensors) == 1 else max(tensors, key=Tensor.numel).shape
-        layouts = []
         if any(type(value) is not float or math.isnan(value) for value in values):
             draws = "key" in self.native.emitted.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
@@ -100,13 +100,19 @@ class Fusing:
                 reason = "tensors of several dtypes or devices"
             elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
-            elif (layout := layout_in(shape, each)) is None:
-                reason = "tensors of several shapes, not one, a number or the last axis"
-            else:
-                layouts.append(layout)
+        shapes = [each.shape for each in tensors]
+        known, layouts = self.known
+        if shapes != known:
+            whole = max(shapes, key=torch.Size.numel)
+            layouts = tuple([layout_in(whole, shape) for shape in shapes])
+            self.known = shapes, layouts
+        if None in layouts:
+            reason = (
+                reason or "tensors of several shapes, other than numbers, rows and the last axis"
+            )
         if reason:
             self.say(reason)
-        return None if reason else tuple(layouts)
+        return None if reason else layouts
 
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
@@ -167,9 +173,8 @@ class Fusing:
             )
 
 
-def layout_in(shape: torch.Size, x: Tensor) -> Layout | None:
+def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
     """Return how a tensor lies to elements of this shape; None: not as kernels take it."""
-    own = x.shape
     if own == shape:
         return WHOLE
     if own.numel() == 1 and len(own) <= len(shape):
