@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 import multigrad as xg
+from multigrad.lowering.kernel_passes import WHOLE, Layout
 from multigrad_torch.attach.fusing import fused, in_triton
 
 launched = []
@@ -48,32 +49,56 @@ class Driver:
         return 0
 
 
+def scaled_norm(x: Any, weight: Any) -> Any:
+    """A norm of rows with its scale."""
+    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * weight
+
+
+def gradients(grad_out: Any, x: Any, weight: Any) -> Any:
+    size = xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+    slope = grad_out * weight
+    share = xp.mean(slope * x, axis=-1, keepdims=True) / (size * size)
+    return (slope - share * x) / size, xp.sum_to(grad_out * x / size, weight)
+
+
 driver.set_active(Driver())
-found, variants = {}, []
+xp, found, variants = xg.xp, {}, []
 every = xg.function(every_op, lambda gs, x, y: (gs[0] * x, gs[1] * y))
-for function, dtypes in {
-    every: [torch.float32, torch.float64],
-    "triangular": [torch.float32],
-    "rectangular": [torch.float32],
-    "arctan": [torch.float32, torch.float64, torch.bfloat16],
-}.items():
-    rule = function if isinstance(function, str) else "every op"
+norm = xg.function(scaled_norm, gradients)
+ONE, COLUMN = Layout("one", 0), Layout("column")
+for name, function, dtypes, layouts in (
+    ("every op", every, "float32 float64", [WHOLE, WHOLE]),
+    ("triangular", "triangular", "float32", [WHOLE]),
+    ("rectangular", "rectangular", "float32", [WHOLE]),
+    ("arctan", "arctan", "float32 float64 bfloat16", [WHOLE]),
+    ("gaussian", "gaussian", "float32", [WHOLE]),
+    ("clip_rms", "clip_rms", "float32", [WHOLE]),
+    ("centralize", "centralize", "float32", [WHOLE]),
+    ("lsq", xg.estimators.lsq, "float32 bfloat16", [WHOLE, ONE]),
+    ("norm", norm, "float32", [WHOLE, COLUMN]),
+):
     forward: Any = {"forward": "Heaviside"} if isinstance(function, str) else {}
     native = xg.lower(function, "torch", **forward)
-    for dtype in dtypes:
-        name = str(dtype).removeprefix("torch.")
-        kernels = fused.write(native.emitted, name, in_triton)
-        for each, launch in zip(
-            kernels, in_triton.load(kernels, torch.empty(0, dtype=dtype)), strict=True
-        ):
-            compiled = launch.function.device_caches[0][0]
+    for dtype in dtypes.split():
+        like = torch.empty(0, dtype=getattr(torch, dtype))
+        own = dict(zip(native.emitted.inputs, layouts, strict=True))
+        kernels = fused.write(native.emitted, dtype, in_triton, own)
+        kernels = [each for each in kernels if each.parts.results]
+        for each, launch in zip(kernels, in_triton.load(kernels, like), strict=True):
             places = [*each.parts.inputs, *each.parts.results]
             numbers = [0.1] * each.parts.numbers
-            for n in (4096, 4097):
-                tensors = [torch.empty(n, dtype=in_triton.stored(p, dtype)) for p in places]
-                launch(tensors, numbers, n)
-            variants.append(len(compiled))
-            # Of lengths that 16 divides, and of others: the first was compiled first.
-            divided, odd = [text.asm["ptx"] for text in compiled.values()][:2]
-            found |= {f"{rule} {name} {each.name}": divided, f"{rule} {name} {each.name}, odd": odd}
+            for n, columns in ((4096, 64), (4097, 17)):
+                tensors = [
+                    torch.empty(place.layout.shape((n // columns, columns)), dtype=kind)
+                    for place in places
+                    for kind in (in_triton.stored(place, like.dtype),)
+                ]
+                launch(tensors, numbers, n, columns)
+            for i, (_, one) in enumerate(launch.stages):
+                compiled = one.function.device_caches[0][0]
+                variants.append(len(compiled) - len(one.known))
+                # Of lengths that 16 divides, and of others: the first was compiled first.
+                divided, odd = [text.asm["ptx"] for text in compiled.values()][-2:]
+                text = f"{name} {dtype} {each.name}" + f" {i}" * (len(launch.stages) > 1)
+                found |= {text: divided, f"{text}, odd": odd}
 print(json.dumps({"ptx": found, "variants": variants, "launches": len(launched)}))
