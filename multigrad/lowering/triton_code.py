@@ -97,6 +97,4 @@ def language(dtype: str) -> Language:
     computed = COMPUTED[dtype]
     number, stored = f"{{}}.to(tl.{computed})", f"{{}}.to(tl.{dtype})"
     rounded = number.format(stored)
-    return Language(
-        rows(computed), write, to_number=number, rounded=rounded, reductions=REDUCTIONS
-    )
+    return Language(rows(computed), write, to_number=number, rounded=rounded, reductions=REDUCTIONS)

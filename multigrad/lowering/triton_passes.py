@@ -7,20 +7,21 @@ added up by a launch over the columns. Of a row one program reads block after bl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..graph import ops
 from .kernel_passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 from .kernels import COMPUTED, Parts, Place, indented
 
-# Programs that give parts of a sum: of numbers, and of all columns.
-MOST, MOST_OF_COLUMNS = 1024, 256
+MOST = 1024  # programs that give parts of a sum
+COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns
 REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MAX, ops.MIN)
 # What is no part of the result, and what joins two blocks.
 NEUTRAL = {ops.MAX: 'float("-inf")', ops.MIN: 'float("inf")'}
 JOIN = {ops.MAX: "max", ops.MIN: "min"}
-PLACES = {FULL: "i", ROW: "row", COLUMN: "j", ONE: ""}
+# By layout: where a number lies, and whether there is one.
+PLACES = {FULL: "i", ROW: "row", COLUMN: "j"}
+MASKS = {FULL: "inside", ROW: "among", COLUMN: "near", ONE: "program == 0"}
 
 
 class Stage(NamedTuple):
@@ -69,12 +70,16 @@ def is_plain(parts: Parts) -> bool:
 
 
 def arguments_of(parts: Parts) -> list[str]:
-    """Return the arguments of each launch: the tensors, memory for parts of sums, and numbers."""
+    """Return the arguments of each launch: the tensors, memory for parts of sums, numbers, sizes,
+    and what a program takes: `ROWS` rows at once, of which one block has all columns if `SHORT`.
+    """
     found = [f"a{i}" for i in range(len(parts.inputs))]
     found += [f"r{j}" for j in range(len(parts.results))]
     found += ["memory"] if given(parts, ONE) or given(parts, COLUMN) else []
     found += [f"n{i}: tl.float64" for i in range(parts.numbers)]
-    return [*found, "n"] if is_plain(parts) else [*found, "n", "columns", "programs"]
+    found += ["n"] if is_plain(parts) else ["n", "columns", "programs"]
+    constants = ["BLOCK", "ROWS", "SHORT"] if parts.is_by_rows else ["BLOCK"]
+    return [*found, *[f"{each}: tl.constexpr" for each in constants]]
 
 
 def write(parts: Parts) -> str:
@@ -99,7 +104,7 @@ class _Launch:
         lines = [*numbers(parts), *self.for_all(), *body[self.stage.over]()]
         return f"""
 
-def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.constexpr):
+def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
     program, zero = tl.program_id(0), tl.full((), 0, tl.int64)
 {indented(lines, 4)}\
 """
@@ -119,7 +124,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.conste
         for step in steps:
             found += step.lines
         for step in self.stage.before:
-            found += self.stores(step, "program == 0")
+            found += self.stores(step)
         return found
 
     def joined(self, total: Total) -> list[str]:
@@ -129,11 +134,12 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.conste
         read = f"tl.load({place}, mask=part < programs, other={neutral})"
         value = total.value
         begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
-        begin += self.begin(total, MOST, "tl.float64") + self.add(total, "part < programs")
+        begin += self.begin(total, str(MOST), "tl.float64") + self.add(total, "part < programs")
         return [*begin, f"{value} = ({self.end(total)}).to({self.number})"]
 
-    def begin(self, total: Total, size: object = "BLOCK", number: str = "") -> list[str]:
+    def begin(self, total: Total, size: str = "", number: str = "") -> list[str]:
         """Return a block that is to be joined, and whether there is NaN, which no maximum tells."""
+        size = size or ("ROWS, BLOCK" if self.parts.is_by_rows else "BLOCK")
         if total.op not in NEUTRAL:
             return [f"t{total.value} = tl.zeros(({size},), tl.float64)"]
         first = f"tl.full(({size},), {NEUTRAL[total.op]}, {number or self.number})"
@@ -150,11 +156,12 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.conste
         ]
 
     def end(self, total: Total) -> str:
-        value = total.value
+        value, over = total.value, {ROW: "axis=1, keep_dims=True", COLUMN: "axis=0, keep_dims=True"}
+        along = over.get(total.kind, "axis=None")
         if total.op not in NEUTRAL:
-            return f"tl.sum(t{value}, axis=0)"
-        found = f"tl.{JOIN[total.op]}(t{value}, axis=0)"
-        return f'tl.where(tl.sum(k{value}, axis=0) > 0, float("nan"), {found})'
+            return f"tl.sum(t{value}, {along})"
+        found = f"tl.{JOIN[total.op]}(t{value}, {along})"
+        return f'tl.where(tl.sum(k{value}, {along}) > 0, float("nan"), {found})'
 
     def give(self, total: Total) -> str:
         place = f"memory + {self.ones.index(total.value) * MOST} + program"
@@ -164,7 +171,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.conste
         """Return a pass over the elements."""
         (step,) = self.stage.loop
         block = ["i = first + tl.arange(0, BLOCK)", "inside = i < n"]
-        inside = [*block, *self.loads(step), *self.lines(step), *self.stores(step, "inside")]
+        inside = [*block, *self.loads(step), *self.lines(step), *self.stores(step)]
         if not step.totals:
             return ["first = (zero + program) * BLOCK", *inside]
         inside += [line for total in step.totals for line in self.add(total)]
@@ -180,63 +187,77 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.conste
         """Return a pass over rows, each read once for each of its steps."""
         totals = [total for step in self.stage.loop for total in step.totals]
         of_all = [total for total in totals if total.kind == ONE]
-        row = []
+        columns = [total for total in totals if total.kind == COLUMN]
+        rows = [
+            "row = (zero + r) * ROWS + tl.arange(0, ROWS)[:, None]",
+            "among = row < n // columns",
+        ]
         for step in self.stage.loop:
-            row += self.of_row(step) if step.space == ROW else self.over_row(step)
+            rows += self.of_rows(step) if step.space == ROW else self.over_row(step)
         if not self.stage.gives:
-            return ["row = zero + program", *row]
+            return ["r = program", *rows]
+        ends = [*map(self.give, of_all)]
+        if columns:
+            ends += ["if SHORT:", "    j = tl.arange(0, BLOCK)[None, :]"]
+            ends += [f"    {self.give_columns(total, self.end(total))}" for total in columns]
         return [
-            *[line for total in of_all for line in self.begin(total)],
-            "for r in range(program, n // columns, programs):",
-            *[f"    {line}" for line in ("row = zero + r", *row)],
-            *map(self.give, of_all),
+            *[line for total in (*of_all, *columns) for line in self.begin(total)],
+            "for r in range(program, (n // columns + ROWS - 1) // ROWS, programs):",
+            *[f"    {line}" for line in rows],
+            *ends,
         ]
 
-    def of_row(self, step: Step) -> list[str]:
+    def of_rows(self, step: Step) -> list[str]:
         return [*self.loads(step), *step.lines, *self.stores(step)]
 
     def over_row(self, step: Step) -> list[str]:
         of_row = [total for total in step.totals if total.kind == ROW]
         begin = [line for total in of_row for line in self.begin(total)]
         inside = [
-            "j = start + tl.arange(0, BLOCK)",
-            "inside = j < columns",
+            "j = start + tl.arange(0, BLOCK)[None, :]",
+            "near = j < columns",
+            "inside = among & near",
             "i = row * columns + j",
             *self.loads(step),
             *self.lines(step),
-            *self.stores(step, "inside"),
+            *self.stores(step),
         ]
         for total in step.totals:
-            inside += self.add_column(total) if total.kind == COLUMN else self.add(total)
+            add = self.add(total)
+            if total.kind == COLUMN:
+                more = f"tl.load({self.of_columns(total, 'program')}, mask=near) + e{total.value}"
+                add = ["if SHORT:", *[f"    {line}" for line in add]]
+                add += ["else:", f"    {self.give_columns(total, more)}"]
+            inside += add
         loop = ["for start in range(0, columns, BLOCK):", *[f"    {line}" for line in inside]]
         values = [f"{each.value} = ({self.end(each)}).to({self.number})" for each in of_row]
         return [*begin, *loop, *values]
 
-    def add_column(self, total: Total) -> list[str]:
-        """Add to what this program gives of a sum of columns, of which memory is 0 at first."""
-        place = f"{self.of_columns(total.value)} + program * columns + j"
-        more = f"tl.load({place}, mask=inside) + e{total.value}"
-        return [f"tl.store({place}, {more}, mask=inside)"]
+    def of_columns(self, total: Total, program: str) -> str:
+        """Return where a program gives its part of a sum of columns."""
+        before = f"{len(self.ones) * MOST} + {self.columns.index(total.value)} * programs * columns"
+        return f"memory + {before} + {program} * columns + j"
 
-    def of_columns(self, value: str) -> str:
-        before = f"{len(self.ones) * MOST} + {self.columns.index(value)}"
-        return f"memory + {before} * programs * columns"
+    def give_columns(self, total: Total, value: str) -> str:
+        return f"tl.store({self.of_columns(total, 'program')}, {value}, mask=j < columns)"
 
     def over_columns(self) -> list[str]:
         """Return a step over the columns."""
         (step,) = self.stage.loop
-        found = ["j = program * BLOCK + tl.arange(0, BLOCK)", "inside = j < columns"]
-        for value in step.reads:
-            if value not in self.columns:
-                continue
-            place = f"{self.of_columns(value)} + part * columns + j"
+        found = [
+            f"j = program * {COLUMNS} + tl.arange(0, {COLUMNS})[None, :]",
+            "near = j < columns",
+        ]
+        for total in given(self.parts, COLUMN):
+            value, place = total.value, self.of_columns(total, "part")
             found += [
-                f"t{value} = tl.zeros((BLOCK,), tl.float64)",
-                "for part in range(0, programs):",
-                f"    t{value} += tl.load({place}, mask=inside, other=0.0)",
-                f"{value} = t{value}.to({self.number})",
+                f"t{value} = tl.zeros(({PARTS}, {COLUMNS}), tl.float64)",
+                f"for first in range(0, programs, {PARTS}):",
+                f"    part = first + tl.arange(0, {PARTS})[:, None]",
+                f"    t{value} += tl.load({place}, mask=near & (part < programs), other=0.0)",
+                f"{value} = tl.sum(t{value}, axis=0, keep_dims=True).to({self.number})",
             ]
-        return [*found, *self.loads(step), *step.lines, *self.stores(step, "inside")]
+        return [*found, *self.loads(step), *step.lines, *self.stores(step)]
 
     def lines(self, step: Step) -> list[str]:
         """Return the lines of a step; what is to be reduced is called e7 while v7 is the result."""
@@ -244,22 +265,15 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}, BLOCK: tl.conste
         return [f"e{line}" if line.partition(" ")[0] in reduced else line for line in step.lines]
 
     def loads(self, step: Step) -> list[str]:
-        of_all = (ONE,)
-        return [
-            self.load(value)
-            for value in step.reads
-            if value in self.inputs and self.inputs[value][1].layout.kind not in of_all
-        ]
+        own = [value for value in step.reads if value in self.inputs]
+        return [self.load(each) for each in own if self.inputs[each][1].layout.kind != ONE]
 
     def load(self, value: str) -> str:
         i, place = self.inputs[value]
         return f"{value} = {loaded(i, place, self.number)}"
 
-    def stores(self, step: Step, mask: str = "") -> list[str]:
-        found: list[str] = []
-        for j in step.results:
-            found += stored(j, self.parts.results[j], mask)
-        return found
+    def stores(self, step: Step) -> list[str]:
+        return [line for j in step.results for line in stored(j, self.parts.results[j])]
 
 
 def numbers(parts: Parts) -> list[str]:
@@ -269,22 +283,20 @@ def numbers(parts: Parts) -> list[str]:
     return found + [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
 
 
-def at(name: str, place: Place) -> str:
-    where = PLACES[place.layout.kind]
-    return f"{name} + {where}" if where else name
-
-
 def loaded(i: int, place: Place, number: str) -> str:
     """Return an input's values."""
+    kind = place.layout.kind
     if place.is_packed:
         return f"((tl.load(a{i} + (i >> 3), mask=inside) >> (7 - (i & 7))) & 1) != 0"
-    mask = ", mask=inside" if place.layout.kind in (FULL, COLUMN) else ""
-    value = f"tl.load({at(f'a{i}', place)}{mask})"
+    value = (
+        f"tl.load(a{i})" if kind == ONE else f"tl.load(a{i} + {PLACES[kind]}, mask={MASKS[kind]})"
+    )
     return f"{value} != 0" if place.is_mask else f"{value}.to({number})"
 
 
-def stored(j: int, place: Place, mask: str) -> Sequence[str]:
+def stored(j: int, place: Place) -> tuple[str, ...]:
     """Return what writes a result."""
+    kind = place.layout.kind
     if place.is_packed:
         return (
             "byte = (first >> 3) + tl.arange(0, BLOCK // 8)",
@@ -292,5 +304,5 @@ def stored(j: int, place: Place, mask: str) -> Sequence[str]:
             f"k{j} = tl.sum(k{j} << (7 - tl.arange(0, 8))[None, :], axis=1).to(tl.uint8)",
             f"tl.store(r{j} + byte, k{j}, mask=byte * 8 < n)",
         )
-    masked = f", mask={mask}" if mask else ""
-    return (f"tl.store({at(f'r{j}', place)}, {place.value}{masked})",)
+    where = f"r{j}" if kind == ONE else f"r{j} + {PLACES[kind]}"
+    return (f"tl.store({where}, {place.value}, mask={MASKS[kind]})",)

@@ -26,8 +26,9 @@ from multigrad.lowering.kernel_passes import COLUMN, ONE
 from multigrad.lowering.kernels import COMPUTED, Kernel, Language, Parts, Place
 from multigrad.lowering.patterns import apply_patterns
 from multigrad.lowering.triton_passes import (
+    COLUMNS,
     MOST,
-    MOST_OF_COLUMNS,
+    PARTS,
     given,
     is_plain,
     stages_of,
@@ -37,8 +38,9 @@ from ...kernels.fast.alone import FAST, divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # in 3.5.1 the division that is exact makes 0 of subnormals
-# Elements: of a program, short rows, and others; and what an index of 32 bits tells.
-BLOCKS, LONG = (128, 1024), 1 << 31
+BLOCK, LONG = 1024, 1 << 31  # elements: of a program, and what an index of 32 bits tells
+TILES = ((32, 32), (128, 8), (BLOCK, 1))  # columns and rows of a program
+MEMORY = 1 << 20  # numbers for each sum of columns
 # Products and sums in one would round otherwise; CUDA's functions would lose subnormals.
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False, "enable_reflect_ftz": False}
 # Not beside the program: it may be recording a CUDA graph, which a launch of ours would break.
@@ -85,18 +87,21 @@ class Launch:
     """One kernel: launches on the tensors' device, in the current stream."""
 
     def __init__(self, parts: Parts, functions: Sequence[Any], like: Tensor) -> None:
-        """Compile it for the device of a tensor."""
+        """Compile it for the device of a tensor, unless it needs to know how long rows are."""
         self.pack = tuple
         self.is_plain, self.is_by_rows = is_plain(parts), parts.is_by_rows
         self.ones, self.columns = len(given(parts, ONE)), len(given(parts, COLUMN))
-        kinds = [stored(place, like.dtype) for place in (*parts.inputs, *parts.results)]
-        kinds += [torch.float64] if self.ones or self.columns else []
-        kinds += [0.0] * parts.numbers
-        blocks = BLOCKS if self.is_by_rows else BLOCKS[1:]
+        self.device = like.get_device()
         self.stages = [
-            (stage, Compiled(function, like, kinds, blocks, self.is_plain))
+            (stage, Compiled(function))
             for stage, function in zip(stages_of(parts), functions, strict=True)
         ]
+        kinds = [stored(place, like.dtype) for place in (*parts.inputs, *parts.results)]
+        kinds += [torch.float64] * bool(self.ones) + [0.0] * parts.numbers
+        if not self.is_by_rows:
+            with torch.cuda.device_of(like):
+                for (_, launch), n in product(self.stages, (16, 17)):
+                    launch.compile((BLOCK,), kinds, (n,) if self.is_plain else (n, n, 2))
 
     def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
         if not n:
@@ -105,56 +110,73 @@ class Launch:
         if device >= 0 and device != torch.cuda.current_device():
             with torch.cuda.device(device):
                 return self(tensors, numbers, n, columns)
-        block = BLOCKS[not self.is_by_rows or columns > BLOCKS[0]]
-        work = n // columns if self.is_by_rows else (n + block - 1) // block
+        is_fast = device == self.device and n < LONG
+        is_fast = is_fast and not any(tensor.data_ptr() % 16 for tensor in tensors)
+        tile = tile_of(columns) if self.is_by_rows else (BLOCK,)
+        work = (n + BLOCK - 1) // BLOCK
         if self.is_plain:
-            self.stages[0][1](device, work, block, (*tensors, *numbers), (n,))
+            self.stages[0][1](is_fast, work, tile, (*tensors, *numbers), (n,))
             return
-        programs = min(work, MOST_OF_COLUMNS if self.columns else MOST)
+        if self.is_by_rows:
+            work = (n // columns + tile[1] - 1) // tile[1]
+        programs = min(work, MOST)
+        if self.columns:  # each program has a place for each
+            programs = min(programs, max(PARTS, MEMORY // columns))
         if self.ones or self.columns:
             size = self.ones * MOST + self.columns * programs * columns
             make = torch.zeros if self.columns else torch.empty
             tensors = [*tensors, make(size, dtype=torch.float64, device=tensors[0].device)]
-        grids = {ONE: 1, COLUMN: (columns + block - 1) // block}
+        grids = {ONE: 1, COLUMN: (columns + COLUMNS - 1) // COLUMNS}
         for stage, launch in self.stages:
             many = programs if stage.gives else grids.get(stage.over, work)
-            launch(device, many, block, (*tensors, *numbers), (n, columns, programs))
+            launch(is_fast, many, tile, (*tensors, *numbers), (n, columns, programs))
+
+
+def tile_of(columns: int) -> tuple[int, int, bool]:
+    """Return how many columns and rows a program takes at once, and whether these are all columns."""
+    for block, rows in TILES:
+        if columns <= block:
+            return block, rows, True
+    return BLOCK, 1, False
 
 
 class Compiled:
     """One launch.
 
-    `known` is for one device, by blocks and whether 16 divides the lengths: to call these takes
-    Python half of the time that Triton needs to find them.
+    `known`, by tiles and whether 16 divides the lengths: to call these takes Python half of the
+    time that Triton needs to find them.
     """
 
-    def __init__(
-        self,
-        function: Any,
-        like: Tensor,
-        kinds: Sequence[Any],
-        blocks: Sequence[int],
-        is_plain: bool,
-    ) -> None:
-        self.function, self.device = function, like.get_device()
-        self.known: dict[tuple[int, bool], Any] = {}
-        with torch.cuda.device_of(like):
-            for block, n in product(blocks, (16, 17)):
-                sizes = (n,) if is_plain else (n, n, 2)
-                found = function.warmup(*kinds, *sizes, BLOCK=block, grid=(1,), **OPTIONS)
-                if found is not None:  # as of Triton's interpreter
-                    self.known[block, n == 16] = found
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.known: dict[Any, Any] = {}
+
+    def compile(self, tile: Sequence[int], kinds: Sequence[Any], sizes: Sequence[int]) -> None:
+        """Compile it for lengths that 16 divides, or for others."""
+        given = *kinds, *sizes, *tile
+        self.known[tile, divides(sizes)] = self.function.warmup(*given, grid=(1,), **OPTIONS)
 
     def __call__(
-        self, device: int, many: int, block: int, given: Sequence[Any], sizes: Sequence[int]
+        self,
+        is_fast: bool,
+        many: int,
+        tile: Sequence[int],
+        given: Sequence[Any],
+        sizes: Sequence[int],
     ) -> None:
-        grid = (many, 1, 1)
-        is_known = self.known and device == self.device and sizes[0] < LONG
-        if not is_known or any(isinstance(x, Tensor) and x.data_ptr() % 16 for x in given):
-            self.function[grid](*given, *sizes, BLOCK=block, **OPTIONS)
+        grid, key = (many, 1, 1), (tile, divides(sizes))
+        found = self.known.get(key) if is_fast else None  # None of Triton's interpreter
+        if found is not None:
+            found[grid](*given, *sizes, *tile)
             return
-        divides = not any(size % 16 for size in sizes[:2])
-        self.known[block, divides][grid](*given, *sizes, block)
+        found = self.function[grid](*given, *sizes, *tile, **OPTIONS)
+        if is_fast and key not in self.known:
+            self.known[key] = found
+
+
+def divides(sizes: Sequence[int]) -> bool:
+    """Return whether 16 divides the lengths."""
+    return not any(size % 16 for size in sizes[:2])
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
