@@ -114,7 +114,8 @@ def clip(x: Any, min: Any, max: Any) -> Tensor:
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     if not isinstance(condition, Tensor):  # a comparison of params
-        condition = torch.tensor(condition, device=(a if isinstance(a, Tensor) else b).device)
+        device = (a if isinstance(a, Tensor) else b).device
+        condition = torch.full((), condition, dtype=torch.bool, device=device)  # waits for no GPU
     return torch.where(condition, a, b)
 
 
