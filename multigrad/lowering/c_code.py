@@ -33,9 +33,10 @@ ROWS: dict[Op, str] = {
     ops.ROUND: "RINT({})",
     ops.COPYSIGN: "COPYSIGN({}, {})",
     ops.WHERE: "{} ? {} : {}",
-    # NaN of either side comes through; of equals, which zeros of two signs are, the second.
-    ops.MAXIMUM: "({0} > {1} || {0} != {0}) ? {0} : {1}",
-    ops.MINIMUM: "({0} < {1} || {0} != {0}) ? {0} : {1}",
+    # NaN of either side comes through; of equals, which zeros of two signs are, the second. GCC makes
+    # no vectors of a question whether the result is NaN: limits stand second.
+    ops.MAXIMUM: "!({0} <= {1}) & ({1} == {1}) ? {0} : {1}",
+    ops.MINIMUM: "!({0} >= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.CLIP: "CLIP({}, {}, {})",
     ops.SIGN: "{0} != {0} ? {0} : (R)(({0} > 0) - ({0} < 0))",
     ops.ISNAN: "{0} != {0}",

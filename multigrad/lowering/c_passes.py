@@ -216,7 +216,8 @@ int32_t {parts.name}(
         before, load, store, after = [], [], [], []
         for value in step.reads:
             if value not in self.inputs:
-                load.append(self.computed(value))
+                is_summed = any(t.value == value and t.kind == COLUMN for t in self.totals)
+                (load if is_summed else before).append(self.computed(value))
                 continue
             i, each = self.inputs[value]
             place = f"a{i}[{PLACES[each.layout.kind]}]"
@@ -225,7 +226,7 @@ int32_t {parts.name}(
                 before.append(f"unpack(m{i}, a{i} + first / 8, m);")
                 place = f"m{i}[i]"
             word = f"int {value} = {place}" if each.is_mask else f"R {value} = load({place})"
-            load.append(f"const {word};")
+            (before if each.layout.kind in (ROW, ONE) else load).append(f"const {word};")
         for j in step.results:
             each = self.parts.results[j]
             if each.is_packed:

@@ -30,7 +30,11 @@ def is_memory(x: Tensor) -> bool:
     """Return whether a tensor is memory of its device, as nothing but memory: no zeros or negatives
     that are only noted, no other layout.
     """
-    return torch._C._dispatch_keys(x).raw_repr() in keys_of_memory(x.device.type)
+    keys = torch._C._dispatch_keys(x).raw_repr()
+    return keys in _seen or keys in keys_of_memory(x.device.type)
+
+
+_seen: set[int] = set()  # of every kind of device that was asked for
 
 
 @cache
@@ -40,6 +44,7 @@ def keys_of_memory(device: str) -> frozenset[int]:
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
             found.add(torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr())
+    _seen.update(found)
     return frozenset(found)
 
 

@@ -65,8 +65,9 @@ class Kernels:
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
         inputs = self.emitted.inputs
-        lie = [WHOLE] * len(inputs) if layouts is None else [Layout(*each) for each in layouts]
-        self.layouts = dict(zip(inputs, lie, strict=True))
+        lie = [WHOLE] * len(inputs) if layouts is None else layouts
+        pairs = zip(inputs, lie, strict=True)
+        self.layouts = {n: WHOLE if each == WHOLE else Layout(*each) for n, each in pairs}
         name = str(like.dtype).removeprefix("torch.")
         kernels = write(self.emitted, name, language, self.layouts)
         launches = iter(language.load([each for each in kernels if each.parts.results], like))
@@ -138,9 +139,10 @@ def check(emitted: Emitted) -> None:
     Raises:
         CannotFuseError: it is one of these.
     """
+    if emitted.graphs is None:
+        raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
     passed = passed_on(emitted)
     lent = {*emitted.passed, *emitted.views}.difference(passed)
-    assert emitted.graphs is not None
     outputs = emitted.graphs[0].outputs
     lent = [i for i in lent if i in emitted.passed or outputs[i].op.view]
     if lent or emitted.shared or emitted.viewed or emitted.histories:
@@ -244,11 +246,13 @@ class Slot(NamedTuple):
 
     def shape(self, shape: torch.Size) -> tuple[int, ...]:
         """Return its shape, for elements of this one."""
+        if self.layout is WHOLE:
+            return shape
         return ((shape.numel() + 7) // 8,) if self.layout is None else self.layout.shape(shape)
 
     def make(self, x: Tensor) -> Tensor:
         """Return a new one beside a tensor of all elements."""
-        if self.layout == WHOLE:
+        if self.layout is WHOLE:
             return torch.empty_like(x, dtype=self.dtype)
         return x.new_empty(self.shape(x.shape), dtype=self.dtype)
 

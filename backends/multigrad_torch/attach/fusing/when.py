@@ -51,7 +51,9 @@ class Fusing:
 
     def __init__(self, native: Any) -> None:
         emitted = native.emitted
-        fused = False if emitted.graphs is None else in_process(emitted.fused)
+        fused = in_process(emitted.fused)
+        if emitted.graphs is None and fused is not True:
+            fused = False
         self.native = native
         self.waits = fused is True
         self.least = 0 if self.waits else min(LARGE.values()) if fused else NEVER
@@ -90,7 +92,7 @@ class Fusing:
         if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
             return None
         reason = ""
-        if any(type(value) is not float or math.isnan(value) for value in values):
+        if values and any(type(value) is not float or math.isnan(value) for value in values):
             draws = "key" in self.native.emitted.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
