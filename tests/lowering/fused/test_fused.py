@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import xp
 
 Tensor: TypeAlias = Any
 of_torch = pytest.mark.needs("torch")
@@ -451,6 +452,42 @@ def test_what_no_kernel_computes_is_named() -> None:
     act = xg.activation("Heaviside", xg.get("triangular").copy(name="on_meta"), fused=True)
     with pytest.warns(RuntimeWarning, match="fused=True.*on meta"):
         assert act(x.detach().to("meta")).shape == x.shape
+
+    def decayed(x: Any) -> Any:
+        return xp.fori_loop(0, 3, lambda _, carry: carry * 0.5 + x, x)
+
+    looped = xg.function(decayed, lambda g, x: g * decayed(x), fused=True)
+    timed = xg.estimators.dorefa_weights.keeping("time", fused=True)
+    for function in (looped, timed):
+        with pytest.warns(RuntimeWarning, match="fused=True.*keeps what it computes"):
+            function(x)
+
+
+@of_torch
+@compiling
+@pytest.mark.parametrize("width", [1e39, 1e22, 1e-30])
+def test_numbers_beyond_the_dtype_do_what_they_do_in_plain_code(width: float) -> None:
+    import torch
+
+    @xg.register("fused_tests_beyond", override=True)
+    def clipped(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+        return xp.clip(grad_out, -width * width, width * width) + xp.abs(tin)
+
+    def outcome(fused: bool) -> Any:
+        act = xg.activation("Heaviside", clipped, {"width": width}, fused=fused)
+        x = torch.linspace(-2, 2, 5, requires_grad=True)
+        try:
+            return torch.autograd.grad(act(x).sum(), x)[0].tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    if width > 1:
+        with pytest.warns(RuntimeWarning, match="fused=True.*beyond float32"):
+            found = outcome(fused=True)
+        assert "overflow" in found
+    else:
+        found = outcome(fused=True)
+    assert found == outcome(fused=False)
 
 
 @of_torch

@@ -7,6 +7,7 @@ have kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -42,8 +43,8 @@ class Kernels:
     """What is compiled of a Function for one dtype and kind of device.
 
     Attributes:
-        apply: `apply(*tensors, values, rest)`: the values of the params, and as the eager class
-            takes them.
+        apply: `apply(*tensors, numbers, values, rest)`: what the parts take of numbers, the values
+            of the params, and as the eager class takes them.
         is_proven: whether they give the bits of eager code, or need not.
         compares_beside: whether that may be found out in another thread.
     """
@@ -63,12 +64,10 @@ class Kernels:
         self.compares_beside = language.COMPARES_BESIDE
         kernels = write(self.emitted, str(like.dtype).removeprefix("torch."), language)
         launches = language.load(kernels, like)
-        params, on_numbers = self.emitted.params, language.ON_NUMBERS
-        parts = [
-            Part(kernel, launch, params, on_numbers)
-            for kernel, launch in zip(kernels, launches, strict=True)
-        ]
-        self.forward, self.keep, self.backward = parts
+        self.on_numbers, self.largest = language.ON_NUMBERS, torch.finfo(like.dtype).max
+        self.known: tuple[str, Any] = ("", None)
+        self.parts = [Part(*each) for each in zip(kernels, launches, strict=True)]
+        self.forward, self.keep, self.backward = self.parts
         base: Any = super(Function, as_function(native, self, like.dtype))
         self.apply = base.apply
 
@@ -84,29 +83,33 @@ class Kernels:
         self.is_proven = True
         return self
 
+    def numbers(self, values: Any) -> list[Any] | None:
+        """Return what each part takes of numbers for values of the params; None where one is beyond
+        the dtype, for which some ops of torch raise.
 
-class Part:
-    """One kernel, and what runs it.
-
-    `known` is the values of the params at the call before, and the numbers that they gave: one
-    tuple, so that threads see both or none.
-    """
-
-    def __init__(
-        self, kernel: Kernel, launch: Any, params: Sequence[str], on_numbers: Mapping[Any, Any]
-    ) -> None:
-        self.kernel, self.launch, self.params = kernel, launch, params
-        self.inputs, self.on_numbers = kernel.inputs, on_numbers
-        self.known: tuple[str, Any] = ("", None)
-
-    def run(self, named: Mapping[str, Tensor], results: Sequence[Tensor], values: Any) -> None:
-        """Run on tensors by their names."""
+        `known` is the values at the call before, and what they gave: one tuple, so that threads see
+        both or none.
+        """
         known, numbers = self.known
         text = repr(values)  # which tells -0.0 from 0.0
         if text != known:
-            params = dict(zip(self.params, values, strict=True))
-            numbers = self.launch.pack(self.kernel.values(params, self.on_numbers))
+            params = dict(zip(self.emitted.params, values, strict=True))
+            found = [part.kernel.values(params, self.on_numbers) for part in self.parts]
+            beyond = any(self.largest < abs(each) < math.inf for own in found for each in own)
+            packed = [part.launch.pack(own) for part, own in zip(self.parts, found, strict=True)]
+            numbers = None if beyond else packed
             self.known = text, numbers
+        return numbers
+
+
+class Part:
+    """One kernel, and what runs it."""
+
+    def __init__(self, kernel: Kernel, launch: Any) -> None:
+        self.kernel, self.launch, self.inputs = kernel, launch, kernel.inputs
+
+    def run(self, named: Mapping[str, Tensor], results: Sequence[Tensor], numbers: Any) -> None:
+        """Run on tensors by their names."""
         n = results[0].numel()  # an output or a gradient, which no mask is packed of
         self.launch([*[named[name] for name in self.inputs], *results], numbers, n)
 
@@ -117,6 +120,8 @@ def check(emitted: Emitted) -> None:
     Raises:
         CannotFuseError: it is one of these.
     """
+    if emitted.graphs is None:
+        raise CannotFuseError("forward keeps what it computes (a loop, or residuals='time')")
     if emitted.passed or emitted.shared or emitted.views or emitted.viewed or emitted.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
     if emitted.likes:
@@ -197,15 +202,16 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     class Run(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            *tensors, values, rest = args
+            *tensors, numbers, values, rest = args
+            of_forward, of_keep, of_backward = numbers
             x = tensors[0]
             named = dict(zip(emitted.inputs, tensors, strict=True))
             outputs = [torch.empty_like(x, dtype=kind) for kind in kinds]
             if True not in ctx.needs_input_grad:
-                kernels.forward.run(named, outputs, values)
+                kernels.forward.run(named, outputs, of_forward)
             else:
                 more = {name: empty_kept(x, kind) for name, kind in computed.items()}
-                kernels.keep.run(named, [*outputs, *more.values()], values)
+                kernels.keep.run(named, [*outputs, *more.values()], of_keep)
                 named |= dict(zip(emitted.outputs, outputs, strict=True)) | more
                 ctx.save_for_backward(*[named[name] for name in saved_names])
                 for name in emitted.shapes:
@@ -215,7 +221,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 else:
                     for name, value in zip(emitted.params, values, strict=True):
                         setattr(ctx, name, value)
-                ctx.given, ctx.shape, ctx.device = values, x.shape, x.device
+                ctx.numbers, ctx.shape, ctx.device = of_backward, x.shape, x.device
                 ctx.mark_non_differentiable(*[outputs[i] for i in constant])
             return outputs[0] if emitted.single else tuple(outputs)
 
@@ -244,12 +250,13 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 kept = tuple([saved[name] for name in saved_names])
                 found = eager.backward(Restored(ctx, kept), *cotangents)
                 found = found if isinstance(found, tuple) else (found,)
-                return *found[:count], None, None
+                return *found[:count], None, None, None
             results = [torch.empty(shape, dtype=dtype, device=ctx.device) for _ in emitted.wrt]
-            kernels.backward.run(saved, results, ctx.given)
+            kernels.backward.run(saved, results, ctx.numbers)
             by_name = dict(zip(emitted.wrt, results, strict=True))
             pairs = zip(emitted.inputs, ctx.needs_input_grad, strict=False)
-            return *[by_name.get(name) if asked else None for name, asked in pairs], None, None
+            gradients = [by_name.get(name) if asked else None for name, asked in pairs]
+            return *gradients, None, None, None
 
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]
@@ -277,7 +284,10 @@ def same_bits(native: Any, kernels: Kernels, values: Any) -> bool:
         return [each.detach() for each in (*outputs, *gradients) if each is not None]
 
     eager = eager_of(native)
-    ours = partial(run, kernels.apply, (values, prepared))
+    numbers = kernels.numbers(values)
+    if numbers is None:
+        return False
+    ours = partial(run, kernels.apply, (numbers, values, prepared))
     found = ours(slice(None))
     if not all(map(are_same, [each[:BLOCK] for each in found], ours(slice(BLOCK)))):
         return False  # of a length that nothing divides, and one that much does

@@ -46,10 +46,11 @@ class Fusing:
 
     def __init__(self, native: Any) -> None:
         emitted = native.emitted
-        fused = False if emitted.graphs is None else in_process(emitted.fused)
+        fused = in_process(emitted.fused)
         self.native = native
         self.waits = fused is True
-        self.least = 0 if self.waits else min(LARGE.values()) if fused else NEVER
+        asks = fused and emitted.graphs is not None
+        self.least = 0 if self.waits else min(LARGE.values()) if asks else NEVER
         self.kernels: dict[Kind, Kernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
@@ -61,9 +62,12 @@ class Fusing:
         if native.prepare is not None:
             rest = (native.constants.of(tensors[native.constants.like], values),)
         kernels = self.find(tensors[0], values) if self.fit(tensors, values) else None
-        if kernels is None:
+        numbers = None if kernels is None else kernels.numbers(values)
+        if kernels is None or numbers is None:
+            if kernels is not None:
+                self.say(f"a number beyond {str(kernels.dtype).removeprefix('torch.')}")
             return eager_of(native)(*tensors, *rest)
-        return kernels.apply(*tensors, values, rest)
+        return kernels.apply(*tensors, numbers, values, rest)
 
     def fit(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> bool:
         """Return whether kernels may run on these tensors, and what they keep may be kept."""
