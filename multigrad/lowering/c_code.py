@@ -32,9 +32,10 @@ ROWS: dict[Op, str] = {
     ops.TRUNC: "TRUNC({})",
     ops.ROUND: "RINT({})",
     ops.COPYSIGN: "COPYSIGN({}, {})",
+    ops.REMAINDER: "remainder_of({}, {})",
     ops.WHERE: "{} ? {} : {}",
-    # NaN of either side comes through; of equals, which zeros of two signs are, the second. GCC makes
-    # no vectors of a question whether the result is NaN: limits stand second.
+    # NaN of either side comes through; of equals, which zeros of two signs are, the second. GCC
+    # makes no vectors of a question whether the result is NaN: limits stand second.
     ops.MAXIMUM: "!({0} <= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.MINIMUM: "!({0} >= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.CLIP: "CLIP({}, {}, {})",
@@ -104,6 +105,13 @@ static inline S store(R x) {
     return x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 """
+# With the divisor's sign, which C's has not.
+REMAINDER = """
+static inline R remainder_of(R x, R divisor) {
+    const R found = FMOD(x, divisor);
+    return found != 0 && (divisor < 0) != (found < 0) ? found + divisor : found;
+}
+"""
 
 
 def begin(dtype: str) -> str:
@@ -115,10 +123,11 @@ def begin(dtype: str) -> str:
     check_dtype(dtype)
     computed = TYPES[COMPUTED[dtype]]
     suffix = WIDTHS[computed]
-    words = ("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma")
+    words = ("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma", "fmod")
     macros = [f"#define {word.upper()} {word}{suffix}\n" for word in words]
     types = f"typedef {computed} R;\ntypedef {STORED[dtype]} S;\n"
-    return "".join((BEGIN, *macros, types, TOTALS, BFLOAT16 if dtype == "bfloat16" else AS_IT_IS))
+    stores = BFLOAT16 if dtype == "bfloat16" else AS_IT_IS
+    return "".join((BEGIN, *macros, types, REMAINDER, TOTALS, stores))
 
 
 C = Language(

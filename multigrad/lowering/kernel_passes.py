@@ -15,14 +15,11 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.passes.scalars import constant
+from ..graph.support.fused import CannotFuseError
 
 FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
 REDUCTIONS = (ops.SUM, ops.MAX, ops.MIN, ops.SUM_TO)
 SIZES = (ops.SIZE, ops.DIM)
-
-
-class CannotFuseError(Exception):
-    """Why a graph is no kernel, in a few words."""
 
 
 class Layout(NamedTuple):

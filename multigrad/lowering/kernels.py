@@ -21,6 +21,7 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, T
 from ..graph.passes.scalars import on_numbers
 from ..graph.passes.simplify import rebuild
+from ..graph.support.fused import CannotFuseError
 from .kernel_passes import (
     COLUMN,
     FULL,
@@ -30,7 +31,6 @@ from .kernel_passes import (
     SIZES,
     WHOLE,
     Arrangement,
-    CannotFuseError,
     Layout,
     Layouts,
     Loop,

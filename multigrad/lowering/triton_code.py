@@ -49,6 +49,9 @@ def rows(computed: str) -> dict[Op, str]:
     sign = f"({{0}} > 0).to({number}) - ({{0}} < 0).to({number})"
     signed = copysign(computed)
     clip = LIMITS[ops.MINIMUM].format(LIMITS[ops.MAXIMUM].format("{0}", "{1}"), "{2}")
+    found = "libdevice.fmod({0}, {1})"
+    turned = f"({found} != 0) & (({{1}} < 0) != ({found} < 0))"
+    remainder = f"tl.where({turned}, {found} + {{1}}, {found})"
     one_and_exp = "(1.0 + libdevice.exp(-{0}))"
     # Adding it leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
     near = signed.format(f"((tl.abs({{0}}) + {whole}) - {whole})", "{0}")
@@ -73,6 +76,7 @@ def rows(computed: str) -> dict[Op, str]:
         ops.TRUNC: signed.format(floor.format("tl.abs({0})"), "{0}"),
         ops.ROUND: near,
         ops.COPYSIGN: signed,
+        ops.REMAINDER: remainder,
         ops.WHERE: "tl.where({}, {}, {})",
         **LIMITS,
         ops.CLIP: clip,

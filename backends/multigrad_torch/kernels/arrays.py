@@ -141,7 +141,11 @@ def uniform_wide(key: Any, x: Tensor) -> Tensor:
 
 
 def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
-    p = p.to(x.dtype) if isinstance(p, Tensor) else torch.full((), p, dtype=x.dtype, device=x.device)
+    p = (
+        p.to(x.dtype)
+        if isinstance(p, Tensor)
+        else torch.full((), p, dtype=x.dtype, device=x.device)
+    )
     return (random.uniform_like(key, x) < p).to(x.dtype)
 
 

@@ -13,6 +13,10 @@ THREAD = "multigrad kernels"  # in which they are made while plain code runs
 SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
 
 
+class CannotFuseError(Exception):
+    """Why there is no kernel, in a few words."""
+
+
 def read_fused(fused: Any) -> Fused:
     """Return an option as it was given.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 # Rows for processors alone, and for GPUs alone: without them both round alike.
@@ -51,16 +52,17 @@ def interpreter() -> Iterator[None]:
         return lambda x: function(torch.from_numpy(x)).numpy()
 
     add_bfloat16(interpreter)
-    own = ("sigmoid", "silu")  # which on a processor round otherwise
+    own = ("sigmoid", "silu", "sqrt")  # which on a processor round otherwise
     names = (*triton_code.FUNCTIONS.values(), *own)
-    add_libdevice(interpreter, {name: on_arrays(name) for name in names})
+    functions = {name: on_arrays(name) for name in names}
+    add_libdevice(interpreter, {**functions, "fmod": np.fmod})
     executor = interpreter.GridExecutor
     # Of equal zeros a processor takes the tensor's, not the number's.
     least, most = "tl.where({0} < {1}, {1}, {0})", "tl.where({0} > {1}, {1}, {0})"
     limits = {ops.MAXIMUM: least, ops.MINIMUM: most}
     clip = most.format(least, "{2}")
     rows = {ops.CLIP: clip, ops.RELU6: clip.format("{0}", "0.0", "6.0")}
-    rows |= {op: f"libdevice.{op.name}({{}})" for op in (ops.SIGMOID, ops.SILU)}
+    rows |= {op: f"libdevice.{op.name}({{}})" for op in (ops.SIGMOID, ops.SILU, ops.SQRT)}
     rows[ops.RELU] = least.format("{0}", "0.0")
     on_gpu = triton_code.language
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import xp
 
 Tensor: TypeAlias = Any
 of_torch = pytest.mark.needs("torch")
@@ -30,6 +31,11 @@ compiling = pytest.mark.skipif(
 of_c = pytest.mark.skipif(
     IS_INTERPRETED, reason="of C; Triton's interpreter runs one small kernel at a time"
 )
+
+
+@xg.register("fused_tests_root")
+def root(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out * xp.sqrt(xp.abs(tin))  # MKL's on some processors, which rounds otherwise
 
 
 @xg.register("fused_tests_clip")
@@ -48,6 +54,7 @@ FUNCTIONS = {
     "sigmoid": ("Heaviside", "sigmoid_surrogate"),
     "exp": ("Tanh", "multi_gaussian"),
     "silu": ("SiLU", "triangular"),
+    "sqrt": ("Sigmoid", "fused_tests_root"),
 }
 EDGES = [0.0, np.inf, np.nan, 1e-45, 1e-40, 1.1754944e-38, 0.25, 0.5, 1.0, 2.0, 3e38]
 
@@ -128,7 +135,7 @@ def test_kernels_of_float64_give_its_bits() -> None:
 @compiling
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_exp_tanh_and_sigmoid_have_the_bits_of_torch(name: str, dtype: str) -> None:
+def test_functions_have_the_bits_of_torch(name: str, dtype: str) -> None:
     import torch
 
     needs_functions_of_torch()
@@ -443,7 +450,7 @@ def test_what_no_kernel_computes_is_named() -> None:
     import torch
 
     x = torch.randn(20, requires_grad=True)
-    for rule, reason in (("clip_norm", "op norm"), ("full_jam", "random numbers")):
+    for rule, reason in (("circle", "op pow"), ("full_jam", "random numbers")):
         own = xg.get(rule).copy(name=f"{rule}_that_is_not_fused")  # it is said once of each
         act = xg.activation("Heaviside", own, fused=True)
         with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}"):
@@ -451,6 +458,42 @@ def test_what_no_kernel_computes_is_named() -> None:
     act = xg.activation("Heaviside", xg.get("triangular").copy(name="on_meta"), fused=True)
     with pytest.warns(RuntimeWarning, match="fused=True.*on meta"):
         assert act(x.detach().to("meta")).shape == x.shape
+
+    def decayed(x: Any) -> Any:
+        return xp.fori_loop(0, 3, lambda _, carry: carry * 0.5 + x, x)
+
+    looped = xg.function(decayed, lambda g, x: g * decayed(x), fused=True)
+    timed = xg.estimators.dorefa_weights.keeping("time", fused=True)
+    for function in (looped, timed):
+        with pytest.warns(RuntimeWarning, match="fused=True.*a loop, or what cost time"):
+            function(x)
+
+
+@of_torch
+@compiling
+@pytest.mark.parametrize("width", [1e39, 1e22, 1e-30])
+def test_numbers_beyond_the_dtype_do_what_they_do_in_plain_code(width: float) -> None:
+    import torch
+
+    @xg.register("fused_tests_beyond", override=True)
+    def clipped(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+        return xp.clip(grad_out, -width * width, width * width) + xp.abs(tin)
+
+    def outcome(fused: bool) -> Any:
+        act = xg.activation("Heaviside", clipped, {"width": width}, fused=fused)
+        x = torch.linspace(-2, 2, 5, requires_grad=True)
+        try:
+            return torch.autograd.grad(act(x).sum(), x)[0].tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    if width > 1:
+        with pytest.warns(RuntimeWarning, match="fused=True.*beyond float32"):
+            found = outcome(fused=True)
+        assert "overflow" in found
+    else:
+        found = outcome(fused=True)
+    assert found == outcome(fused=False)
 
 
 @of_torch

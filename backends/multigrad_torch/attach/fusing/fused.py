@@ -7,6 +7,7 @@ have kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -17,7 +18,8 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
-from multigrad.lowering.kernel_passes import WHOLE, CannotFuseError, Layout
+from multigrad.graph.support.fused import CannotFuseError
+from multigrad.lowering.kernel_passes import WHOLE, Layout
 from multigrad.lowering.kernels import Kernel, write_kernel
 from multigrad.lowering.packing import PACK, without_packing
 
@@ -114,23 +116,34 @@ class Part:
         self.kernel, self.launch, self.params = kernel, launch, params
         self.places = [names.index(name) for name in kernel.inputs]
         self.on_numbers = on_numbers
+        self.largest = torch.finfo(getattr(torch, kernel.parts.dtype)).max
         self.known: tuple[Any, Any] = (None, None)
 
-    def run(
-        self, given: Sequence[Tensor], results: Sequence[Tensor], values: Any, shape: torch.Size
-    ) -> None:
-        """Run on tensors, of elements of this shape."""
-        if not results:
-            return
-        n, columns = shape.numel(), shape[-1] if shape else 1
+    def numbers(self, values: Any, shape: torch.Size) -> Any:
+        """Return what it takes of numbers for values of the params.
+
+        Raises:
+            CannotFuseError: one is beyond the dtype, for which some ops of torch raise.
+        """
         known, numbers = self.known
+        n, columns = shape.numel(), shape[-1] if shape else 1
         key = repr(values) if values else "", n, columns  # which tells -0.0 from 0.0
         if key != known:
             params = dict(zip(self.params, values, strict=True))
             found = self.kernel.values(params, self.on_numbers, n, columns)
-            numbers = self.launch.pack(found)
+            if any(self.largest < abs(each) < math.inf for each in found):
+                raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
+            numbers = found if self.launch is None else self.launch.pack(found)
             self.known = key, numbers
-        self.launch([*[given[i] for i in self.places], *results], numbers, n, columns)
+        return numbers
+
+    def run(
+        self, given: Sequence[Tensor], results: Sequence[Tensor], numbers: Any, shape: torch.Size
+    ) -> None:
+        """Run on tensors, of elements of this shape."""
+        if results:
+            n, columns = shape.numel(), shape[-1] if shape else 1
+            self.launch([*[given[i] for i in self.places], *results], numbers, n, columns)
 
 
 def check(emitted: Emitted) -> None:
@@ -303,11 +316,14 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             x = tensors[first]
             if True not in ctx.needs_input_grad:
                 results = [slot.make(x) for slot in written[:owned_count]]
-                kernels.forward.run(tensors, results, values, x.shape)
+                numbers = kernels.forward.numbers(values, x.shape)
+                kernels.forward.run(tensors, results, numbers, x.shape)
                 known = (*tensors, *results)
             else:
+                numbers = kernels.keep.numbers(values, x.shape)
+                ctx.numbers = kernels.backward.numbers(values, x.shape)
                 results = [slot.make(x) for slot in written]
-                kernels.keep.run(tensors, results, values, x.shape)
+                kernels.keep.run(tensors, results, numbers, x.shape)
                 known = (*tensors, *results)
                 ctx.save_for_backward(*[known[i] for i in of_saved])
                 for name, i, of in noted:
@@ -317,7 +333,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 else:
                     for name, value in zip(emitted.params, values, strict=True):
                         setattr(ctx, name, value)
-                ctx.given, ctx.shape, ctx.device = values, x.shape, x.device
+                ctx.shape, ctx.device = x.shape, x.device
             outputs = [known[i] for i in of_outputs]
             if constant:
                 ctx.mark_non_differentiable(*[outputs[i] for i in constant])
@@ -351,7 +367,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
                 return *found[:count], None, None
             x = given[full[0]] if full else torch.empty(shape, dtype=dtype, device=ctx.device)
             results = [slot.make(x) for slot in slopes]
-            kernels.backward.run(given, results, ctx.given, shape)
+            kernels.backward.run(given, results, ctx.numbers, shape)
             asked = ctx.needs_input_grad
             own = [results[wrt[i]] if asked[i] and i in wrt else None for i in range(count)]
             return *own, None, None

@@ -133,7 +133,7 @@ class Launch:
 
 
 def tile_of(columns: int) -> tuple[int, int, bool]:
-    """Return how many columns and rows a program takes at once, and whether these are all columns."""
+    """Return how many columns and rows a program takes at once, and whether that is all."""
     for block, rows in TILES:
         if columns <= block:
             return block, rows, True

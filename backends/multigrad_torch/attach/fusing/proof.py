@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.lowering.kernel_passes import COLUMN, FULL, WHOLE, CannotFuseError
+from multigrad.graph.support.fused import CannotFuseError
+from multigrad.lowering.kernel_passes import COLUMN, FULL, WHOLE
 
 from ..state import eager_of
 from . import in_c

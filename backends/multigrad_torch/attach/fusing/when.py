@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.fused import THREAD, in_process
+from multigrad.graph.support.fused import THREAD, CannotFuseError, in_process
 from multigrad.graph.support.threads import make_lock
 
 from ...versions import top_hooks
@@ -71,9 +71,12 @@ class Fusing:
             rest = (native.constants.of(tensors[native.constants.like], values),)
         layouts = self.fit(tensors, values)
         kernels = None if layouts is None else self.find(tensors[0], values, layouts)
-        if kernels is None or (kernels.needs_elements and not tensors[0].numel()):
-            return eager_of(native)(*tensors, *rest)
-        return kernels.apply(*tensors, values, rest)
+        if kernels is not None and not (kernels.needs_elements and is_empty(tensors)):
+            try:
+                return kernels.apply(*tensors, values, rest)
+            except CannotFuseError as error:  # for these values
+                self.say(str(error))
+        return eager_of(native)(*tensors, *rest)
 
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
@@ -173,6 +176,11 @@ class Fusing:
                 RuntimeWarning,
                 stacklevel=depth_of_call(),
             )
+
+
+def is_empty(tensors: tuple[Tensor, ...]) -> bool:
+    """Return whether one of them has no elements."""
+    return not all(map(Tensor.numel, tensors))
 
 
 def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:

@@ -16,7 +16,7 @@ from multigrad.graph.ir.op import Op
 MKL = {
     ops.EXP: "Exp", ops.LOG: "Ln", ops.LOG2: "Log2", ops.LOG10: "Log10", ops.SIN: "Sin",
     ops.COS: "Cos", ops.TAN: "Tan", ops.ASIN: "Asin", ops.ACOS: "Acos", ops.ATAN: "Atan",
-    ops.TANH: "Tanh", ops.ERF: "Erf", ops.ERFC: "Erfc",
+    ops.TANH: "Tanh", ops.ERF: "Erf", ops.ERFC: "Erfc", ops.SQRT: "Sqrt",
 }  # fmt: skip
 # By op: SLEEF's function, and what torch computes by it. For the last elements of a thread's share,
 # fewer than two vectors, torch's sigmoid takes C's exp, whose last bit may differ.
