@@ -71,7 +71,7 @@ class Fusing:
             rest = (native.constants.of(tensors[native.constants.like], values),)
         layouts = self.fit(tensors, values)
         kernels = None if layouts is None else self.find(tensors[0], values, layouts)
-        if kernels is None or (kernels.needs_elements and not tensors[0].numel()):
+        if kernels is None or (kernels.reduces and not kernels.takes(tensors)):
             return eager_of(native)(*tensors, *rest)
         return kernels.apply(*tensors, values, rest)
 
