@@ -35,7 +35,8 @@ ROWS: dict[Op, str] = {
     ops.REMAINDER: "remainder_of({}, {})",
     ops.WHERE: "{} ? {} : {}",
     # NaN of either side comes through; of equals, which zeros of two signs are, the second. GCC
-    # makes no vectors of a question whether the result is NaN: limits stand second.
+    # makes no vectors of asking a result of these for NaN, so that limits, which stand second, are
+    # asked.
     ops.MAXIMUM: "!({0} <= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.MINIMUM: "!({0} >= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.CLIP: "CLIP({}, {}, {})",
@@ -61,7 +62,7 @@ BEGIN = """\
 #define LARGE (4 << 20)
 #define CLIP(x, low, high) ((x) < (low) ? MIN(low, high) : MIN(x, high))
 #define MIN(x, high) ((x) > (high) ? (high) : (x))
-#define LANES 32
+#define LANES 16
 
 // New memory comes in pages; to fetch 4 KB at a time takes longer than to compute what they hold.
 static void ask_for_large_pages(void *memory, size_t bytes) {

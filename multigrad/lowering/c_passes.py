@@ -34,8 +34,11 @@ TOTALS = """
         for (int l = 0; l < LANES; l++) lanes[l] = FIRST_##name; \\
         for (; i + LANES <= n; i += LANES) \\
             for (int l = 0; l < LANES; l++) lanes[l] = JOIN_##name(lanes[l], (double)x[i + l]); \\
-        for (int l = 0; i < n; i++, l++) lanes[l] = JOIN_##name(lanes[l], (double)x[i]); \\
-        return name##_in_pairs(lanes, MIN(n, LANES)); \\
+        for (int half = LANES / 2; half; half /= 2) \\
+            for (int l = 0; l < half; l++) lanes[l] = JOIN_##name(lanes[l], lanes[l + half]); \\
+        double rest = FIRST_##name; \\
+        for (; i < n; i++) rest = JOIN_##name(rest, (double)x[i]); \\
+        return JOIN_##name(lanes[0], rest); \\
     }
 REDUCTION(sum)
 REDUCTION(largest)

@@ -48,7 +48,7 @@ class Kernels:
         names: what the kernels of forward write, then what they keep.
         saved: of what backward gets the tensors.
         layouts: how tensors lie to the elements, by their names.
-        needs_elements: whether plain code takes empty tensors.
+        reduces: whether one needs to know how many elements or rows there are.
     """
 
     def __init__(
@@ -82,9 +82,18 @@ class Kernels:
             for each, names in zip(kernels, given, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
-        self.needs_elements = any(k.parts.reduces or k.parts.is_by_rows for k in kernels)
+        self.is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
+        self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
+        self.first = [*self.layouts.values()].index(WHOLE)
         base: Any = super(Function, as_function(native, self, like.dtype))
         self.apply = base.apply
+
+    def takes(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether there are more elements to reduce than one, of which torch's norm does not
+        overflow.
+        """
+        shape = tensors[self.first].shape
+        return shape.numel() > 1 and (not self.is_by_rows or shape[-1] > 1)
 
     def prove(self, values: Any) -> Kernels:
         """Return these, compared with eager code on edge values, for these values of params.
@@ -300,8 +309,7 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
     unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
     differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
     constant = [i for i in emitted.undifferentiable if emitted.output_types[i].dtype != BOOL]
-    whole = Slot(dtype)
-    first = [slots[name] for name in emitted.inputs].index(whole)
+    whole, first = Slot(dtype), kernels.first
     # What backward has.
     upstream = [slots[name] for name in emitted.cotangents]
     full = [i for i, slot in enumerate(expected) if slot == whole]

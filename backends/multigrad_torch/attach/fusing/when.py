@@ -71,7 +71,7 @@ class Fusing:
             rest = (native.constants.of(tensors[native.constants.like], values),)
         layouts = self.fit(tensors, values)
         kernels = None if layouts is None else self.find(tensors[0], values, layouts)
-        if kernels is not None and not (kernels.needs_elements and is_empty(tensors)):
+        if kernels is not None and not (kernels.reduces and not kernels.takes(tensors)):
             try:
                 return kernels.apply(*tensors, values, rest)
             except CannotFuseError as error:  # for these values
@@ -176,11 +176,6 @@ class Fusing:
                 RuntimeWarning,
                 stacklevel=depth_of_call(),
             )
-
-
-def is_empty(tensors: tuple[Tensor, ...]) -> bool:
-    """Return whether one of them has no elements."""
-    return not all(map(Tensor.numel, tensors))
 
 
 def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
