@@ -115,7 +115,7 @@ class Part:
 
 
 def check(emitted: Emitted) -> None:
-    """Check what a kernel cannot give: an output that is an input, a view, a number.
+    """Check what a kernel cannot give: an output that is an input, a view, a number; no gradient.
 
     Raises:
         CannotFuseError: it is one of these.
@@ -128,6 +128,8 @@ def check(emitted: Emitted) -> None:
         raise CannotFuseError("a tensor of which backward reads the shape alone")
     if "key" in emitted.params:
         raise CannotFuseError("it draws random numbers")
+    if not emitted.wrt:
+        raise CannotFuseError("no input gets a gradient")
     if any(type_ is not None and type_.dtype != T for type_ in emitted.input_types):
         raise CannotFuseError("an input of another dtype")
 
