@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import RuleTypeError, suggest
 from ..graph.support.data import dataclass
+from ..graph.support.fused import Fused, agreed
 from ..graph.support.params import find_part, is_address
 from ..graph.support.trees import optree
 from ..trace.scope.draws import keyed
@@ -274,6 +275,9 @@ class Chain(Function):
         self.given = tuple(parts)
         super().__init__(ChainRecipe(rows, f"compose({', '.join(row.name for row in rows)})"))
         self.__doc__ = f"{self._words}, each with its own gradient."
+        made = [row.function or getattr(row.call, "rule", None) for row in rows]
+        self.residuals = agreed(getattr(each, "residuals", "auto") for each in made)
+        self.fused = agreed(getattr(each, "fused", "auto") for each in made)
 
     @property
     def _words(self) -> str:
@@ -306,11 +310,13 @@ class Chain(Function):
 
     def __reduce__(self) -> Any:
         # Each part as it pickles by itself: by its import name, where it has one.
-        return _rebuild, (self.given, self.draws.key)
+        return _rebuild, (self.given, self.draws.key, self.residuals, self.fused)
 
 
-def _rebuild(parts: tuple[Any, ...], key: Any) -> Chain:
-    chain = Chain(parts)
+def _rebuild(
+    parts: tuple[Any, ...], key: Any, residuals: str | None = None, fused: Fused | None = None
+) -> Chain:
+    chain = Chain(parts).keeping(residuals, fused=fused)
     if key is not None:
         chain.draws = keyed(key)
     return chain

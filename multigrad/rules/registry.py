@@ -11,6 +11,7 @@ from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.bound import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
+from ..graph.support.fused import agreed
 from ..graph.support.notebook import InNotebooks
 from ..graph.support.ranges import Range, read_ranges
 from ..lowering.forwards import Forward
@@ -228,7 +229,7 @@ def compose(*parts: Any) -> Any:
     A param reaches every part that declares it; "noise.sigma" reaches one part only,
     "noise[1].sigma" if several parts have that name. Bind one to a part with
     `rule.with_params(...)`, `function.bind({...})`. Compositions may be composed, saved and
-    pickled.
+    pickled. What parts were told by `keeping` or `fused=` holds for the whole where they agree.
 
     Examples:
         >>> clip_then_halve = xg.compose("clip_norm", xg.get("scale").with_params(s=0.5))
@@ -261,10 +262,14 @@ def compose(*parts: Any) -> Any:
     if functions:
         raise _mixed(functions[0], next(part for part in parts if not _is_function(part)))
     rules = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
-    for part in rules:
-        resolve(part)
+    resolved = list(map(resolve, rules))
     names = [part if isinstance(part, str) else part.name for part in rules]
-    return Rule(name=f"compose({', '.join(names)})", parts=rules)
+    return Rule(
+        name=f"compose({', '.join(names)})",
+        parts=rules,
+        fused=agreed(part.fused for part in resolved),
+        residuals=agreed(part.residuals for part in resolved),
+    )
 
 
 def _is_function(part: Any) -> bool:

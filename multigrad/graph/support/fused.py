@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError
@@ -38,3 +39,9 @@ def in_process(fused: Fused) -> Fused:
     if setting not in SETTINGS:
         raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")
     return SETTINGS[setting] if fused == "auto" else fused
+
+
+def agreed(choices: Iterable[Any]) -> Any:
+    """Return what those that choose agree on; "auto" where none does, or they differ."""
+    chosen = {choice for choice in choices if choice != "auto"}
+    return chosen.pop() if len(chosen) == 1 else "auto"

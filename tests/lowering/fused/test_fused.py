@@ -467,6 +467,9 @@ def test_what_no_kernel_computes_is_named() -> None:
     for function in (looped, timed):
         with pytest.warns(RuntimeWarning, match="fused=True.*a loop, or what cost time"):
             function(x)
+    constant = xg.function(lambda x: xp.tanh(x) * x, lambda g, x: None, fused=True)
+    with pytest.warns(RuntimeWarning, match="fused=True.*no input gets a gradient"):
+        assert torch.autograd.grad(constant(x).sum(), x, allow_unused=True) == (None,)
 
 
 @of_torch

@@ -202,6 +202,26 @@ def test_a_rule_says_what_it_keeps_and_is_pickled_with_it() -> None:
     assert xg.memory(copy.deepcopy(rule), (80,)).total == 10
 
 
+def test_a_composition_keeps_what_its_parts_agree_on_and_its_copies_do_too() -> None:
+    def copies(whole: Any) -> list[Any]:
+        return [whole, copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))]
+
+    def total(whole: Any) -> int:
+        return xg.memory(whole, (800,)).total
+
+    window, relu = xg.get("rectangular"), xg.function(np.tanh, lambda g, x: g * (x > 0))
+    rules = xg.compose(window.keeping("packed"), "clip_value")
+    assert list(map(total, copies(rules))) == [100] * 3
+    either = xg.compose(window.keeping("packed"), window.with_params(a=0.0).keeping("input"))
+    assert total(either) == total(xg.compose(window, window.with_params(a=0.0)))
+    functions = xg.compose(relu.keeping("packed"), xg.activation("ReLU", rules))
+    assert total(functions) == 200 == total(xg.compose(relu, relu).keeping("packed"))
+    told = xg.compose(relu, relu).keeping("packed", fused=False)
+    assert [(each.residuals, each.fused) for each in copies(told)] == [("packed", False)] * 3
+    assert list(map(total, copies(told))) == [200] * 3
+    assert xg.compose(relu.keeping(fused=True), relu).fused is True
+
+
 def test_words_that_are_none_are_refused() -> None:
     with pytest.raises(RuleValueError, match="expected one of 'auto', 'input'"):
         xg.activation("ReLU", rule="rectangular", residuals="pack")  # type: ignore[arg-type]

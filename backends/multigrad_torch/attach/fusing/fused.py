@@ -156,7 +156,7 @@ class Part:
 
 
 def check(emitted: Emitted) -> None:
-    """Check what a kernel cannot give: a view of an input, a number.
+    """Check what a kernel cannot give: a view of an input, a number; and whether it has a use.
 
     Raises:
         CannotFuseError: it is one of these.
@@ -171,6 +171,8 @@ def check(emitted: Emitted) -> None:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
     if "key" in emitted.params:
         raise CannotFuseError("it draws random numbers")
+    if not emitted.wrt:
+        raise CannotFuseError("no input gets a gradient")
     if any(type_ is not None and type_.dtype != T for type_ in emitted.input_types):
         raise CannotFuseError("an input of another dtype")
 
