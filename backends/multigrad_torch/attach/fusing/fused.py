@@ -72,6 +72,9 @@ class Kernels:
         self.layouts = {n: WHOLE if each == WHOLE else Layout(*each) for n, each in pairs}
         name = str(like.dtype).removeprefix("torch.")
         kernels = write(self.emitted, name, language, self.layouts)
+        self.is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
+        if self.is_by_rows and not (is_proven or self.compares_beside):
+            raise CannotFuseError("rows, whose kernels are compiled by their length in the call")
         launches = iter(language.load([each for each in kernels if each.parts.results], like))
         self.names = [*owned(self.emitted), *self.emitted.computed]
         self.saved = [n for n in self.emitted.residuals if n not in self.emitted.likes]
@@ -82,7 +85,6 @@ class Kernels:
             for each, names in zip(kernels, given, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
-        self.is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
         self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
         self.first = [*self.layouts.values()].index(WHOLE)
         base: Any = super(Function, as_function(native, self, like.dtype))
