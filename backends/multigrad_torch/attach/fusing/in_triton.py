@@ -40,7 +40,7 @@ Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # in 3.5.1 the division that is exact makes 0 of subnormals
 BLOCK, LONG = 1024, 1 << 31  # elements: of a program, and what an index of 32 bits tells
 TILES = ((32, 32), (128, 8), (BLOCK, 1))  # columns and rows of a program
-MEMORY = 1 << 20  # numbers for each sum of columns
+MEMORY = 1 << 22  # numbers for each sum of columns, which programs give
 # Products and sums in one would round otherwise; CUDA's functions would lose subnormals.
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False, "enable_reflect_ftz": False}
 # Not beside the program: it may be recording a CUDA graph, which a launch of ours would break.
