@@ -147,6 +147,8 @@ class Fusing:
         from . import fused
 
         kernels = fused.Kernels(self.native, like, self.waits, layouts)
+        if not self.waits and not kernels.pays:
+            raise fused.CannotFuseError("plain code is faster")
         done = kernels.is_proven or not kernels.compares_beside
         return kernels if done else kernels.prove(values)
 
