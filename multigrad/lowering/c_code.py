@@ -33,7 +33,7 @@ ROWS: dict[Op, str] = {
     ops.ROUND: "RINT({})",
     ops.COPYSIGN: "COPYSIGN({}, {})",
     ops.WHERE: "{} ? {} : {}",
-    # NaN of either side comes through; of equals, which zeros of two signs are, the second, which is
+    # NaN of either side comes through; of equals, which zeros of two signs are, the second. That is
     # asked for NaN: the first may be such a choice itself, of which GCC then makes no vectors.
     ops.MAXIMUM: "!({0} <= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.MINIMUM: "!({0} >= {1}) & ({1} == {1}) ? {0} : {1}",

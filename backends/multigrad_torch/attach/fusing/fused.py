@@ -172,10 +172,11 @@ def passed_on(emitted: Emitted) -> dict[int, str]:
     """Return the outputs that are an input as it is, which no kernel computes, and which."""
     assert emitted.graphs is not None
     found = enumerate(zip(emitted.outputs, emitted.graphs[0].outputs, strict=True))
+    kept = {*emitted.residuals, *[emitted.outputs[i] for i in emitted.undifferentiable]}
     return {
         i: node.attr("name")
         for i, (name, node) in found
-        if node.op is ops.INPUT and i in emitted.passed and name not in emitted.residuals
+        if node.op is ops.INPUT and i in emitted.passed and name not in kept
     }
 
 
