@@ -34,9 +34,8 @@ ROWS: dict[Op, str] = {
     ops.COPYSIGN: "COPYSIGN({}, {})",
     ops.REMAINDER: "remainder_of({}, {})",
     ops.WHERE: "{} ? {} : {}",
-    # NaN of either side comes through; of equals, which zeros of two signs are, the second. GCC
-    # makes no vectors of asking a result of these for NaN, so that limits, which stand second, are
-    # asked.
+    # NaN of either side comes through; of equals, which zeros of two signs are, the second. That is
+    # asked for NaN: the first may be such a choice itself, of which GCC then makes no vectors.
     ops.MAXIMUM: "!({0} <= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.MINIMUM: "!({0} >= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.CLIP: "CLIP({}, {}, {})",

@@ -130,6 +130,13 @@ class Parts:
         return not {ROW, COLUMN}.isdisjoint([*kinds, *[total.kind for total in totals]])
 
     @property
+    def repeats(self) -> bool:
+        """Whether a function, which costs time, is computed more than once."""
+        lines = [line for loop in self.loops for step in loop for line in step.lines]
+        calls = [line for line in lines if "WHOLE(" in line]
+        return len(calls) > len(set(calls))
+
+    @property
     def reduces(self) -> bool:
         """Whether it combines elements."""
         return any(step.totals for loop in self.loops for step in loop)

@@ -315,7 +315,7 @@ def test_backward_is_differentiated_again_as_plain_code_is() -> None:
             y = f(*inputs)
             upstream = draw(*y.shape, seed=3)
             firsts = torch.autograd.grad(y, inputs, upstream, create_graph=True)
-            total = sum((first**2).sum() for first in firsts)
+            total = torch.stack([(first**2).sum() for first in firsts]).sum()
             found.append(torch.autograd.grad(total, (*inputs, upstream), allow_unused=True))
         for a, b in zip(*found, strict=True):
             assert (a is None) is (b is None)
@@ -334,12 +334,17 @@ def test_gradients_that_nobody_asks_for_change_no_other() -> None:
 def test_other_shapes_and_dtypes_run_as_plain_code_that_says_why() -> None:
 
     x = draw(4, 6)
-    cases = {"several shapes": draw(3, 1, 1), "several dtypes": number(0.2, dtype="float64")}
-    for reason, other in cases.items():
+    cases = [
+        ("several shapes", x, draw(3, 1, 1)),
+        ("several shapes", number(0.5), number(0.25, 1)),
+        ("several dtypes", x, number(0.2, dtype="float64")),
+    ]
+    for reason, x, other in cases:
         fused, plain = both((lambda x, y: x * y + y, lambda g, x, y: (g * y, xp.sum_to(g * x, y))))
         with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}"):
             found = fused(x, other)
         assert is_bits(found, plain(x, other))
+    x = draw(4, 6)
     fused, plain = both(NORM)
     weight = draw(12).detach()[::2].requires_grad_()
     with pytest.warns(RuntimeWarning, match="not contiguous"):

@@ -35,6 +35,7 @@ Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
 # By the kind of device: how torch rounds there, what kernels are written in, and what runs them.
 LANGUAGES: dict[str, Any] = {"cpu": in_c, "cuda": in_triton}
+MANY = 4  # kernels of torch for rows that one of ours is faster than
 
 
 class Kernels:
@@ -48,6 +49,7 @@ class Kernels:
         names: what the kernels of forward write, then what they keep.
         saved: of what backward gets the tensors.
         layouts: how tensors lie to the elements, by their names.
+        pays: whether they are faster than plain code where tensors are large.
         reduces: whether one needs to know how many elements or rows there are.
     """
 
@@ -86,6 +88,10 @@ class Kernels:
         ]
         self.forward, self.keep, self.backward = parts
         self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
+        self.pays = not any(kernel.parts.repeats for kernel in kernels)
+        if self.is_by_rows:  # torch's own loops over rows are faster, and its memory is near
+            graphs = self.emitted.graphs or ()
+            self.pays &= max(count_kernels(language.as_eager(each)) for each in graphs) >= MANY
         self.first = [*self.layouts.values()].index(WHOLE)
         base: Any = super(Function, as_function(native, self, like.dtype))
         self.apply = base.apply
@@ -183,10 +189,11 @@ def passed_on(emitted: Emitted) -> dict[int, str]:
     """Return the outputs that are an input as it is, which no kernel computes, and which."""
     assert emitted.graphs is not None
     found = enumerate(zip(emitted.outputs, emitted.graphs[0].outputs, strict=True))
+    kept = {*emitted.residuals, *[emitted.outputs[i] for i in emitted.undifferentiable]}
     return {
         i: node.attr("name")
         for i, (name, node) in found
-        if node.op is ops.INPUT and i in emitted.passed and name not in emitted.residuals
+        if node.op is ops.INPUT and i in emitted.passed and name not in kept
     }
 
 

@@ -105,19 +105,20 @@ class Fusing:
                 reason = "tensors of several dtypes or devices"
             elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
+        if reason:
+            self.say(reason)
+            return None
         shapes = [each.shape for each in tensors]
+        layouts: Any
         known, layouts = self.known
         if shapes != known:
             whole = max(shapes, key=torch.Size.numel)
             layouts = tuple([layout_in(whole, shape) for shape in shapes])
             self.known = shapes, layouts
         if None in layouts:
-            reason = (
-                reason or "tensors of several shapes, other than numbers, rows and the last axis"
-            )
-        if reason:
-            self.say(reason)
-        return None if reason else layouts
+            self.say("tensors of several shapes, other than numbers, rows and the last axis")
+            return None
+        return layouts
 
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
@@ -152,6 +153,8 @@ class Fusing:
         from . import fused
 
         kernels = fused.Kernels(self.native, like, self.waits, layouts)
+        if not self.waits and not kernels.pays:
+            raise fused.CannotFuseError("plain code is faster")
         done = kernels.is_proven or not kernels.compares_beside
         return kernels if done else kernels.prove(values)
 
@@ -182,7 +185,9 @@ def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
     """Return how a tensor lies to elements of this shape; None: not as kernels take it."""
     if own == shape:
         return WHOLE
-    if own.numel() == 1 and len(own) <= len(shape):
+    if len(own) > len(shape):
+        return None
+    if own.numel() == 1:
         return "one", len(own)
     if own == shape[-1:]:
         return COLUMN
