@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jax.extend import core
+from .versions import core
 
 # The calls that are opened where a function is read, by the param that holds their jaxpr.
 INLINED = {

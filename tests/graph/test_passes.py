@@ -67,6 +67,11 @@ def to_own_dtype(g: Any, x: Any, w: Any) -> Any:
     return g.trace.value(cast_node((g + x).node, "T"))
 
 
+def slope_of_one(x: Any) -> Any:
+    """|x| as jax.numpy has it, whose slope at 0 is 1."""
+    return xp.where(xp.equal(x, 0), x + 0.0, xp.abs(x))
+
+
 def to_own_shape(g: Any, x: Any, w: Any) -> Any:
     return xp.sum_to(g * x, x) + xp.broadcast_to(g, x)
 
@@ -86,6 +91,8 @@ def to_own_shape(g: Any, x: Any, w: Any) -> Any:
             ["gt(tin, 0)", "where(%1, grad_out, 0.0)", "return %2"]),
         (cast_twice, ["gt(tin, 0)", "cast(%1, dtype='T')", "mul(grad_out, %2)", "return %3"]),
         (to_own_dtype, ["add(grad_out, tin)", "return %1"]),
+        (lambda g, x, w: xp.where(slope_of_one(x) < w, g, 0.0),
+            ["abs(tin)", "lt(%1, width)", "where(%2, grad_out, 0.0)", "return %3"]),
         (to_own_shape, ["mul(grad_out, tin)", "add(%1, grad_out)", "return %2"]),
         (lambda g, x, w: g * xp.size(x), ["size(grad_out)", "mul(grad_out, %1)", "return %2"]),
         (lambda g, x, w: g + xp.zeros_like(x),
@@ -109,6 +116,8 @@ def test_what_is_left_of_a_rule(body: RuleBody, expected: list[str]) -> None:
         lambda g, x, w: (g * 3.0) * 4.0,  # rounds twice
         lambda g, x, w: xp.square(xp.sqrt(g)),
         lambda g, x, w: xp.where(x > 0, g, g * 1.5),
+        lambda g, x, w: g * slope_of_one(x),  # a derivative may follow
+        lambda g, x, w: g * (xp.where(xp.equal(g, 0), x + 0.0, xp.abs(x)) < w),
     ],
 )
 def test_what_would_change_a_bit_is_left_alone(body: RuleBody) -> None:
@@ -139,6 +148,7 @@ RULES: dict[str, RuleBody] = {
     "units": lambda g, x, w: -xp.negative(1.0 * g / 1) * (w * 1.0),
     "shapes": lambda g, x, w: g + xp.zeros_like(x) * xp.size(x) - xp.full_like(x, 1.0) * -0.0,
     "casts": cast_twice,
+    "slopes": lambda g, x, w: g * ((slope_of_one(x) > w) | (w >= slope_of_one(g))),
     "own": to_own_shape,
     "negatives": lambda g, x, w: (-g + x) * w + -x,
     "folds": lambda g, x, w: g * xp.maximum(w, 1e-6) / 3.0 + (x * scalar_sum(g, 0.1, 0.2)),

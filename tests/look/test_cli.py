@@ -328,6 +328,32 @@ def test_eject_says_what_is_wrong(invoke: Any, words: list[str], message: str) -
     assert message in result.output
 
 
+SEARCHED = """
+import gc, sys
+
+def note(phase, told):
+    if phase == "start" and "multigrad.look.command.app" in sys.modules:
+        searched.append(len(gc.get_objects()))
+
+searched = []
+gc.callbacks.append(note)
+sys.argv = ["multigrad", "rules"]
+from multigrad.look.command import main
+try:
+    main()
+except SystemExit:
+    print("\\n", max(searched, default=0), gc.isenabled())
+"""
+
+
+@needs_cli
+def test_a_command_searches_for_garbage_only_once_it_is_at_work() -> None:
+    """Among what it has made, not in 100,000 objects that the libraries are made of."""
+    most, is_on = run_python(SEARCHED).stdout.split()[-2:]
+    assert int(most) < 40_000
+    assert is_on == "True"
+
+
 @needs_cli
 def test_the_version_is_printed(invoke: Any) -> None:
     assert invoke("--version").output.strip() == f"multigrad {xg.__version__}"

@@ -16,14 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.support.data import dataclass
 
 from ..distributed.manual_axes import within
-from ..versions import primal_of
+from ..versions import core, primal_of
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = Any
 # (residuals, what it is linear in) -> results
 Linear: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
-MOVED = Primitive("multigrad_tangents")
+MOVED = core.Primitive("multigrad_tangents")
 MOVED.multiple_results = True
 
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from multigrad.graph.ops.arrays.loops import limited
 
-from ..versions import folding_constants
+from ..versions import core, folding_constants
 from ..walk import INLINED, opened
 from .attach import rehearsing
 

@@ -14,17 +14,16 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import jax
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from multigrad.graph.support.data import dataclass
 
-from ..versions import primal_of
+from ..versions import core, primal_of
 from ..walk import opened, within
 from .custom_functions import recording
 
 Tensor: TypeAlias = Any
-CALLED = Primitive("multigrad_custom_call")
+CALLED = core.Primitive("multigrad_custom_call")
 CALLED.multiple_results = True
 APART = jax.make_user_context("")
 _importing: ContextVar[bool] = ContextVar("multigrad_jax_importing", default=False)

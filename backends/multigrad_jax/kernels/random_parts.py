@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry2x32_p
 
 from multigrad.graph import random as core
 
@@ -41,6 +40,8 @@ def normal(
 def draw_uniform(
     words: Tensor, start: Wide, whole: tuple[int, ...], shape: tuple[int, ...], dtype: Any
 ) -> Tensor:
+    from jax.extend.random import threefry2x32_p  # and Pallas (0.10): 18 ms that few need
+
     # The key as it is: as arrays like the counters it is carried along, for ten times the time. The
     # words of varying counters are said to be the same everywhere (jax 0.10).
     x, y = threefry2x32_p.bind(words[0], words[1], *count(start, whole, shape))

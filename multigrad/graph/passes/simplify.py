@@ -62,6 +62,30 @@ def drop_cast(node: Node, grad_out: Node | None) -> Node | None:
     return None
 
 
+def drop_slope(node: Node, grad_out: Node | None) -> Node | None:
+    """A comparison of |x| asks for no slope at 0, as where(x == 0, x + 0.0, |x|) has one."""
+    operands = tuple([magnitude_of(operand) or operand for operand in node.operands])
+    if operands == node.operands:
+        return None
+    return make_node(node.op, operands, dict(node.attrs), node.type)
+
+
+def magnitude_of(node: Node) -> Node | None:
+    """Return |x| of what is that, with a slope of 1 at 0."""
+    if node.op is not ops.WHERE:
+        return None
+    is_zero, at_zero, magnitude = node.operands
+    if (is_zero.op, at_zero.op, magnitude.op) != (ops.EQ, ops.ADD, ops.ABS):
+        return None
+    (x,) = magnitude.operands
+    is_fit = (
+        node.type == magnitude.type
+        and is_zero.operands == (x, constant(0))
+        and at_zero.operands == (x, constant(0.0))
+    )
+    return magnitude if is_fit else None
+
+
 def drop_reshape(node: Node, grad_out: Node | None) -> Node | None:
     """Summing or broadcasting to the own shape does nothing."""
     x, like = node.operands
@@ -90,6 +114,7 @@ REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
     drop_double: lambda op: op in (ops.NEG, ops.NOT),
     subtract: lambda op: op is ops.ADD,
     drop_cast: lambda op: op is ops.CAST,
+    drop_slope: lambda op: op in (ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE),
     drop_reshape: lambda op: op in (ops.SUM_TO, ops.BROADCAST_TO),
     take_shape_from_cotangent: lambda op: bool(op.shape_only),
 }

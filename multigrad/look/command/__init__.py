@@ -11,12 +11,13 @@ import sys
 
 EXTRA_MODULES = ("typer", "rich")
 STOPPED = 130  # what shells say of a program that Ctrl-C ended
-SELDOM = (50_000, 20, 100)  # of the garbage collector: what is imported is no garbage
+SELDOM = (50_000, 20, 100)  # of the garbage collector
 
 
 def main() -> None:
     """Run the command line and exit."""
     gc.set_threshold(*SELDOM)
+    gc.disable()  # until a command is at work, see `report_errors`: what is imported is no garbage
     try:
         _run()
     except KeyboardInterrupt:  # also while the libraries are imported

@@ -4,6 +4,7 @@ error or Ctrl-C ends one.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -55,6 +56,9 @@ Backends = Annotated[
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Turn an error that the user can mend into its text and exit code 2."""
+    if not gc.isenabled():  # by `main`, while the command is imported
+        gc.freeze()
+        gc.enable()
     try:
         yield
     except BrokenPipeError:  # the reader has gone, as `head` does: click ends quietly
