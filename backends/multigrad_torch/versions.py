@@ -61,6 +61,9 @@ is_exporting: Callable[[], bool] = getattr(
     torch.compiler, "is_exporting", torch.compiler.is_compiling
 )
 
+# Dispatch keys as what has a hash: as bits from torch 2.5 on, before by their names.
+told_keys: Callable[[Any], Any] = getattr(torch._C.DispatchKeySet, "raw_repr", str)
+
 
 # The loop over rows of torch's own, from torch 2.6 on.
 try:

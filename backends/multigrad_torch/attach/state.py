@@ -11,6 +11,8 @@ import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..versions import told_keys
+
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
 # The dispatch modes that are entered: one may record a graph, differentiated later.
@@ -30,16 +32,16 @@ def is_memory(x: Tensor) -> bool:
     """Return whether a tensor is memory of its device, as nothing but memory: no zeros or negatives
     that are only noted, no other layout.
     """
-    return torch._C._dispatch_keys(x).raw_repr() in keys_of_memory(x.device.type)
+    return told_keys(torch._C._dispatch_keys(x)) in keys_of_memory(x.device.type)
 
 
 @cache
-def keys_of_memory(device: str) -> frozenset[int]:
+def keys_of_memory(device: str) -> frozenset[Any]:
     """Return the dispatch keys of plain tensors on a kind of device."""
     found = set()
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
-            found.add(torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr())
+            found.add(told_keys(torch._C._dispatch_keys(torch.empty(0, device=device))))
     return frozenset(found)
 
 
