@@ -309,6 +309,14 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
+def torch_compiles() -> None:
+    """A test that compiles whole graphs, in another process or counted, needs a torch that does."""
+    versions = importlib.import_module("multigrad_torch.versions")
+    if not versions.COMPILES:
+        pytest.skip(versions.need(versions.COMPILING, "no full graph"))
+
+
+@pytest.fixture
 def registry_as_found() -> Iterator[None]:
     """A test leaves the registered rules as it found them."""
     before = {name: xg.get(name) for name in xg.rules()}

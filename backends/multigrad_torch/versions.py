@@ -54,6 +54,8 @@ def refuse(feature: str, instead: str) -> UnsupportedOp:
 
 
 COMPILES = has(COMPILING)
+# Whether compiled code calls the hooks of all modules, as a module itself does.
+CALLS_HOOKS = RELEASE >= (2, 5)
 # The module of DTensors, which is private before torch 2.5.
 DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distributed._tensor"
 # Whether an exporter traces. Where Dynamo reads none of our code, nothing else compiles there.
