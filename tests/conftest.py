@@ -50,7 +50,9 @@ __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_na
 pytest_plugins = ["multigrad.testing.plugin"]
 CONTEXTS = threading.local()
 TOO_OLD = re.compile(r"needs (\w+)>=\S+, and \1 \S+ is installed: ")
-SKIPPED = re.compile(r"skip(ped|files).*multigrad", re.DOTALL)  # Dynamo, of a function of ours
+SKIPPED = re.compile(
+    r"skip(ped|files| function).*multigrad", re.DOTALL
+)  # Dynamo, of a function of ours
 TESTS = Path(__file__).parent
 
 Tensor: TypeAlias = Any
