@@ -310,7 +310,7 @@ def backend(request: pytest.FixtureRequest) -> Any:
     return find_backend(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def torch_compiles() -> None:
     """A test that compiles whole graphs, in another process or counted, needs a torch that does."""
     versions = importlib.import_module("multigrad_torch.versions")
