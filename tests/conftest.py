@@ -11,6 +11,7 @@ import gc
 import importlib
 import inspect
 import os
+import re
 import sys
 import threading
 import types
@@ -48,6 +49,10 @@ from .harness import once
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
 CONTEXTS = threading.local()
+TOO_OLD = re.compile(r"needs (\w+)>=\S+, and \1 \S+ is installed: ")
+SKIPPED = re.compile(
+    r"skip(ped|files| function).*multigrad", re.DOTALL
+)  # Dynamo, of a function of ours
 TESTS = Path(__file__).parent
 
 Tensor: TypeAlias = Any
@@ -86,6 +91,27 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
         gc.freeze()
         gc.set_threshold(10_000, 10, 10)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """Skip a test that asks a release of a framework for what a newer one has, with its message."""
+    try:
+        return (yield)
+    except Exception as error:
+        if (why := too_old(error)) is None:
+            raise
+        pytest.skip(why)
+
+
+def too_old(error: Exception) -> str | None:
+    """Return what an error says of a release that docs/versions.md says it of, too; else None."""
+    if isinstance(error, xg.MultigradError) and TOO_OLD.search(str(error)):
+        return str(error)
+    torch = sys.modules.get("multigrad_torch.versions")
+    if torch is None or torch.COMPILES or type(error).__module__ != "torch._dynamo.exc":
+        return None
+    return torch.need(torch.COMPILING, "no full graph") if SKIPPED.search(str(error)) else None
 
 
 def pytest_runtest_setup() -> None:
@@ -282,6 +308,14 @@ def find_backend(name: str) -> Any:
 def backend(request: pytest.FixtureRequest) -> Any:
     """The backend under test: `name`, `array`, `numpy`, `vjp`, `precision`."""
     return find_backend(request.param)
+
+
+@pytest.fixture(scope="session")
+def torch_compiles() -> None:
+    """A test that compiles whole graphs, in another process or counted, needs a torch that does."""
+    versions = importlib.import_module("multigrad_torch.versions")
+    if not versions.COMPILES:
+        pytest.skip(versions.need(versions.COMPILING, "no full graph"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
@@ -23,11 +24,13 @@ from multigrad.errors import MultigradError, UnsupportedOp
 RELEASE = tuple(map(int, re.findall(r"[0-9]+", torch.__version__)[:2]))
 # What needs a newer torch than the rest; before it these say so.
 COMPILING, EXPORTING = "torch.compile of a Function or rule", "torch.export of a Function or rule"
+SHARDING = "a rule of scope 'params' on parameters of fully_shard"
 NEEDS = {
     COMPILING: (2, 12),
     "xg.jit": (2, 12),
     EXPORTING: (2, 12),
     "xg.export": (2, 12),
+    SHARDING: (2, 5),  # before, no hook of a parameter is called
 }
 
 
@@ -51,12 +54,17 @@ def refuse(feature: str, instead: str) -> UnsupportedOp:
 
 
 COMPILES = has(COMPILING)
+# Whether compiled code calls the hooks of all modules, as a module itself does.
+CALLS_HOOKS = RELEASE >= (2, 5)
 # The module of DTensors, which is private before torch 2.5.
 DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distributed._tensor"
 # Whether an exporter traces. Where Dynamo reads none of our code, nothing else compiles there.
 is_exporting: Callable[[], bool] = getattr(
     torch.compiler, "is_exporting", torch.compiler.is_compiling
 )
+
+# Dispatch keys as what has a hash: as bits from torch 2.5 on, before by their names.
+told_keys: Callable[[Any], Any] = getattr(torch._C.DispatchKeySet, "raw_repr", str)
 
 
 # The loop over rows of torch's own, from torch 2.6 on.
@@ -106,6 +114,34 @@ def _like_fx(dynamo: ModuleType) -> Iterator[None]:
             yield
         finally:
             tracer._is_fx_tracing_flag = before
+
+
+# --- parameters of fully_shard --------------------------------------------------------------------
+
+
+def find_groups() -> Iterator[Any]:
+    """Yield the groups of parameters of each module that `fully_shard` has sharded.
+
+    Raises:
+        MultigradError: this torch does not tell them.
+    """
+    from torch.distributed._composable_state import _module_state_mapping
+
+    states = {}
+    for held in list(_module_state_mapping.values()):
+        state = held() if isinstance(held, weakref.ref) else held  # itself before torch 2.6
+        states[id(state)] = state
+    for state in states.values():
+        if hasattr(state, "_fsdp_param_groups"):
+            yield from state._fsdp_param_groups
+        elif hasattr(state, "_fsdp_param_group"):  # at most one, before torch 2.12
+            yield from () if state._fsdp_param_group is None else (state._fsdp_param_group,)
+        elif any(kind.__name__ == "FSDPState" for kind in type(state).__mro__):
+            raise MultigradError(
+                f"torch {torch.__version__} does not tell the parameters of fully_shard, on which "
+                "the rule of scope 'params' acts: apply it to the gradients, "
+                "xg.apply_to_gradients(grads, rule), before optimizer.step()"
+            )
 
 
 # --- hooks for saved tensors ----------------------------------------------------------------------

@@ -65,6 +65,7 @@ def half() -> Any:
         xg.unregister("half of it")
 
 
+@pytest.mark.usefixtures("torch_compiles")
 def test_activation_compiles_in_a_process_that_has_not_called_it_before() -> None:
     script = """
         import torch
@@ -78,6 +79,7 @@ def test_activation_compiles_in_a_process_that_has_not_called_it_before() -> Non
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
+@pytest.mark.usefixtures("torch_compiles")
 def test_what_was_used_before_the_compiler_was_imported_keeps_its_gradient_in_it() -> None:
     script = """
         import sys
@@ -105,6 +107,7 @@ def test_what_was_used_before_the_compiler_was_imported_keeps_its_gradient_in_it
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
+@pytest.mark.usefixtures("torch_compiles")
 def test_what_was_made_before_torch_was_imported_may_be_met_by_the_compiler_first() -> None:
     script = """
         import sys

@@ -145,6 +145,7 @@ def test_a_rule_that_branches_on_a_tensor_says_so_as_in_eager_code() -> None:
             slope(run)
 
 
+@pytest.mark.usefixtures("torch_compiles")
 def test_as_many_graphs_as_torch_keeps_are_warned_of_with_the_way_out() -> None:
     import torch
 

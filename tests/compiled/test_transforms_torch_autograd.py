@@ -222,7 +222,8 @@ def make_subclasses() -> list[Callable[[Tensor], Tensor]]:
             result = func(*tree_map(unbox, args), **tree_map(unbox, kwargs or {}))
             return tree_map(lambda v: Boxed(v) if isinstance(v, torch.Tensor) else v, result)
 
-    return [torch.nn.Parameter, torch.nn.Buffer, lambda x: x.as_subclass(Named), Boxed]
+    buffer = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # from torch 2.5 on
+    return [torch.nn.Parameter, buffer, lambda x: x.as_subclass(Named), Boxed]
 
 
 @every_rule

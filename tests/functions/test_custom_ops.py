@@ -15,7 +15,10 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
 
 
-@torch.library.custom_op("multigrad_tests::spike", mutates_args=())
+# Before torch 2.5 annotations that are text give no schema.
+@torch.library.custom_op(
+    "multigrad_tests::spike", mutates_args=(), schema="(Tensor x, float width=1.0) -> Tensor"
+)
 def spike(x: torch.Tensor, width: float = 1.0) -> torch.Tensor:
     """Return spikes."""
     return (x > 0).to(x.dtype)
@@ -32,7 +35,7 @@ def pull_spike(ctx: Any, grad: Any) -> Any:
     return halve(grad) * (x.abs() < ctx.width), None
 
 
-@torch.library.custom_op("multigrad_tests::halve", mutates_args=())
+@torch.library.custom_op("multigrad_tests::halve", mutates_args=(), schema="(Tensor x) -> Tensor")
 def halve(x: torch.Tensor) -> torch.Tensor:
     """Return a half, of which no gradient is registered."""
     return 0.5 * x

@@ -6,6 +6,7 @@ Where a change means to change that, `python -m tests.golden compare` shows the 
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ def test_every_name_of_a_library_becomes_the_graph_that_it_was(
     dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")
+    if dialect == "torch" and not importlib.import_module("multigrad_torch.versions").COMPILES:
+        pytest.skip("the digests have the kinks and the names of a newer torch")
     known = digests.read("graphs", dialect)
     if dialect == "jax":  # which compiles what it is asked: the command has them all
         known = dict(list(known.items())[::8])

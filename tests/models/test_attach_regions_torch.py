@@ -13,7 +13,7 @@ import multigrad as xg
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
-checkpoint = torch.utils.checkpoint.checkpoint
+from torch.utils.checkpoint import checkpoint
 
 from ..harness.models.attached import DOUBLES, registered_rules
 

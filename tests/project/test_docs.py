@@ -15,9 +15,11 @@ import multigrad as xg
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.graph import ops
 from multigrad.testing.differences import kept
-from pages import captured, docs
 
 from ..rules.model.test_activations import NATIVE_FORMULAS, NATIVE_GRADIENTS
+
+pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
+from pages import captured, docs
 
 OWN = "multigrad.rules.library."
 FOLDER = Path(__file__).parents[2] / "docs"

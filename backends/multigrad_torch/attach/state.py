@@ -11,6 +11,8 @@ import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..versions import told_keys
+
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
 # The dispatch modes that are entered: one may record a graph, differentiated later.
@@ -30,20 +32,20 @@ def is_memory(x: Tensor) -> bool:
     """Return whether a tensor is memory of its device, as nothing but memory: no zeros or negatives
     that are only noted, no other layout.
     """
-    keys = torch._C._dispatch_keys(x).raw_repr()
+    keys = told_keys(torch._C._dispatch_keys(x))
     return keys in _seen or keys in keys_of_memory(x.device.type)
 
 
-_seen: set[int] = set()  # of every kind of device that was asked for
+_seen: set[Any] = set()  # of every kind of device that was asked for
 
 
 @cache
-def keys_of_memory(device: str) -> frozenset[int]:
+def keys_of_memory(device: str) -> frozenset[Any]:
     """Return the dispatch keys of plain tensors on a kind of device."""
     found = set()
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
-            found.add(torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr())
+            found.add(told_keys(torch._C._dispatch_keys(torch.empty(0, device=device))))
     _seen.update(found)
     return frozenset(found)
 

@@ -8,7 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT
 
-from .. import dynamo
+from .. import dynamo, versions
 from .module_forwards import forwards_of
 from .param_hooks import hook_tree
 
@@ -30,6 +30,7 @@ class _Active:
 
     number = 0
     handles: tuple[Any, ...] = ()
+    eager = ExitStack()  # where compiled code would call no hooks
 
 
 class _Outermost(threading.local):
@@ -48,6 +49,8 @@ def hook_params() -> Iterator[None]:
     with _lock:
         if _Active.number == 0:
             expect_compiled_modules()
+            if not versions.CALLS_HOOKS:
+                _Active.eager.enter_context(dynamo.force_eager())
             _Active.handles = (
                 register_module_forward_pre_hook(attach_at_forward),
                 register_module_forward_hook(attach_after_forward, always_call=True),
@@ -61,6 +64,7 @@ def hook_params() -> Iterator[None]:
             if _Active.number == 0:
                 for handle in _Active.handles:
                     handle.remove()
+                _Active.eager.close()
 
 
 def expect_compiled_modules() -> None:

@@ -38,9 +38,9 @@ def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
     padded = apply_rule(in_force, None, more, None)
     if not fits(padded, given):
         raise GradientError(f"{what}: zeros that are not stored count for it. {way_out}")
-    return torch.sparse_coo_tensor(
-        grad.indices(), given, grad.shape, is_coalesced=True, check_invariants=False
-    )
+    # As an argument it does not stop a warning of torch 2.11.
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        return torch.sparse_coo_tensor(grad.indices(), given, grad.shape, is_coalesced=True)
 
 
 def draws(in_force: RuleInForce) -> bool:

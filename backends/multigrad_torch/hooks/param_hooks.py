@@ -22,6 +22,7 @@ from multigrad.errors import GradientError
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 
+from .. import versions
 from ..distributed.tensors import is_distributed, lay_out, layout_of
 from . import sharded
 from .module_forwards import Forwards, forget, forwards_of, rules_for
@@ -253,6 +254,9 @@ class ShardedHook(ParamHook):
 
     def register(self, parameter: Tensor) -> Any:
         """Let `fully_shard` call this when it has added to the gradient."""
+        if not versions.has(versions.SHARDING):
+            way_out = "xg.apply_to_gradients(grads, rule) before optimizer.step()"
+            raise GradientError(versions.need(versions.SHARDING, f"apply it by {way_out}"))
         self._left = nothing if parameter.grad is None else weakref.ref(parameter.grad)
         return parameter.register_post_accumulate_grad_hook(self)
 

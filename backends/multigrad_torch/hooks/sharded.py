@@ -15,6 +15,8 @@ from torch import nn
 
 from multigrad.errors import GradientError
 
+from .. import versions
+
 Tensor: TypeAlias = Any
 # What torch (2.13) puts into modules in the place of the sharded parameter.
 STAND_INS = ("_unsharded_param", "_sharded_post_forward_param")
@@ -24,19 +26,14 @@ def owners() -> dict[int, Tensor]:
     """Return the sharded parameters of `fully_shard`, by the identity of all that stands for them
     in modules.
     """
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is None:
+    if "torch.distributed.fsdp" not in sys.modules:
         return {}
-    from torch.distributed._composable_state import _module_state_mapping
-
     found = {}
-    states = {id(state): state for ref in list(_module_state_mapping.values()) if (state := ref())}
-    for state in states.values():
-        for group in getattr(state, "_fsdp_param_groups", ()):
-            for each in group.fsdp_params:
-                found[id(each.sharded_param)] = each.sharded_param
-                for name in STAND_INS:
-                    found[id(getattr(each, name, None))] = each.sharded_param
+    for group in versions.find_groups():
+        for each in group.fsdp_params:
+            found[id(each.sharded_param)] = each.sharded_param
+            for name in STAND_INS:
+                found[id(getattr(each, name, None))] = each.sharded_param
     found.pop(id(None), None)
     return found
 

@@ -32,6 +32,8 @@ MOST_ITEMS = 4096  # of one container; what is longer is known by its length
 MOST_OBJECTS = 256
 DEPTH = 3
 CONTAINERS = (list, dict, set, collections.deque, bytearray)
+# In which a module of torch has its tensors: ordered before torch 2.5.
+DICTS = (dict, collections.OrderedDict)
 State = tuple[Callable[[], Any], Callable[[Any], None], Any]
 
 
@@ -126,7 +128,7 @@ class Witness:
             if isinstance(owner, type | types.ModuleType):
                 continue
             own = vars(owner)
-            held = [own, *(each for each in own.values() if type(each) is dict)]
+            held = [own, *(each for each in own.values() if type(each) in DICTS)]
             for name in sorted(self.names):
                 if any(is_state(each.get(name)) for each in held):
                     return f"{name!r} of {_shown(owner)}, a tensor"

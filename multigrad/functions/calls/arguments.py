@@ -341,7 +341,22 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        return None
+        return _signature_of_ufunc(function) if isinstance(function, np.ufunc) else None
+
+
+def _signature_of_ufunc(function: np.ufunc) -> inspect.Signature:
+    """Return what NumPy itself tells from 2.4 on."""
+    count = function.nin
+    names = ["x"] if count == 1 else [f"x{i + 1}" for i in range(count)]
+    options = {"where": True, "casting": "same_kind", "order": "K", "dtype": None, "subok": True}
+    return inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        + [inspect.Parameter("out", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
+        + [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
+            for name, value in {**options, "signature": None}.items()
+        ]
+    )
 
 
 # By the code: it is the same at each call of the function around it, and holds nothing of that

@@ -216,6 +216,9 @@ class Shaker:
         if self.is_ours(module.__name__):
             raise UnsupportedOp(f"the module {module.__name__} itself is used")
         parent, _, name = module.__name__.rpartition(".")
+        if parent and parent not in sys.modules:  # torch.ops is an attribute alone before torch 2.5
+            self.imports.add(f"import {parent.partition('.')[0]}")
+            return module.__name__
         self.imports.add(f"from {parent} import {name}" if parent else f"import {name}")
         return name
 

@@ -137,7 +137,8 @@ COMPOSED = (ops.TANH_SHRINK, ops.SQUAREPLUS)
 
 
 def _is_series(node: Node) -> bool:
-    return node.op.numpy.__module__ == special.__name__
+    # A ufunc has none before NumPy 2.2.
+    return getattr(node.op.numpy, "__module__", None) == special.__name__
 
 
 def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | None = None) -> Any:

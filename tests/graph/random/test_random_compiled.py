@@ -118,6 +118,7 @@ def test_torch_draws_the_same_on_few_threads_and_on_many(
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.usefixtures("torch_compiles")
 def test_torch_compiles_draws_whole_and_draws_the_same(kernels: Any) -> None:
     import torch
 
@@ -131,6 +132,7 @@ def test_torch_compiles_draws_whole_and_draws_the_same(kernels: Any) -> None:
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.usefixtures("torch_compiles")
 def test_torch_compiles_a_key_of_ints(kernels: Any) -> None:
     import torch
 
@@ -139,6 +141,7 @@ def test_torch_compiles_a_key_of_ints(kernels: Any) -> None:
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.usefixtures("torch_compiles")
 def test_torch_compiled_code_draws_a_key_per_call_and_repeats_with_the_seed(kernels: Any) -> None:
     import torch
 
@@ -157,6 +160,7 @@ def test_torch_compiled_code_draws_a_key_per_call_and_repeats_with_the_seed(kern
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.usefixtures("torch_compiles")
 def test_torch_compiled_backward_sees_the_key_that_forward_drew(kernels: Any) -> None:
     import torch
 
@@ -181,8 +185,13 @@ def test_torch_compiled_backward_sees_the_key_that_forward_drew(kernels: Any) ->
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_torch_maps_over_tensors_and_over_keys(kernels: Any, compiled: bool) -> None:
+def test_torch_maps_over_tensors_and_over_keys(
+    kernels: Any, compiled: bool, request: pytest.FixtureRequest
+) -> None:
     import torch
+
+    if compiled:
+        request.getfixturevalue("torch_compiles")
 
     def draw_with(key: Any) -> Any:
         return torch.func.vmap(lambda row: kernels.uniform_like(key, row))

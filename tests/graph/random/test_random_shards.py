@@ -7,6 +7,7 @@ that draws by a key need nothing of each other.
 from __future__ import annotations
 
 import gc
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -78,11 +79,10 @@ def test_a_distributed_tensor_draws_its_part_and_exchanges_nothing(
     as_rank: Any, axes: tuple[int | None, int | None]
 ) -> None:
     import torch
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.debug import CommDebugMode
 
     from multigrad_torch.kernels import random
 
+    Replicate, Shard = dtensors().Replicate, dtensors().Shard
     for rank in range(WORLD):
         mesh = as_rank(rank, (2, 2))
         coordinates = divmod(rank, 2)
@@ -90,20 +90,26 @@ def test_a_distributed_tensor_draws_its_part_and_exchanges_nothing(
         expected = cut_by_chunks(WHOLE, cuts)
         placements = [Replicate() if i is None else Shard(i) for i in axes]
         x = of_parts(torch.zeros(expected.shape), mesh, placements)
-        with CommDebugMode() as exchanged:
+        with dtensors(".debug").CommDebugMode() as exchanged:
             found = random.uniform_like(random.fold_in(KEY, 0), x)
         assert exchanged.get_total_counts() == 0
         assert (found.placements, found.shape) == (x.placements, x.shape)
         np.testing.assert_array_equal(found.to_local(), expected)
 
 
+def dtensors(module: str = "") -> Any:
+    """The module of DTensors, which is private before torch 2.5, or one in it."""
+    from multigrad_torch.versions import DTENSORS
+
+    return importlib.import_module(DTENSORS + module)
+
+
 def of_parts(local: Any, mesh: Any, placements: list[Any], shape: tuple[int, ...] = SHAPE) -> Any:
     """The DTensor of which this rank has a part."""
     import torch
-    from torch.distributed.tensor import DTensor
 
     strides = tuple(core.strides(shape))
-    return DTensor.from_local(
+    return dtensors().DTensor.from_local(
         local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides
     )
 
@@ -111,14 +117,13 @@ def of_parts(local: Any, mesh: Any, placements: list[Any], shape: tuple[int, ...
 @pytest.mark.needs("torch")
 def test_shards_without_elements_and_of_fewer_rows_draw_their_part(as_rank: Any) -> None:
     import torch
-    from torch.distributed.tensor import Shard
 
     from multigrad_torch.kernels import random
 
     for rank in range(WORLD):
         mesh = as_rank(rank, (4,))
         expected = cut_by_chunks(WHOLE, ((1, rank, 4),))  # 2, 2, 1 and 0 of 5
-        x = of_parts(torch.zeros(expected.shape), mesh, [Shard(1)])
+        x = of_parts(torch.zeros(expected.shape), mesh, [dtensors().Shard(1)])
         found = random.uniform_like(random.fold_in(KEY, 0), x)
         np.testing.assert_array_equal(found.to_local(), expected)
         assert found.shape == SHAPE
@@ -129,15 +134,16 @@ def test_a_dimension_that_is_sharded_by_the_second_mesh_dimension_first_draws_so
     as_rank: Any,
 ) -> None:
     import torch
-    from torch.distributed.tensor import Shard
-    from torch.distributed.tensor.placement_types import _StridedShard
 
     from multigrad_torch.kernels import random
 
+    kinds = dtensors(".placement_types")
+    if not hasattr(kinds, "_StridedShard"):
+        pytest.skip("torch has such shards from 2.5 on")
     whole = core.uniform(core.fold_in(KEY, 0), (8, 3), np.float32)
     for rank in range(WORLD):  # as fully_shard leaves what tensor parallelism has split
         mesh = as_rank(rank, (2, 2))
-        placements = [_StridedShard(0, split_factor=2), Shard(0)]
+        placements = [kinds._StridedShard(0, split_factor=2), kinds.Shard(0)]
         x = of_parts(torch.zeros(2, 3), mesh, placements, (8, 3))
         found = random.uniform_like(random.fold_in(KEY, 0), x)
         first = {0: 0, 1: 4, 2: 2, 3: 6}[rank]
@@ -147,11 +153,10 @@ def test_a_dimension_that_is_sharded_by_the_second_mesh_dimension_first_draws_so
 @pytest.mark.needs("torch")
 def test_a_local_tensor_that_its_placement_does_not_give_is_refused(as_rank: Any) -> None:
     import torch
-    from torch.distributed.tensor import Shard
 
     from multigrad_torch.kernels import random
 
-    x = of_parts(torch.zeros(3, 2), as_rank(0, (4,)), [Shard(0)], (6, 2))
+    x = of_parts(torch.zeros(3, 2), as_rank(0, (4,)), [dtensors().Shard(0)], (6, 2))
     with pytest.raises(xg.GradientError, match=r"\(3, 2\), not \(2, 2\).*distribute_tensor first"):
         random.uniform_like(KEY, x)
 

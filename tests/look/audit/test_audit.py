@@ -143,6 +143,7 @@ def test_a_planted_fault_breaks_its_law(fault: str) -> None:
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.usefixtures("torch_compiles")
 def test_a_class_that_keeps_every_law_is_not_accused() -> None:
     report = xg.audit(torch_class(keeps, lambda ctx, g: 2 * saved(ctx) * g), X)
     assert report.ok
@@ -253,6 +254,7 @@ def test_what_oscillates_within_a_step_is_not_told_from_its_derivative() -> None
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.usefixtures("torch_compiles")
 def test_what_a_compiled_forward_gives_away_is_no_fault() -> None:
     torch: Any = import_module("torch")
     own = torch_class(keeps, lambda ctx, grad_out: 2 * grad_out * saved(ctx))

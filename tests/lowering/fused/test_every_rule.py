@@ -246,7 +246,7 @@ def compile_for_gpu(folder: Path) -> dict[str, Any]:
 
 
 def test_kernels_are_compiled_for_a_gpu_with_ieee_arithmetic(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed: `tox -e triton`")
+    pytest.importorskip("triton", "3.6", reason="there is no Triton 3.6: `tox -e triton`")
     done = compile_for_gpu(tmp_path)
     found = done["ptx"]
     assert {name.partition(" ")[0] for name in found} >= {"triangular", "rectangular", "arctan"}

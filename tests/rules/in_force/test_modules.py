@@ -154,6 +154,7 @@ def test_copies_and_pickles_keep_the_rule_and_go_their_own_way(rule: str | None)
         np.testing.assert_allclose(gradient(module), expected, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("torch_compiles")
 def test_pickle_made_after_use_in_compiled_code_is_loaded_in_another_process(
     tmp_path: Path,
 ) -> None:

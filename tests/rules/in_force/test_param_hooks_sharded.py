@@ -36,6 +36,10 @@ def two_layers() -> Any:
 
 def shard(model: Any, mesh: Any, nested: bool = True) -> Any:
     """Shard a model by `fully_shard`; nested: its first layer by itself."""
+    import torch
+
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        pytest.skip(f"fully_shard of torch {torch.__version__} needs a GPU")
     from torch.distributed.fsdp import fully_shard
 
     if nested:
@@ -101,6 +105,26 @@ def test_gradients_that_fully_shard_accumulates_are_refused(mesh: Any) -> None:
         model(torch.ones(2, 4)).sum().backward()
         with pytest.raises(xg.GradientError, match=r"'Linear\.weight' of fully_shard.*zero_grad"):
             model(torch.ones(2, 4)).sum().backward()
+
+
+def test_a_torch_whose_fully_shard_calls_no_hooks_is_refused(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from multigrad_torch import versions
+
+    model = shard(two_layers(), mesh)
+    monkeypatch.setattr(versions, "RELEASE", (2, 4))
+    with pytest.raises(
+        xg.GradientError, match=r"fully_shard needs torch>=2\.5.*apply_to_gradients"
+    ):
+        run(model, **CLIP)
+    monkeypatch.undo()
+    state = vars(model._get_fsdp_state())
+    (name,) = (each for each in state if each.startswith("_fsdp_param_group"))
+    groups = state.pop(name)
+    with pytest.raises(xg.MultigradError, match="does not tell the parameters of fully_shard"):
+        run(model, **CLIP)
+    state[name] = groups
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -171,8 +171,8 @@ def test_the_neutral_functions_take_numbers_and_masks_on_real_tensors_too(backen
                 "whole number": (xp.add(t, 1), x + 1.0),
                 "power": (xp.pow(xp.abs(t), 1.5), np.abs(x) ** 1.5),
                 "window": (xp.clip(t, -0.5, 0.5), np.clip(x, -0.5, 0.5)),
-                "mask": (xp.multiply(t, mask), np.where(x > 0, x, 0)),
-                "choice": (xp.where(mask, t, 0.0), np.where(x > 0, x, 0)),
+                "mask": (xp.multiply(t, mask), np.where(x > 0, x, dtype.type(0))),
+                "choice": (xp.where(mask, t, 0.0), np.where(x > 0, x, dtype.type(0))),
             }
             for what, (result, expected) in results.items():
                 actual = backend.numpy(result)

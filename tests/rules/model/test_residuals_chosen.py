@@ -111,7 +111,8 @@ def test_torch_keeps_what_was_costly_and_differentiates_it_again(of: str) -> Non
     named = {"a function": xg.custom_gradient(squash), "an estimator": xg.estimators.dorefa_weights}
     x = torch.randn(SHAPE, dtype=torch.float64, requires_grad=True)
     f = named[of].keeping("auto")
-    assert [f(x).grad_fn.saved_tensors[0].shape for _ in range(2)] == [SHAPE, SHAPE]
+    outputs = [f(x), f(x)]
+    assert [y.grad_fn.saved_tensors[0].shape for y in outputs] == [SHAPE, SHAPE]
     quick = f.keeping("time")
     for each, kept in ((f, 1), (quick, 3), (f, 1)):
         y = each(x)
