@@ -44,6 +44,11 @@ KEPT: tuple[Difference, ...] = (
         "quotients too",
     ),
     Difference(
+        "mul", "compiled", ("float16", "float32", "float64"),
+        "0 for NaN or an infinity times a mask that is False",
+        "XLA chooses by the mask and does not multiply; without jit, and in bfloat16, NaN",
+    ),
+    Difference(
         "*", "integers", ("int64",), "int32 where jax_enable_x64 is off",
         "jax has no int64 then: what is larger wraps around",
     ),

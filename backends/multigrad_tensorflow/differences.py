@@ -36,6 +36,11 @@ KEPT: tuple[Difference, ...] = (
         "its kernels set the processor to flush them",
     ),
     Difference(
+        "mul", "compiled", ("float16", "float32", "float64"),
+        "0 for NaN or an infinity times a mask that is False",
+        "with jit_compile=True: XLA chooses by the mask and does not multiply",
+    ),
+    Difference(
         "ELU", "value", ALL, "half an eps of 1 near zero", "tf.nn.elu is exp(x) - 1, which cancels",
         formula=elu_by_exp,
     ),

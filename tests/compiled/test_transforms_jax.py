@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.testing.differences import kept
 
 pytestmark = pytest.mark.needs("jax")
 
@@ -189,3 +190,20 @@ def test_sharded_input_gives_the_global_norm() -> None:
     with xg.use("clip_norm"):
         grad = jax.jit(jax.grad(lambda x: 0.5 * (act(x) ** 2).sum()))(x)
     np.testing.assert_allclose(grad, np.full(4, 0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose(dtype: str) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    act = xg.activation("Heaviside", "rectangular")
+    x, grad = jnp.array([2.0, 0.1, 2.0], dtype), jnp.array([np.nan, np.nan, 1.0], dtype)
+
+    def pull(x: Any) -> Any:
+        return jax.vjp(act, x)[1](grad)[0]
+
+    (row,) = kept("jax", "compiled", "mul")
+    chosen = 0.0 if dtype in row.dtypes else np.nan
+    np.testing.assert_array_equal(np.float32(pull(x)), np.float32([np.nan, np.nan, 0.0]))
+    np.testing.assert_array_equal(np.float32(jax.jit(pull)(x)), np.float32([chosen, np.nan, 0.0]))

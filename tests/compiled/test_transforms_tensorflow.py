@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.testing.differences import kept
 
 pytestmark = pytest.mark.needs("tensorflow")
 
@@ -219,3 +220,22 @@ def test_param_that_is_a_tensor_of_the_trace_is_a_run_time_value() -> None:
         got = gradient(tf.constant(X), tf.constant(width))
         np.testing.assert_allclose(got, triangle(X, width), rtol=1e-6)
     assert len(traces) == 1
+
+
+def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose() -> None:
+    import tensorflow as tf
+
+    act = xg.activation("Heaviside", "rectangular")
+    x, grad = tf.constant([2.0, 0.1, 2.0]), tf.constant([np.nan, np.nan, 1.0])
+
+    def pull(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = act(x)
+        return tape.gradient(y, x, output_gradients=grad)
+
+    assert "float32" in kept("tensorflow", "compiled", "mul")[0].dtypes
+    for run in (pull, tf.function(pull)):
+        np.testing.assert_array_equal(run(x), np.float32([np.nan, np.nan, 0.0]))
+    compiled = tf.function(pull, jit_compile=True)
+    np.testing.assert_array_equal(compiled(x), np.float32([0.0, np.nan, 0.0]))

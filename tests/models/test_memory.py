@@ -133,6 +133,27 @@ def test_layers_of_a_model_keep_what_torch_saves() -> None:
 
 
 @pytest.mark.needs("torch")
+def test_parts_of_one_memory_count_each_and_repetitions_once() -> None:
+    from torch import nn
+
+    class Gated(nn.Module):
+        def forward(self, x: Any) -> Any:
+            a, b = x.sin().chunk(2, dim=-1)
+            return a * b * a[:, :1].expand_as(a).T.contiguous().T
+
+    class Repeated(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.expand(50, *x.shape).square().sum(0)
+
+    size = 8 * 10 * 4
+    assert [each.bytes for each in xg.memory(Gated(), (8, 20)).residuals] == [
+        2 * size,  # the input, of which there is the sine
+        *[size] * 4,  # its halves; their product, and the column, which is copied
+    ]
+    assert xg.memory(Repeated(), (8, 10)).total == size
+
+
+@pytest.mark.needs("torch")
 def test_converted_class_is_asked_as_a_function_is() -> None:
     import torch
 

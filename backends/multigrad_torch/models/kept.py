@@ -129,10 +129,14 @@ def _rows(
 ) -> list[Row]:
     inputs = {(layer, _place(each)) for layer, each in given}
     outputs = {*map(_place, made)}
-    found: dict[Any, Row] = {}
+    rows: list[Row] = []
+    told: dict[Any, dict[Any, int]] = {}  # by memory, the bytes of each part of it
     for layer, tensor in saved:
         place = _place(tensor)
-        if place in own or place in found or tensor.numel() == 0:
+        parts = told.setdefault(place, {})
+        part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
+        size = min(tensor.nbytes, _size(tensor) - sum(parts.values()))
+        if place in own or part in parts or size <= 0:
             continue
         dtype = str(tensor.dtype).removeprefix("torch.")
         if (layer, place) in inputs:
@@ -141,9 +145,9 @@ def _rows(
             what = "output"
         else:
             what = "mask" if dtype in MASKS else "intermediate"
-        rows, size = list(found.values()), tensor.nbytes
-        found[place] = make_row(rows, layer, what, shape=tensor.shape, dtype=dtype, size=size)
-    return list(found.values())
+        parts[part] = size
+        rows.append(make_row(rows, layer, what, shape=tensor.shape, dtype=dtype, size=size))
+    return rows
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -156,6 +160,14 @@ def _place(tensor: Tensor) -> Any:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (NotImplementedError, RuntimeError):  # of subclasses without a storage
         return id(tensor)
+
+
+def _size(tensor: Tensor) -> int:
+    """Return the bytes of the memory that a tensor is a part of, or a view with repetitions."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):
+        return tensor.nbytes
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
