@@ -26,7 +26,7 @@ INSIDE = {
     "graph": ("support", "machine", "random", "ir", "ops", "passes"),
     "backend": ("", "finding", "tensors"),
     "trace": ("", "scope", "xp", "derived"),
-    "lowering": ("", "reference"),
+    "lowering": ("", "kernel_code", "reference"),
     "capture": (
         "code", "symbols", "meanings", "control", "indexing", "types", "values", "dialects",
         "copies",

@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 import multigrad as xg
-from multigrad.lowering.kernel_passes import WHOLE, Layout
+from multigrad.lowering.kernel_code.passes import WHOLE, Layout
 from multigrad_torch.attach.fusing import fused, in_triton
 
 launched = []

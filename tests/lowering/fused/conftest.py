@@ -44,7 +44,7 @@ def interpreter() -> Iterator[None]:
     from triton.runtime import interpreter
 
     from multigrad.graph import ops
-    from multigrad.lowering import triton_code
+    from multigrad.lowering.kernel_code import triton_code
     from multigrad_torch.compat.triton import add_bfloat16, add_libdevice, one_at_a_time
 
     def on_arrays(name: str) -> Any:

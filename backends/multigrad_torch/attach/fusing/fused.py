@@ -19,8 +19,8 @@ from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.fused import CannotFuseError
-from multigrad.lowering.kernel_passes import WHOLE, Layout
-from multigrad.lowering.kernels import Kernel, write_kernel
+from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
+from multigrad.lowering.kernel_code.passes import WHOLE, Layout
 from multigrad.lowering.packing import PACK, without_packing
 
 from ...kernels.bits import unpack

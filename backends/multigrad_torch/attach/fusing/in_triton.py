@@ -20,12 +20,11 @@ from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.machine.compiled import VARIABLE, NoLibraryError, read_setting
 from multigrad.graph.ops.results import elementwise
-from multigrad.lowering import triton_code
 from multigrad.lowering.emit import compile_source
-from multigrad.lowering.kernel_passes import COLUMN, ONE
-from multigrad.lowering.kernels import COMPUTED, Kernel, Language, Parts, Place
-from multigrad.lowering.patterns import apply_patterns
-from multigrad.lowering.triton_passes import (
+from multigrad.lowering.kernel_code import triton_code
+from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, Language, Parts, Place
+from multigrad.lowering.kernel_code.passes import COLUMN, ONE
+from multigrad.lowering.kernel_code.triton_passes import (
     COLUMNS,
     MOST,
     PARTS,
@@ -33,6 +32,7 @@ from multigrad.lowering.triton_passes import (
     is_plain,
     stages_of,
 )
+from multigrad.lowering.patterns import apply_patterns
 
 from ...kernels.fast.alone import FAST, divide_by_reciprocal
 

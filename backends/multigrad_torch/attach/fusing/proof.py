@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from multigrad.graph.support.fused import CannotFuseError
-from multigrad.lowering.kernel_passes import COLUMN, FULL, WHOLE
+from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE
 
 from ..state import eager_of
 from . import in_c
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
-
-    from .fused import Kernels
 
 Tensor: TypeAlias = torch.Tensor
 # Elements: of samples, of a short one, and what one thread of torch takes, all by vectors: see
@@ -35,7 +33,7 @@ MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (2 * WINDOW + 5,))
 ONES = (0.37, -1.25, 2.0, 0.0, float("inf"), float("nan"))
 
 
-def agree(native: Any, kernels: Kernels, values: Any) -> None:
+def agree(native: Any, kernels: Any, values: Any) -> None:
     """Compare forward and backward with eager code.
 
     Raises:
@@ -50,7 +48,7 @@ def agree(native: Any, kernels: Kernels, values: Any) -> None:
         raise CannotFuseError("the numbers would be less exact than those of plain code")
 
 
-def are_exact(kernels: Kernels) -> list[bool]:
+def are_exact(kernels: Any) -> list[bool]:
     """Return for each output, and each input's gradient, whether no reduction feeds it."""
     emitted, places = kernels.emitted, kernels.keep.kernel.parts.results
     exact = dict.fromkeys(emitted.outputs, True)
@@ -84,7 +82,7 @@ def prepared(native: Any, like: Tensor, values: Any) -> Any:
     return values if native.prepare is None else (native.constants.of(like, values),)
 
 
-def same_bits(native: Any, kernels: Kernels, values: Any, one: float, is_exact: list[bool]) -> bool:
+def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list[bool]) -> bool:
     """Compare with eager code what no reduction feeds; tensors of one element are of this one."""
     samples = make_samples(native.emitted, kernels, values)
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
@@ -117,7 +115,7 @@ def same_bits(native: Any, kernels: Kernels, values: Any, one: float, is_exact: 
     return True
 
 
-def is_near(native: Any, kernels: Kernels, values: Any) -> bool:
+def is_near(native: Any, kernels: Any, values: Any) -> bool:
     """Compare with a run in float64 what a reduction feeds."""
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     draws = torch.Generator("cpu").manual_seed(0)
@@ -141,7 +139,7 @@ def is_near(native: Any, kernels: Kernels, values: Any) -> bool:
     return True
 
 
-def is_near_on(native: Any, kernels: Kernels, values: Any, trial: Sequence[Tensor]) -> bool:
+def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) -> bool:
     """Compare on these inputs and cotangents."""
     count = len(native.emitted.inputs)
     eager, found = eager_of(native), []
@@ -167,7 +165,7 @@ def is_near_on(native: Any, kernels: Kernels, values: Any, trial: Sequence[Tenso
     return True
 
 
-def make_samples(emitted: Emitted, kernels: Kernels, values: Any) -> list[Tensor]:
+def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
     """Return inputs and cotangents: each edge value with each other one, and some drawn."""
     numbers = [*values, *[-value for value in values]]
     listed = [*EDGES, *[-each for each in EDGES], *numbers]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .fused import Kernels
 
 Tensor: TypeAlias = torch.Tensor
-# How a tensor lies to the elements, as `Layout` of multigrad.lowering.kernel_passes has it; and for
+# How a tensor lies to the elements, as `Layout` of the kernels has it; and for
 # what kernels are made.
 Layout: TypeAlias = tuple[str, int]
 Kind: TypeAlias = tuple[torch.dtype, str, tuple[Layout, ...]]

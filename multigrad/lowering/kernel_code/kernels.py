@@ -15,14 +15,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..graph import ops
-from ..graph.ir.graph import Graph, Node, make_node
-from ..graph.ir.op import Op
-from ..graph.ir.types import BOOL, T
-from ..graph.passes.scalars import on_numbers
-from ..graph.passes.simplify import rebuild
-from ..graph.support.fused import CannotFuseError
-from .kernel_passes import (
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.op import Op
+from ...graph.ir.types import BOOL, T
+from ...graph.passes.scalars import on_numbers
+from ...graph.passes.simplify import rebuild
+from ...graph.support.fused import CannotFuseError
+from .passes import (
     COLUMN,
     FULL,
     ONE,
@@ -84,7 +84,7 @@ class Language:
         line, mask_line: what gives an expression a name.
         to_number: a mask as a number.
         rounded: a number rounded to the dtype, where that is of 16 bits.
-        reductions: what it has of `kernel_passes.REDUCTIONS`.
+        reductions: what it has of `passes.REDUCTIONS`.
     """
 
     rows: Mapping[Op, str]
@@ -244,7 +244,14 @@ def write_kernel(
 
     def place(name: str, node: Node, is_packed: bool) -> Place:
         is_reduced = found.passes[node] + found.turns[node] > 0
-        return Place(name, writer.names[node], is_mask(node), is_packed, found.of[node], is_reduced)
+        return Place(
+            name,
+            value=writer.names[node],
+            is_mask=is_mask(node),
+            is_packed=is_packed,
+            layout=found.of[node],
+            is_reduced=is_reduced,
+        )
 
     inputs = [
         place(node.attr("name"), node, node.attr("name") in packed)
@@ -252,7 +259,8 @@ def write_kernel(
         if node.op is ops.INPUT and writer.names[node] in read
     ]
     results = [place("", node, i in packs) for i, node in enumerate(graph.outputs)]
-    parts = Parts(name, dtype, tuple(inputs), tuple(results), len(writer.numbers), loops)
+    count = len(writer.numbers)
+    parts = Parts(name, dtype, tuple(inputs), tuple(results), numbers=count, loops=loops)
     sizes = {node: found.size(node) for node in graph.nodes if node.op in SIZES}
     return Kernel(parts, language.template(parts), tuple(writer.numbers), sizes)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..graph import ops
-from .kernel_passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
+from ...graph import ops
 from .kernels import COMPUTED, Parts, Place, indented
+from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 
 MOST = 1024  # programs that give parts of a sum
 COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns

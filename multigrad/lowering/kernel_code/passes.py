@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..graph import ops
-from ..graph.ir.graph import Graph, Node, make_node
-from ..graph.ir.op import Op
-from ..graph.passes.scalars import constant
-from ..graph.support.fused import CannotFuseError
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.op import Op
+from ...graph.passes.scalars import constant
+from ...graph.support.fused import CannotFuseError
 
 FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
 REDUCTIONS = (ops.SUM, ops.MAX, ops.MIN, ops.SUM_TO)

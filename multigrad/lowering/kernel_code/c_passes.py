@@ -6,10 +6,10 @@ sum, q7 what it gives of the sums of columns.
 
 from __future__ import annotations
 
-from ..graph import ops
+from ...graph import ops
 from .c_stages import LINE, in_stages
-from .kernel_passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 from .kernels import Parts, Place, indented
+from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 
 # What reduces a chunk, and what joins two numbers.
 REDUCTIONS = {ops.SUM: "sum", ops.SUM_TO: "sum", ops.MAX: "largest", ops.MIN: "smallest"}

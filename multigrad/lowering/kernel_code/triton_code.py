@@ -6,8 +6,8 @@ and numbers are arguments, float64 as they are. It needs `enable_fp_fusion=False
 
 from __future__ import annotations
 
-from ..graph import ops
-from ..graph.ir.op import Op
+from ...graph import ops
+from ...graph.ir.op import Op
 from .kernels import COMPUTED, INFIX, SAME, Language, check_dtype
 from .triton_passes import REDUCTIONS, write
 

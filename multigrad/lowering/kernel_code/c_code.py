@@ -6,8 +6,8 @@ is summed by a fixed number of lanes, and what they give in pairs; in double, wh
 
 from __future__ import annotations
 
-from ..graph import ops
-from ..graph.ir.op import Op
+from ...graph import ops
+from ...graph.ir.op import Op
 from .c_passes import REDUCTIONS, TOTALS, write
 from .kernels import COMPUTED, INFIX, SAME, Language, check_dtype
 
