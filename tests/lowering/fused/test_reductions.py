@@ -166,6 +166,17 @@ def test_quantizers_with_two_numbers_agree_with_plain_code(dtype: str) -> None:
             assert_near(a, b.double().numpy(), scale=40.0)  # a sum of 1,505 numbers
 
 
+@pytest.mark.parametrize("shape", [(33, 1), (70,)])
+def test_steps_of_rows_and_columns_agree_with_plain_code(shape: tuple[int, ...]) -> None:
+    x, steps = draw(33, 70), number(0.25, *shape)
+    for estimator in (xg.estimators.lsq, xg.estimators.pact):  # which keeps a mask
+        fused, plain = both(estimator)
+        found, expected = run(fused, x, steps), run(plain, x, steps)
+        assert is_bits(found[0], expected[0])
+        assert is_bits(found[1], expected[1])
+        assert_near(found[2], expected[2].double().numpy(), scale=10.0)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rules_that_scale_by_a_norm_give_numpys_numbers(dtype: str) -> None:
     x = draw(40, 1030, dtype=dtype)
