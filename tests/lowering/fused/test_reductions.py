@@ -119,6 +119,21 @@ def extremes_backward(gs: Any, x: Tensor) -> Tensor:
     return x * a + b + c * xp.max(x) + d * xp.abs(x) - e * xp.norm(x, ord=1)
 
 
+def mixed(x: Tensor, weight: Tensor) -> Any:
+    largest = xp.max(x, axis=-1, keepdims=True)
+    scaled = (x - largest) * weight
+    total = xp.sum(scaled * scaled)
+    return scaled / xp.sqrt(total), largest, total
+
+
+def mixed_backward(gs: Any, x: Tensor, weight: Tensor) -> Any:
+    first, second, third = gs
+    mean = xp.mean(first * x)
+    rows = xp.sum(first - mean, axis=-1, keepdims=True) * second
+    return first * mean + rows * third + xp.max(rows * x), xp.sum_to(first * rows + mean, weight)
+
+
+MIXED = mixed, mixed_backward
 NORM, SOFTMAX = (layer_norm, layer_norm_backward), (soft, softmax_backward)
 EXTREMES = (extremes, extremes_backward)
 
@@ -224,6 +239,27 @@ def test_a_softmax_gives_numpys_numbers(shape: tuple[int, ...]) -> None:
     assert_near(slope, expected * (grad - (grad * expected).sum(axis=-1, keepdims=True)))
 
 
+@pytest.mark.parametrize("shape", [(33, 70), (3, 2500), (2000, 3)])
+def test_sums_of_sums_over_rows_columns_and_all_give_numpys_numbers(shape: tuple[int, int]) -> None:
+    x, weight = draw(*shape, dtype="float64"), draw(shape[-1], seed=1, dtype="float64")
+    found = run(both(MIXED)[0], x, weight)
+    a, w = x.detach().numpy(), weight.detach().numpy()
+    largest = a.max(axis=-1, keepdims=True)
+    scaled = (a - largest) * w
+    total = np.sum(scaled * scaled)
+    first, second, third = (
+        draw(*own, seed=7 + i).detach().double().numpy()
+        for i, own in enumerate((shape, (shape[0], 1), ()))
+    )
+    mean = np.mean(first * a)
+    rows = np.sum(first - mean, axis=-1, keepdims=True) * second
+    slope = first * mean + rows * third + np.max(rows * a)
+    of_weight = np.sum(first * rows + mean, axis=0)
+    expected = scaled / np.sqrt(total), largest, total, slope, of_weight
+    for ours, right in zip(found, expected, strict=True):
+        assert_near(ours, right, scale=float(np.abs(first * rows).sum(axis=0).max()))
+
+
 def test_the_number_of_threads_changes_no_bit() -> None:
     import torch
 
@@ -235,6 +271,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         (NORM, draw(100, 2003), draw(2003, seed=1)),
         (SOFTMAX, draw(3001, 67)),
         (EXTREMES, draw(200_003)),
+        (MIXED, draw(20_001, 10), draw(10, seed=1)),
     ]
     try:
         for function, *inputs in cases:
