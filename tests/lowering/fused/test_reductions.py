@@ -126,6 +126,21 @@ def extremes_backward(gs: Any, x: Tensor) -> Tensor:
     return x * a + b + c * xp.max(x) + d * xp.abs(x) - e * xp.norm(x, ord=1)
 
 
+def mixed(x: Tensor, weight: Tensor) -> Any:
+    largest = xp.max(x, axis=-1, keepdims=True)
+    scaled = (x - largest) * weight
+    total = xp.sum(scaled * scaled)
+    return scaled / xp.sqrt(total), largest, total
+
+
+def mixed_backward(gs: Any, x: Tensor, weight: Tensor) -> Any:
+    first, second, third = gs
+    mean = xp.mean(first * x)
+    rows = xp.sum(first - mean, axis=-1, keepdims=True) * second
+    return first * mean + rows * third + xp.max(rows * x), xp.sum_to(first * rows + mean, weight)
+
+
+MIXED = mixed, mixed_backward
 NORM, SOFTMAX = (layer_norm, layer_norm_backward), (soft, softmax_backward)
 EXTREMES = (extremes, extremes_backward)
 
@@ -175,6 +190,17 @@ def test_quantizers_with_two_numbers_agree_with_plain_code(dtype: str) -> None:
             assert_near(a, b.double().cpu().numpy(), scale=40.0)  # a sum of 1,505 numbers
 
 
+@pytest.mark.parametrize("shape", [(33, 1), (70,)])
+def test_steps_of_rows_and_columns_agree_with_plain_code(shape: tuple[int, ...]) -> None:
+    x, steps = draw(33, 70), number(0.25, *shape)
+    for estimator in (xg.estimators.lsq, xg.estimators.pact):  # which keeps a mask
+        fused, plain = both(estimator)
+        found, expected = run(fused, x, steps), run(plain, x, steps)
+        assert is_bits(found[0], expected[0])
+        assert is_bits(found[1], expected[1])
+        assert_near(found[2], expected[2].double().numpy(), scale=10.0)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rules_that_scale_by_a_norm_give_numpys_numbers(dtype: str) -> None:
     x = draw(40, 1030, dtype=dtype)
@@ -222,6 +248,27 @@ def test_a_softmax_gives_numpys_numbers(shape: tuple[int, ...]) -> None:
     assert_near(slope, expected * (grad - (grad * expected).sum(axis=-1, keepdims=True)))
 
 
+@pytest.mark.parametrize("shape", [(33, 70), (3, 2500), (2000, 3)])
+def test_sums_of_sums_over_rows_columns_and_all_give_numpys_numbers(shape: tuple[int, int]) -> None:
+    x, weight = draw(*shape, dtype="float64"), draw(shape[-1], seed=1, dtype="float64")
+    found = run(both(MIXED)[0], x, weight)
+    a, w = x.detach().numpy(), weight.detach().numpy()
+    largest = a.max(axis=-1, keepdims=True)
+    scaled = (a - largest) * w
+    total = np.sum(scaled * scaled)
+    first, second, third = (
+        draw(*own, seed=7 + i).detach().double().numpy()
+        for i, own in enumerate((shape, (shape[0], 1), ()))
+    )
+    mean = np.mean(first * a)
+    rows = np.sum(first - mean, axis=-1, keepdims=True) * second
+    slope = first * mean + rows * third + np.max(rows * a)
+    of_weight = np.sum(first * rows + mean, axis=0)
+    expected = scaled / np.sqrt(total), largest, total, slope, of_weight
+    for ours, right in zip(found, expected, strict=True):
+        assert_near(ours, right, scale=float(np.abs(first * rows).sum(axis=0).max()))
+
+
 def test_the_number_of_threads_changes_no_bit() -> None:
     import torch
 
@@ -233,6 +280,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         (NORM, draw(100, 2003), draw(2003, seed=1)),
         (SOFTMAX, draw(3001, 67)),
         (EXTREMES, draw(200_003)),
+        (MIXED, draw(20_001, 10), draw(10, seed=1)),
     ]
     try:
         for function, *inputs in cases:

@@ -227,26 +227,31 @@ def write(
     alone = Graph("forward", forward.inputs, tuple([outputs[name] for name in own]))
     both = Graph("keep", forward.inputs, (*alone.outputs, *kept))
     names = [*own, *emitted.computed]
-    masks = [node.type.dtype == BOOL for node in both.outputs]
+    backward = Graph("backward", backward.inputs, backward.outputs)
     rounded, words = language.rounding_as_eager, language.language(dtype)
 
     def written(graph: Graph, **more: Any) -> Kernel:
         return write_kernel(graph.name, rounded(graph), dtype, words, layouts=layouts, **more)
 
-    packs = [i for i, is_mask in enumerate(masks) if is_mask and i >= len(own)]
-    kernels = [written(alone), written(both, packs=packs)]
-    places = kernels[1].parts.results
-    layouts |= {emitted.outputs[i]: layouts[name] for i, name in passed.items()}
-    layouts |= {name: place.layout for name, place in zip(names, places, strict=True)}
-    pairs = zip(emitted.cotangents, emitted.outputs, strict=True)
-    layouts |= {cotangent: layouts[name] for cotangent, name in pairs}
-    packed = [names[i] for i in packs]
-    backward = Graph("backward", backward.inputs, backward.outputs)
-    kernels.append(written(backward, packed=packed))
-    if any(layouts[name] != WHOLE for name in packed) or (
-        packed and any(kernel.parts.is_by_rows for kernel in kernels)
-    ):
-        raise CannotFuseError("a mask kept of rows")
+    packs: list[int] = []
+    while True:
+        kernels = [written(alone), written(both, packs=packs)]
+        places = kernels[1].parts.results
+        layouts |= {emitted.outputs[i]: layouts[name] for i, name in passed.items()}
+        layouts |= {name: place.layout for name, place in zip(names, places, strict=True)}
+        pairs = zip(emitted.cotangents, emitted.outputs, strict=True)
+        layouts |= {cotangent: layouts[name] for cotangent, name in pairs}
+        kernels.append(written(backward, packed=[names[i] for i in packs]))
+        # Of these bytes are kept, as a row need not end where a byte of bits does.
+        is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
+        masks = [i for i, each in enumerate(places) if each.is_mask and i >= len(own)]
+        masks = [i for i in masks if places[i].layout == WHOLE and not is_by_rows]
+        if packs == masks:
+            break
+        packs = masks
+    as_bits = {i for i, node in enumerate(packing[0].outputs, len(own)) if node.op is PACK}
+    if not as_bits.issubset(packs):
+        raise CannotFuseError("residuals='packed' of rows")
     places = kernels[2].parts.results
     if any(layouts[name] != each.layout for name, each in zip(emitted.wrt, places, strict=True)):
         raise CannotFuseError("a gradient of another shape")
@@ -366,9 +371,9 @@ def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Funct
             anywhere = anywhere or count_modes()
             # `x.data = ...` may have put another in its place.
             for each, slot in zip(saved, expected, strict=True):
-                anywhere = anywhere or each.dtype is not slot.dtype
-                anywhere = anywhere or each.shape != slot.shape(shape)
-                anywhere = anywhere or not (each.is_contiguous() and is_memory(each))
+                is_kept = each.dtype is slot.dtype and each.shape == slot.shape(shape)
+                if not (is_kept and each.is_contiguous() and is_memory(each)):
+                    anywhere = True
             for i in differentiable:
                 each = cotangents[i]
                 anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
