@@ -195,6 +195,7 @@ def sigmoid(x: Tensor) -> Tensor:
     return jax.nn.sigmoid(x)
 
 
+@functools.partial(jax.jit, inline=True)  # eager calls compile each op by itself
 def heaviside(x: Tensor) -> Tensor:
     return (x > 0).astype(x.dtype)
 
