@@ -12,8 +12,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 from ...ir.graph import Node, Region
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
+from ...support.versions import RELEASE
 from ..attributes import REGION, count
 from ..numerics import Array, as_numpy_dtype
 from ..result_shapes import kept_by_turns
@@ -95,10 +98,19 @@ def run(
     body = limited(body)
     while condition(*carry, *constants):
         before, carry = carry, body(*carry, *constants)
+        if RELEASE < (2, 0):
+            carry = tuple(map(as_narrow, before, carry))
         for old, new in zip(before, carry, strict=True):
             if old.dtype != new.dtype or old.shape != new.shape:
                 raise changed(old, new)
     return carry
+
+
+def as_narrow(old: Any, new: Any) -> Any:
+    """Return a number of NumPy 1 in the dtype that it had: one of Python's widens it there."""
+    if not isinstance(new, np.ndarray | np.generic) or new.shape != () or old.shape != ():
+        return new
+    return new.astype(old.dtype) if new.dtype.kind == old.dtype.kind else new
 
 
 def limited(body: Function) -> Function:
