@@ -62,6 +62,7 @@ def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
 def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what to pass on: given values, and the defaults of a single function."""
     values = dict(given)
+    is_single = _is_single(rule)
     for param in signature.params.values():
         if param.name in given:
             continue
@@ -70,10 +71,17 @@ def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[
                 f"rule {rule.name!r} needs a value for param {param.name!r}: "
                 f"params={{{param.name!r}: ...}}"
             )
-        if rule.function is not None:
+        if is_single:
             # The parts of a composed rule may have different defaults: they keep their own.
             values[param.name] = param.default
     return values
+
+
+def _is_single(rule: Rule) -> bool:
+    """Return whether a rule is one function, perhaps by its name, with a choice that was made."""
+    if rule.function is not None:
+        return True
+    return len(rule.parts) == 1 and _is_single(rule._resolved_parts()[0])
 
 
 def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:

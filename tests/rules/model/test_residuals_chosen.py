@@ -196,6 +196,19 @@ def test_use_has_the_word_too() -> None:
     assert "1 bit per element" in xg.show(xg.get("rectangular").keeping("packed"), memory=True)
 
 
+@pytest.mark.parametrize("options", [{"residuals": "packed"}, {"fused": True}, {"fused": False}])
+def test_a_named_rule_with_a_choice_takes_params_of_a_call(backend: Any, options: Any) -> None:
+    x, g = inputs()
+    act = xg.activation("Heaviside", "triangular", **options)
+    plain = xg.activation("Heaviside", "triangular")
+    for params in ({}, {"width": 0.5}, {"width": 2.0}):
+        found = both(backend, lambda t, own=params: act(t, **own), x, g)
+        expected = both(backend, lambda t, own=params: plain(t, **own), x, g)
+        np.testing.assert_array_equal(found[1], expected[1])
+    with pytest.raises(TypeError, match="takes no 'widht'; did you mean 'width'"):
+        act(backend.array(x), widht=1.0)
+
+
 def test_a_rule_says_what_it_keeps_and_is_pickled_with_it() -> None:
     rule = xg.get("rectangular").keeping("packed").with_params(a=-1.0)
     again = pickle.loads(pickle.dumps(rule))
