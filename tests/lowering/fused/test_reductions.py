@@ -265,8 +265,10 @@ def test_sums_of_sums_over_rows_columns_and_all_give_numpys_numbers(shape: tuple
     slope = first * mean + rows * third + np.max(rows * a)
     of_weight = np.sum(first * rows + mean, axis=0)
     expected = scaled / np.sqrt(total), largest, total, slope, of_weight
+    sizes = np.abs(first).sum(axis=-1, keepdims=True) * np.abs(second)
+    scale = max((sizes * np.abs(a)).max(), np.abs(first * rows).sum(axis=0).max())
     for ours, right in zip(found, expected, strict=True):
-        assert_near(ours, right, scale=float(np.abs(first * rows).sum(axis=0).max()))
+        assert_near(ours, right, scale=float(scale))
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
