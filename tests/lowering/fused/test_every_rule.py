@@ -139,7 +139,9 @@ def test_every_op_gives_the_bits_of_numpy(dtype: str, device: Any) -> None:
     f = xg.function(every_op, lambda gs, x, y: (gs[0] * x, gs[1] * y), fused=True)
     with np.errstate(all="ignore"):
         expected = every_op(x.cpu().numpy(), y.cpu().numpy())
-    for i, (ours, right) in enumerate(zip(f(x, y), expected, strict=True)):
+    found = f(x, y)
+    assert_same(found[0], torch.sqrt(x))  # MKL's, which differs from NumPy's on some processors
+    for i, (ours, right) in enumerate(zip(found[1:], expected[1:], strict=True), 1):
         assert ours.dtype is (torch.bool if right.dtype == bool else x.dtype)
         ours, theirs = ours.to(x.dtype), torch.tensor(right, dtype=x.dtype).to(device)
         if i == 0 and device.type == "cpu":
