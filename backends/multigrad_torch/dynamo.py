@@ -1,7 +1,7 @@
 """Marks on functions of ours for Dynamo, without its import, which takes 2 s and brings sympy.
 
 What is an attribute is set at once. What goes into a table of Dynamo's waits until somebody imports
-it: before, nothing is compiled.
+it, and so do the operators that only compiled code calls: before, nothing is compiled.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ NAME = "torch._dynamo"
 set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
 _LOCK = make_lock()
 _ALLOWED: weakref.WeakSet[Any] = weakref.WeakSet()
+_WAITING: list[Callable[[], None]] = []
 _FORCED: list[ExitStack] = []
 _LOADED: list[ModuleType] = []
 _SAID: list[bool] = []
@@ -63,6 +64,16 @@ def allow_in_graph(function: F) -> F:
             _ALLOWED.add(function)
             return function
     return _LOADED[0].allow_in_graph(function)
+
+
+def at_import(run: Callable[[], None]) -> Callable[[], None]:
+    """Call a function once, when Dynamo has been imported."""
+    with _LOCK:
+        if not _LOADED:
+            _WAITING.append(run)
+            return run
+    run()
+    return run
 
 
 def force_eager() -> AbstractContextManager[Any]:
@@ -145,11 +156,14 @@ def tell(dynamo: ModuleType) -> None:
         for name in ("multigrad", __name__.partition(".")[0]):
             dynamo.trace_rules.add(name)
     with _LOCK:
-        allowed = [*_ALLOWED]
+        allowed, waiting = [*_ALLOWED], [*_WAITING]
         _LOADED.append(dynamo)
         _ALLOWED.clear()
+        _WAITING.clear()
     for function in allowed:
         dynamo.allow_in_graph(function)
+    for run in waiting:
+        run()
     for stack in _FORCED:
         stack.enter_context(force_eager())
 

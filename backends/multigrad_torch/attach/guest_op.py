@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 from multigrad.backend import Guest, kind_of
 
+from ..dynamo import at_import
 from ..versions import custom_op
 from . import bridge as transfer
 
@@ -76,8 +77,9 @@ class Transformed(Function):
 
     @staticmethod
     def forward(guest: Guest | int, *tensors: Tensor) -> Tensors:  # type: ignore[override]
-        is_numbered = isinstance(guest, int)
-        return tuple(run_op(guest, list(tensors)) if is_numbered else run_guest(guest, tensors))
+        if isinstance(guest, int):
+            return tuple(torch.ops.multigrad.run_guest.default(guest, list(tensors)))
+        return tuple(run_guest(guest, tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -108,7 +110,7 @@ class Pulled(Function):
     def forward(guest: Guest | int, count: int, *given: Tensor) -> Tensors:  # type: ignore[override]
         tensors, cotangents = list(given[:count]), list(given[count:])
         if isinstance(guest, int):
-            return tuple(pull_op(guest, tensors, cotangents))
+            return tuple(torch.ops.multigrad.pull_guest.default(guest, tensors, cotangents))
         return tuple(pull_guest(guest, tensors, cotangents))
 
     @staticmethod
@@ -144,27 +146,21 @@ def number_guest(guest: Guest) -> int:
     return number
 
 
-@custom_op("multigrad::run_guest", "(SymInt number, Tensor[] tensors) -> Tensor[]")
-def run_op(number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def run_numbered(number: int, tensors: Sequence[Tensor]) -> list[Tensor]:
     return run_guest(GUESTS[number], tensors)
 
 
-@custom_op(
-    "multigrad::pull_guest", "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
-)
-def pull_op(
-    number: int, tensors: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
+def pull_numbered(
+    number: int, tensors: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
     return pull_guest(GUESTS[number], tensors, cotangents)
 
 
-@run_op.register_fake
 def describe_outputs(number: int, tensors: Sequence[Tensor]) -> list[Tensor]:
     kinds = GUESTS[number].infer([kind_of(x) for x in tensors])
     return [tensors[0].new_empty(shape, dtype=transfer.dtype(dtype)) for shape, dtype in kinds]
 
 
-@pull_op.register_fake
 def describe_gradients(
     number: int, tensors: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor]:
@@ -177,8 +173,9 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
 
 
 def pull_back(ctx: Any, cotangents: Sequence[Tensor]) -> tuple[None, list[Tensor | None]]:
-    found = pull_op(ctx.number, list(ctx.saved_tensors), list(cotangents))
-    return None, only_wrt(GUESTS[ctx.number], found)
+    number, tensors = ctx.number, list(ctx.saved_tensors)
+    found = torch.ops.multigrad.pull_guest.default(number, tensors, list(cotangents))
+    return None, only_wrt(GUESTS[number], found)
 
 
 def note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -189,5 +186,14 @@ def refuse(ctx: Any, *cotangents: Any) -> Any:
     raise GUESTS[ctx.number].refusal()
 
 
-run_op.register_autograd(pull_back, setup_context=keep)
-pull_op.register_autograd(refuse, setup_context=note)
+@at_import
+def register_operators() -> None:
+    """Make the two calls operators, which graphs hold."""
+    schema = "(SymInt number, Tensor[] tensors) -> Tensor[]"
+    run = custom_op("multigrad::run_guest", schema)(run_numbered)
+    run.register_fake(describe_outputs)
+    run.register_autograd(pull_back, setup_context=keep)
+    schema = "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
+    pull = custom_op("multigrad::pull_guest", schema)(pull_numbered)
+    pull.register_fake(describe_gradients)
+    pull.register_autograd(refuse, setup_context=note)

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -25,6 +25,7 @@ from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.functions.recipes.operators import as_operator
 from multigrad.functions.recipes.record import NotCaptured
+from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.lower import lower_graphs
@@ -37,8 +38,9 @@ from multigrad.trace.scope.reads import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.exported_ops import asks_for_operators, register
-from ..attach.guest_op import Transformed, number_guest, run_op
+from ..attach.guest_op import Transformed, number_guest
 from ..dialect import asked
+from ..dynamo import at_import
 from ..kernels import random
 from ..versions import custom_op
 from .mirror import HIDDEN, JIT, may_change, tensors_in
@@ -179,7 +181,7 @@ def call_of_activation(
     if not variant.graphs.is_random:
         names = {}
     elif jitted and in_force.counter is not None:
-        names, kind = {"fold_in_from": fold_in_from}, f"{DRAWS}-{kind}"
+        names, kind = {"fold_in_from": torch.ops.multigrad.fold_in_from.default}, f"{DRAWS}-{kind}"
         words.append("fold_in_from(hidden[1], hidden[2], n)")
     else:
         names = draw(in_force.draws, words)
@@ -251,15 +253,21 @@ def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) 
     return Call(call, call_in_graph)
 
 
-@custom_op("multigrad::fold_in_from", "(Tensor key, Tensor start, SymInt n) -> Tensor")
 def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
     """Derive the key number `start + n`."""
     return random.fold_in_words(key, int(start) + n)
 
 
-@fold_in_from.register_fake
 def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
     return torch.empty_like(key)
+
+
+@at_import
+def register_operator() -> None:
+    """Make it an operator, which graphs hold."""
+    schema = "(Tensor key, Tensor start, SymInt n) -> Tensor"
+    folded = custom_op("multigrad::fold_in_from", schema)(fold_in_from)
+    folded.register_fake(describe_folded_key)
 
 
 # --- Functions -----------------------------------------------------------------------------------
@@ -319,7 +327,7 @@ def call_of_guest(guest: Any) -> Call:
     number = number_guest(guest)
 
     def call(*tensors: Tensor) -> Any:
-        return run_op(number, list(tensors))
+        return torch.ops.multigrad.run_guest.default(number, list(tensors))
 
     def call_in_graph(*tensors: Tensor) -> Any:
         return Transformed.apply(number, *tensors)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from multigrad.errors import RuleError, RuleValueError
 from multigrad.graph import random as core
 
 from ..distributed.tensors import is_distributed
+from ..dynamo import at_import
 from ..versions import custom_op, register_vmap
 from .random_kernels import (
     draw_normal,
@@ -38,7 +40,8 @@ def fold_in(key: Tensor, n: int) -> Tensor:
     words = words_of(key)
     if not isinstance(words, tuple):
         compiling = torch.compiler.is_compiling()
-        folded = fold_in_op(words, n) if compiling else fold_in_words(words, n)
+        fold = torch.ops.multigrad.fold_in.default if compiling else fold_in_words
+        folded = fold(words, n)
     else:
         folded = core.fold_in(words, n)
         folded = OwnKey(*folded) if isinstance(words, OwnKey) else folded
@@ -49,7 +52,7 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     """Draw uniforms in [0, 1) of x's shape, dtype and device, bit-equal to the other backends'."""
     core.check_dtype(dtype_name(x.dtype))
     if torch.compiler.is_compiling():
-        return draw_compiled(uniform_op, key, x)
+        return draw_compiled(torch.ops.multigrad.uniform.default, key, x)
     if type(x) is not torch.Tensor:
         return draw_for_class(draw_uniform, key, x)
     if torch._C._get_tracing_state() is not None:
@@ -61,7 +64,7 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     """Draw standard normals of x's shape, dtype and device."""
     core.check_dtype(dtype_name(x.dtype))
     if torch.compiler.is_compiling():
-        return draw_compiled(normal_op, key, x)
+        return draw_compiled(torch.ops.multigrad.normal.default, key, x)
     if type(x) is not torch.Tensor:
         return draw_for_class(draw_normal, key, x)
     if torch._C._get_tracing_state() is not None:
@@ -111,7 +114,7 @@ def draw_key() -> Tensor:
     if torch._C._are_functorch_transforms_active():
         return draw_words_in_transform()
     if torch.compiler.is_compiling():
-        return draw_key_op()
+        return torch.ops.multigrad.draw_key.default()
     words = draw_words()
     if not is_readable(words):
         return words
@@ -161,18 +164,7 @@ def key_words(key: Tensor) -> Tensor:
     return torch.tensor(key, dtype=torch.int64) if isinstance(key, tuple) else key
 
 
-DRAWING = (
-    "(Tensor key, SymInt[] shape, ScalarType dtype, Device device, SymInt start=0, "
-    "SymInt[]? whole=None) -> Tensor"
-)
-
-
-# The same functions as operators, for compiled code. Their key may have leading dimensions, which
-# vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
-
-
-@custom_op("multigrad::uniform", DRAWING)
-def uniform_op(
+def draw_uniforms(
     key: torch.Tensor,
     shape: Sequence[int],
     dtype: torch.dtype,
@@ -183,8 +175,7 @@ def uniform_op(
     return draw_for_each(draw_uniform, key, (start, whole), shape, dtype, device)
 
 
-@custom_op("multigrad::normal", DRAWING)
-def normal_op(
+def draw_normals(
     key: torch.Tensor,
     shape: Sequence[int],
     dtype: torch.dtype,
@@ -193,17 +184,6 @@ def normal_op(
     whole: Sequence[int] | None = None,
 ) -> torch.Tensor:
     return draw_for_each(draw_normal, key, (start, whole), shape, dtype, device)
-
-
-@custom_op("multigrad::fold_in", "(Tensor key, SymInt n) -> Tensor")
-def fold_in_op(key: torch.Tensor, n: int) -> torch.Tensor:
-    return fold_in_words(key, n)
-
-
-# The tag keeps the compiler from drawing once for two calls, or again in backward.
-@custom_op("multigrad::draw_key", "() -> Tensor", (torch.Tag.nondeterministic_seeded,))
-def draw_key_op() -> torch.Tensor:
-    return draw_words()
 
 
 def draw_compiled(operator: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
@@ -229,34 +209,44 @@ def draw_for_each(
     return draw(key, *description)
 
 
-@uniform_op.register_fake
-@normal_op.register_fake
 def describe_draw(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *place: Any
 ) -> Tensor:
     return torch.empty((*key.shape[:-1], *shape), dtype=dtype, device=device)
 
 
-@fold_in_op.register_fake
 def describe_folded_key(key: Tensor, n: int) -> Tensor:
     return torch.empty(key.shape, dtype=torch.int64, device=key.device)
 
 
-@draw_key_op.register_fake
 def describe_drawn_key() -> Tensor:
     return torch.empty((2,), dtype=torch.int64, device="cpu")
 
 
-@register_vmap(uniform_op)
-def map_uniform(info: Any, in_dims: Any, key: Tensor, *description: Any) -> tuple[Tensor, int]:
-    return uniform_op(key.movedim(in_dims[0], 0), *description), 0
+def map_keys(operator: Any, info: Any, in_dims: Any, key: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    return operator(key.movedim(in_dims[0], 0), *rest), 0
 
 
-@register_vmap(normal_op)
-def map_normal(info: Any, in_dims: Any, key: Tensor, *description: Any) -> tuple[Tensor, int]:
-    return normal_op(key.movedim(in_dims[0], 0), *description), 0
+DRAWING = (
+    "(Tensor key, SymInt[] shape, ScalarType dtype, Device device, SymInt start=0, "
+    "SymInt[]? whole=None) -> Tensor"
+)
 
 
-@register_vmap(fold_in_op)
-def map_fold_in(info: Any, in_dims: Any, key: Tensor, n: int) -> tuple[Tensor, int]:
-    return fold_in_op(key.movedim(in_dims[0], 0), n), 0
+@at_import
+def register_operators() -> None:
+    """Make the same functions operators, for compiled code. Their key may have leading dimensions,
+    which vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
+    """
+    for name, schema, run, describe in (
+        ("uniform", DRAWING, draw_uniforms, describe_draw),
+        ("normal", DRAWING, draw_normals, describe_draw),
+        ("fold_in", "(Tensor key, SymInt n) -> Tensor", fold_in_words, describe_folded_key),
+    ):
+        operator = custom_op(f"multigrad::{name}", schema)(run)
+        operator.register_fake(describe)
+        register_vmap(operator)(partial(map_keys, operator))
+    # The tag keeps the compiler from drawing once for two calls, or again in backward.
+    tags = (torch.Tag.nondeterministic_seeded,)
+    drawn = custom_op("multigrad::draw_key", "() -> Tensor", tags)(draw_words)
+    drawn.register_fake(describe_drawn_key)
