@@ -98,7 +98,7 @@ def register(
     options = settled(capture, native, dialect, prove)
 
     def decorate(function: Any) -> Rule:
-        load_library()
+        load_library(name)
         rule = as_rule(function, name, options.native, bool(first_order), options.library)
         rule = rule if options.prove else rule.copy(prove=False)
         rule = _with_ranges(rule, ranges)
@@ -189,7 +189,7 @@ def unregister(name: str) -> None:
     Raises:
         RuleError: there is no rule of that name.
     """
-    load_library()
+    load_library(name)
     with lock:
         if name not in RULES:
             raise unknown(name)

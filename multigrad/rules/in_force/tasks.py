@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
 from ...trace.xp import all as xp
-from ..model.names import load_library
 
 Tensor = Any
 TASK_RULES: dict[str, TaskRule] = {}  # the library's, by name
@@ -59,7 +59,7 @@ def task_rule(name: str) -> Callable[[Callable[..., Tensor]], TaskRule]:
 
 def task_rule_names() -> tuple[str, ...]:
     """Return the names of the library's rules on several tasks."""
-    load_library()
+    import_module("multigrad.rules.library.tasks")
     return tuple(sorted(TASK_RULES))
 
 

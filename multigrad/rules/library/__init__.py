@@ -1,4 +1,4 @@
-"""The rule library, one file per family; importing it registers every rule."""
+"""The rule library, one file per family; importing it registers every rule of ours."""
 
 from . import (
     attribution,
@@ -9,10 +9,8 @@ from . import (
     spiking,
     straight_through,
     surrogate,
-    tasks,
     transforms,
 )
-from .peers import braintools, names, optax, peers, snntorch, spikingjelly
 
 # Of version 0.1.0: to register one of these names again is an error. The others give way to a
 # user's.
@@ -22,7 +20,6 @@ KEPT = (
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
 )  # fmt: skip
 __all__ = [
-    "attribution", "binary", "braintools", "jamming", "limits", "names", "optax", "peers",
-    "quantization", "snntorch", "spiking", "spikingjelly", "straight_through", "surrogate",
-    "tasks", "transforms",
+    "attribution", "binary", "jamming", "limits", "quantization", "spiking", "straight_through",
+    "surrogate", "transforms",
 ]  # fmt: skip

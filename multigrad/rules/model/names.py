@@ -20,7 +20,9 @@ KEPT: set[str] = set()  # those of them that give way to nothing but `override=T
 # What names with params were looked up to, as `context` keeps them; empty where a name has changed.
 IN_FORCE: dict[Any, Any] = {}
 lock = make_lock()
-_library_is_loaded = False
+# The library's own rules, and those by other packages' names, which have a dot.
+ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
+_loaded: set[str] = set()
 
 
 class Epoch:
@@ -36,7 +38,7 @@ def get(rule: str | Callable[..., Any]) -> Any:
         RuleError: no rule has that name.
     """
     if isinstance(rule, str):
-        load_library()
+        load_library(rule)
         number = NUMBERS.get(rule)
         found, number = meant(rule, (RULES.get(rule), number))
         if found is None:
@@ -67,26 +69,27 @@ def as_registered(name: str) -> str | None:
     """
     if "." not in name:
         return None
+    load_library(name)
     plain = name.lower().replace("_", "")
     return next((n for n in RULES if "." in n and n.lower().replace("_", "") == plain), None)
 
 
-def load_library() -> None:
-    """Register the rule library when a name is first asked for: importing it costs time."""
-    global _library_is_loaded
-    if not _library_is_loaded:
+def load_library(name: str = ".") -> None:
+    """Register the rules of the library among which a name may be: importing them costs time."""
+    for room in ROOMS if "." in name else ROOMS[:1]:
+        if room in _loaded:
+            continue
         # Another thread waits here until it is complete.
         with uncollected():
-            library = import_module("multigrad.rules.library")
+            library = import_module(room)
         # Its own rules call register: they find it half imported, without what its last line
         # defines.
-        _library_is_loaded = hasattr(library, "__all__")
-        if _library_is_loaded and not LIBRARY:
-            own = f"{library.__name__}."
-            KEPT.update(library.KEPT)
-            LIBRARY.update(
-                {n: rule for n, rule in RULES.items() if rule.__module__.startswith(own)}
-            )
+        if not hasattr(library, "__all__"):
+            return
+        KEPT.update(getattr(library, "KEPT", ()))
+        own = f"{room}."
+        LIBRARY.update({n: rule for n, rule in RULES.items() if rule.__module__.startswith(own)})
+        _loaded.add(room)
 
 
 def gives_way(name: str) -> bool:
@@ -135,6 +138,7 @@ def advance() -> None:
 
 def unknown(name: str) -> RuleError:
     """Return the error for a name that no rule has."""
+    load_library()
     functions = import_module("multigrad.rules.estimators").catalogue()
     plain = name.lower().replace("-", "_").rpartition(".")[2]
     if plain in functions:
