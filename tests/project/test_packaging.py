@@ -73,6 +73,33 @@ xg.vjp(act, np.ones(3, np.float32))
     assert "scipy.special" not in loaded_after(code, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        ("np.random.default_rng().normal()", "which gives another generator at each call"),
+        ("np.random.rand()", "it draws a number, or reads one that changes"),
+    ],
+)
+def test_a_rule_that_is_the_first_to_ask_numpy_for_its_generators_is_no_graph(
+    drawn: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "draws.py").write_text(f"""
+import warnings
+import numpy as np
+import multigrad as xg
+
+def rule(ctx, grad_out, tin):
+    return grad_out * {drawn}
+
+act = xg.activation("Heaviside", rule)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    xg.vjp(act, np.ones(3, np.float32))
+print(*[each.message for each in caught])
+""")
+    assert said in " ".join(printed_by("import draws", tmp_path))
+
+
 def test_assertions_for_other_suites_load_no_pytest(tmp_path: Path) -> None:
     assert not loaded_after("import multigrad.testing", tmp_path) & {"pytest", "hypothesis"}
 

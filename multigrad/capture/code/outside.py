@@ -53,16 +53,25 @@ FUNCTIONS: dict[Any, str] = {
     **dict.fromkeys((np.seterr, np.seterrcall, np.set_printoptions, random.seed), SWITCHES),
     np.geterr: CHANGES,
 }
-# Those that are as they should be with a seed.
-SEEDED: dict[Any, str] = dict.fromkeys(
-    (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence), UNSEEDED
-)
+# Those that are as they should be with a seed, by their modules, which NumPy imports when they are
+# first asked for.
+SEEDED = {
+    "random": ("Random",),
+    "numpy.random": ("default_rng", "RandomState", "SeedSequence"),
+}
 BUILTIN = ("breakpoint", "input", "open", "print")
+
+
+def imported() -> list[str]:
+    """Return the modules of generators that somebody has imported."""
+    return [module for module in SEEDED if module in sys.modules]
 
 
 def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
     """Return functions refused with no symbol among their arguments too, by `id`, and why."""
-    rows: dict[Any, str] = {**FUNCTIONS, **SEEDED}
+    rows: dict[Any, str] = dict(FUNCTIONS)
+    for module in imported():
+        rows.update({getattr(sys.modules[module], name): UNSEEDED for name in SEEDED[module]})
     for dialect in dialects.values():
         if dialect.protocol:
             rows.update(dialect.refused)

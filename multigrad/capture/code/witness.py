@@ -52,8 +52,7 @@ class Witness:
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
         self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._generators: dict[int, State] = {}
-        for generator in global_generators():
-            self.see_generator(generator)
+        self.see_generators()
 
     def __enter__(self) -> Self:
         return self
@@ -117,10 +116,16 @@ class Witness:
                 if name in self.names or isinstance(each, CONTAINERS):
                     self.see_value(each, depth + 1)
 
+    def see_generators(self) -> None:
+        """Remember the states of those that are drawn from without a name."""
+        for generator in global_generators():
+            self.see_generator(generator)
+
     def see_generator(self, generator: Any) -> None:
         """Remember the state of a generator of random numbers."""
-        read, write = _access(generator)
-        self._generators[id(generator)] = read, write, read()
+        if id(generator) not in self._generators:
+            read, write = _access(generator)
+            self._generators[id(generator)] = read, write, read()
 
     def _state(self) -> str:
         """Return in words which tensor of an object the rule's functions mention, "" for none."""

@@ -19,7 +19,7 @@ from ...trace.answers import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from ..code.names import named
-from ..code.outside import refused_functions
+from ..code.outside import imported, refused_functions
 from ..code.table import Dialect, record_call, registered_dialects
 from ..indexing.indexing import Picked
 from ..meanings.creation import creators
@@ -99,7 +99,8 @@ class Index:
         names: the names of these functions, by which a module that holds one is told.
         libraries: the dialects without a protocol, by import name.
         refused: by `id`, functions that no graph holds, and why.
-        companions: libraries and modules of which some functions are known, by import name.
+        companions: libraries and modules of which some functions are known, by import name, as far
+            as somebody has imported them.
         keepers: what tells which classes and functions stay as they are.
     """
 
@@ -137,7 +138,7 @@ class Index:
 def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
     """Return what is imported of the modules that libraries do not import by themselves."""
     own = [name for dialect in dialects for name in dialect.companions if name in sys.modules]
-    return (*scipy.imported(), *own)
+    return (*scipy.imported(), *imported(), *own)
 
 
 def has_symbols(values: Iterable[Any]) -> bool:

@@ -15,6 +15,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from ...graph.support.trees import STANDS_FOR
@@ -368,6 +369,11 @@ class _Substitution:
             return self.done[function]
         referred = mentioned(function)
         witness, names = self.trace.witness, {name for name, _ in referred}
+        if any(name.endswith("random") for name in names):
+            import_module("numpy.random")  # NumPy does so where it is asked for, which is too late
+            self.index = find_index()
+            if witness is not None:
+                witness.see_generators()
         if witness is not None:
             witness.see(function, names)
         self.names |= names
