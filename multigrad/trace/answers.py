@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from functools import partial
+from functools import cache, partial
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
@@ -19,14 +19,19 @@ from ..graph.passes.facts import needed_shapes, shape_fact
 from .assertions import Assumption, find_assertion, is_caught
 from .coercion import NeedsConcrete
 
-STANDARD = sysconfig.get_path("stdlib")
+STANDARD = os.path.dirname(os.__file__)
 # What stands in for builtins asks on behalf of the user's code.
 PASSING = (
     __file__,
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "capture", "symbols", "classes.py"),
 )
 BRANCHES = "branches on a tensor value", "Use xp.where(...)"
-SITE = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
+
+
+@cache
+def site() -> tuple[str, ...]:
+    """Return the folders of what is installed, one of which may lie in that of Python's library."""
+    return tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
 def is_asked_by(codes: set[CodeType]) -> bool:
@@ -39,7 +44,7 @@ def is_asked_by(codes: set[CodeType]) -> bool:
         if any(code is own for own in codes):
             return True
         file = code.co_filename
-        is_standard = file.startswith((STANDARD, "<frozen")) and not file.startswith(SITE)
+        is_standard = file.startswith((STANDARD, "<frozen")) and not file.startswith(site())
         if not is_standard and file not in PASSING:
             return False
         frame = frame.f_back

@@ -10,12 +10,13 @@ import functools
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterator
 from importlib import metadata
 
+from ...backend.finding.installed import required_by
+
 INSTALLED = frozenset(("site-packages", "dist-packages"))  # what installers call their folders
-STANDARD = sysconfig.get_path("stdlib")
+STANDARD = os.path.dirname(os.__file__)
 _known = [frozenset[str]()]  # the packages that are libraries; one object, whose hash is kept
 
 
@@ -67,7 +68,7 @@ def _requirements(name: str) -> Iterator[str]:
     by its name.
     """
     try:
-        rows = metadata.requires(name) or ()
+        rows = required_by(name)
     except metadata.PackageNotFoundError:
         return
     for row in rows:
