@@ -27,12 +27,11 @@ MOVED["multigrad_torch"] = {
     "param_hooks": "hooks.param_hooks",
 }
 
-from . import differences, dynamo, eject, export, models
+from . import differences, dynamo, eject, export, hooks, models
 from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, many, modes, render, vjp
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
 from .distributed import ranks
-from .hooks import automatic_hooks
 from .importers import autograd_function, operators
 from .kernels import bits, elementwise, ops, random
 from .kernels.fast import alone
@@ -117,7 +116,7 @@ backend = Backend(
         import_function=autograd_function.import_function,
         operators=operators.operators,
         find_operator=operators.find_operator,
-        hook_params=automatic_hooks.hook_params,
+        hook_params=hooks.hook_params,
     ),
     models=Models(
         is_model=models.is_model,

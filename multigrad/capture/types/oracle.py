@@ -11,6 +11,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -155,7 +156,7 @@ class Unaskable(Exception):
 
 # --- which calls are asked ------------------------------------------------------------------------
 # Calls that would act, draw or wait, and those that keep their operand's dtype.
-NOT_ASKED = re.compile(
+NOT_ASKED = (
     r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|masked_s"
     r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
     r"|__(get|set)item__|numpy$|item$"
@@ -164,7 +165,7 @@ NOT_ASKED = re.compile(
 # Keywords by which a library computes in another dtype than its operands': cast first, as it does.
 COMPUTES_IN = ("dtype", "preferred_element_type")
 # Calls whose dtype is that of the result alone.
-GIVES_DTYPE = re.compile(
+GIVES_DTYPE = (
     r"_like$|^new_|cast|one_hot|count_nonzero"
     r"|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
 )
@@ -174,7 +175,7 @@ FOLLOWS = frozenset(
 )
 FOLLOWING = ((T, False), (BOOL, False))  # leaves that are the same in every mode
 ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
-is_not_asked = functools.cache(NOT_ASKED.search)  # each name is met again and again
+is_not_asked = functools.cache(partial(re.search, NOT_ASKED))  # each name is met again and again
 
 
 # --- trees of arguments and results ---------------------------------------------------------------
@@ -300,7 +301,7 @@ def are_plain(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 def computed_in(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return the name of the dtype that a call says it computes in, "" for none."""
-    if GIVES_DTYPE.search(name):
+    if re.search(GIVES_DTYPE, name):
         return ""
     named = next((kwargs[word] for word in COMPUTES_IN if kwargs.get(word) is not None), None)
     named = next(filter(is_dtype, args), None) if named is None else named
