@@ -40,6 +40,26 @@ def count(function, *args):
         threading.setprofile(None)
     return called
 """
+IMPORT = """
+import sys, torch
+
+called = 0
+
+def note(frame, event, argument):
+    global called
+    if event == "call" and "multigrad" in frame.f_code.co_filename:
+        called += not frame.f_code.co_name.startswith("<")
+
+brought = set(sys.modules)
+sys.setprofile(note)
+import multigrad as xg
+xg.Activation("Heaviside", "triangular")
+sys.setprofile(None)
+brought = sys.modules.keys() - brought
+ours = [name for name in brought if name.startswith("multigrad")]
+assert not brought & {"torch._dynamo", "numpy.random", "multigrad.rules.library.peers"}
+print(len(ours), called)
+"""
 TORCH = """
 FRAMEWORKS = ("multigrad_torch",)
 {count}
@@ -284,6 +304,14 @@ def run_alone(program: str, **environment: str) -> list[str]:
     )
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout.split()
+
+
+@pytest.mark.needs("torch")
+def test_what_comes_before_a_first_call_imports_few_modules_and_takes_few_calls() -> None:
+    """Each module takes 0.15 ms at least, and most of a first gradient is its import."""
+    modules, calls = map(int, run_alone(IMPORT))
+    assert 100 < modules <= 420
+    assert 1000 < calls <= 12_000
 
 
 @pytest.mark.needs("torch")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from ...graph import ops
@@ -21,6 +21,7 @@ from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, T
 from ...graph.passes.scalars import on_numbers
 from ...graph.passes.simplify import rebuild
+from ...graph.support.data import dataclass
 from ...graph.support.fused import CannotFuseError
 from .passes import (
     COLUMN,
