@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 from ..capture.code.callables import plain_function
@@ -15,7 +16,6 @@ from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import GradientError, RuleTypeError
-from ..graph.support.data import dataclass
 from ..graph.support.fused import Fused, read_fused
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..capture.code.options import Capture, settled
@@ -14,7 +14,6 @@ from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import RuleTypeError
-from ..graph.support.data import dataclass
 from ..graph.support.fused import Fused, read_fused
 from ..graph.support.typed import P, R, Residuals
 from ..lowering.packing import read_way

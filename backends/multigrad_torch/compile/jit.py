@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.backend.tensors.values import key_for
-from multigrad.graph.support.data import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.trace.scope.draws import Draws
 from multigrad.trace.scope.present import all_at_present

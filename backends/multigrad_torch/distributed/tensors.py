@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -17,7 +18,6 @@ from torch.utils import _pytree as pytree
 
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.ir.types import INPUT_SHAPE
-from multigrad.graph.support.data import dataclass
 
 from ..versions import DTENSORS
 
