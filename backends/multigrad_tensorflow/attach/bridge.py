@@ -82,7 +82,7 @@ def as_array(x: Any) -> np.ndarray[Any, Any]:
     all in TensorFlow 2.16, whose tensors have no `__dlpack__`.
     """
     is_copied = x.dtype == tf.bfloat16 or not hasattr(x, "__dlpack__")
-    return x.numpy() if is_copied else np.from_dlpack(x)
+    return np.asarray(x.numpy()) if is_copied else np.from_dlpack(x)
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> Any:
