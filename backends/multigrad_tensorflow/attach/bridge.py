@@ -78,8 +78,11 @@ def lend(x: Any) -> SharedBuffer:
 
 
 def as_array(x: Any) -> np.ndarray[Any, Any]:
-    """Return an eager tensor's memory, or a copy of a dtype that NumPy has no DLPack for."""
-    return x.numpy() if x.dtype == tf.bfloat16 else np.from_dlpack(x)
+    """Return an eager tensor's memory, or a copy of a dtype that NumPy has no DLPack for, and of
+    all in TensorFlow 2.16, whose tensors have no `__dlpack__`.
+    """
+    is_copied = x.dtype == tf.bfloat16 or not hasattr(x, "__dlpack__")
+    return np.asarray(x.numpy()) if is_copied else np.from_dlpack(x)
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> Any:
