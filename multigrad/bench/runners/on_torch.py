@@ -95,7 +95,8 @@ def count_kept_bytes(rival: Rival, x: Tensor, grad_out: Tensor) -> int:
     Read off the nodes: under hooks on what is kept nothing is fused.
     """
     kept: dict[int, int] = {}
-    nodes = {rival(x).grad_fn}
+    output = rival(x)  # with which a node frees what it keeps
+    nodes = {output.grad_fn}
     while nodes:
         node = nodes.pop()
         saved = getattr(node, "saved_tensors", None)
@@ -105,6 +106,7 @@ def count_kept_bytes(rival: Rival, x: Tensor, grad_out: Tensor) -> int:
             if isinstance(each, Tensor):
                 kept[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
         nodes |= {before for before, _ in getattr(node, "next_functions", ()) if before is not None}
+    del output
     return sum(kept.values())
 
 

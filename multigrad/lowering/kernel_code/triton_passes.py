@@ -249,12 +249,12 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
             "near = j < columns",
         ]
         for total in given(self.parts, COLUMN):
-            value, place = total.value, self.of_columns(total, "part")
+            value, place = total.value, self.of_columns(total, "given")
             found += [
                 f"t{value} = tl.zeros(({PARTS}, {COLUMNS}), tl.float64)",
                 f"for first in range(0, programs, {PARTS}):",
-                f"    part = first + tl.arange(0, {PARTS})[:, None]",
-                f"    t{value} += tl.load({place}, mask=near & (part < programs), other=0.0)",
+                f"    given = first + tl.arange(0, {PARTS})[:, None]",
+                f"    t{value} += tl.load({place}, mask=near & (given < programs), other=0.0)",
                 f"{value} = tl.sum(t{value}, axis=0, keep_dims=True).to({self.number})",
             ]
         return [*found, *self.loads(step), *step.lines, *self.stores(step)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from test_every_rule import REMAINDER, every_op
+from test_reductions import EXTREMES, MIXED, SOFTMAX
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -71,7 +72,7 @@ driver.set_active(Driver())
 xp, found, variants = xg.xp, {}, []
 every = xg.function(exact_ops, lambda gs, x, y: (gs[0] * x, gs[1] * y))
 norm = xg.function(scaled_norm, gradients)
-ONE, COLUMN = Layout("one", 0), Layout("column")
+ONE, ROW, COLUMN = Layout("one", 0), Layout("row"), Layout("column")
 for name, function, dtypes, layouts in (
     ("every op", every, "float32 float64", [WHOLE, WHOLE]),
     ("triangular", "triangular", "float32", [WHOLE]),
@@ -81,7 +82,12 @@ for name, function, dtypes, layouts in (
     ("clip_rms", "clip_rms", "float32", [WHOLE]),
     ("centralize", "centralize", "float32", [WHOLE]),
     ("lsq", xg.estimators.lsq, "float32 bfloat16", [WHOLE, ONE]),
+    ("lsq of rows", xg.estimators.lsq, "float32", [WHOLE, ROW]),
+    ("lsq of columns", xg.estimators.lsq, "float32", [WHOLE, COLUMN]),
     ("norm", norm, "float32", [WHOLE, COLUMN]),
+    ("mixed", xg.function(*MIXED), "float64", [WHOLE, COLUMN]),
+    ("softmax", xg.function(*SOFTMAX), "float32", [WHOLE]),
+    ("extremes", xg.function(*EXTREMES), "float32", [WHOLE]),
 ):
     forward: Any = {"forward": "Heaviside"} if isinstance(function, str) else {}
     native = xg.lower(function, "torch", **forward)

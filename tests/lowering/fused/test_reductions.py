@@ -252,12 +252,12 @@ def test_a_softmax_gives_numpys_numbers(shape: tuple[int, ...]) -> None:
 def test_sums_of_sums_over_rows_columns_and_all_give_numpys_numbers(shape: tuple[int, int]) -> None:
     x, weight = draw(*shape, dtype="float64"), draw(shape[-1], seed=1, dtype="float64")
     found = run(both(MIXED)[0], x, weight)
-    a, w = x.detach().numpy(), weight.detach().numpy()
+    a, w = x.detach().cpu().numpy(), weight.detach().cpu().numpy()
     largest = a.max(axis=-1, keepdims=True)
     scaled = (a - largest) * w
     total = np.sum(scaled * scaled)
     first, second, third = (
-        draw(*own, seed=7 + i).detach().double().numpy()
+        draw(*own, seed=7 + i).detach().double().cpu().numpy()
         for i, own in enumerate((shape, (shape[0], 1), ()))
     )
     mean = np.mean(first * a)

@@ -112,7 +112,7 @@ class Launch:
                 return self(tensors, numbers, n, columns)
         is_fast = device == self.device and n < LONG
         is_fast = is_fast and not any(tensor.data_ptr() % 16 for tensor in tensors)
-        tile = tile_of(columns) if self.is_by_rows else (BLOCK,)
+        tile: tuple[int, ...] = tile_of(columns) if self.is_by_rows else (BLOCK,)
         work = (n + BLOCK - 1) // BLOCK
         if self.is_plain:
             self.stages[0][1](is_fast, work, tile, (*tensors, *numbers), (n,))
