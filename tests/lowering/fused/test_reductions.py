@@ -198,7 +198,7 @@ def test_steps_of_rows_and_columns_agree_with_plain_code(shape: tuple[int, ...])
         found, expected = run(fused, x, steps), run(plain, x, steps)
         assert is_bits(found[0], expected[0])
         assert is_bits(found[1], expected[1])
-        assert_near(found[2], expected[2].double().numpy(), scale=10.0)
+        assert_near(found[2], expected[2].double().cpu().numpy(), scale=10.0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

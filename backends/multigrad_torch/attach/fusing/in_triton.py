@@ -112,13 +112,15 @@ class Launch:
                 return self(tensors, numbers, n, columns)
         is_fast = device == self.device and n < LONG
         is_fast = is_fast and not any(tensor.data_ptr() % 16 for tensor in tensors)
-        tile: tuple[int, ...] = tile_of(columns) if self.is_by_rows else (BLOCK,)
         work = (n + BLOCK - 1) // BLOCK
         if self.is_plain:
-            self.stages[0][1](is_fast, work, tile, (*tensors, *numbers), (n,))
+            self.stages[0][1](is_fast, work, (BLOCK,), (*tensors, *numbers), (n,))
             return
+        tile: Sequence[int] = (BLOCK,)
         if self.is_by_rows:
-            work = (n // columns + tile[1] - 1) // tile[1]
+            block, rows, is_all = tile_of(columns)
+            tile = block, rows, is_all
+            work = (n // columns + rows - 1) // rows
         programs = min(work, MOST)
         if self.columns:  # each program has a place for each
             programs = min(programs, max(PARTS, MEMORY // columns))
