@@ -98,10 +98,12 @@ class Kernels:
 
     def takes(self, tensors: Sequence[Tensor]) -> bool:
         """Return whether there are more elements to reduce than one, of which torch's norm does not
-        overflow.
+        overflow, and nothing is to be compiled for the length of rows where it cannot be.
         """
-        shape = tensors[self.first].shape
-        return shape.numel() > 1 and (not self.is_by_rows or shape[-1] > 1)
+        x = tensors[self.first]
+        if self.is_by_rows and x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        return x.numel() > 1 and (not self.is_by_rows or x.shape[-1] > 1)
 
     def prove(self, values: Any) -> Kernels:
         """Return these, compared with eager code on edge values, for these values of params.
