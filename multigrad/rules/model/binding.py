@@ -78,10 +78,12 @@ def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[
 
 
 def _is_single(rule: Rule) -> bool:
-    """Return whether a rule is one function, perhaps by its name, with a choice that was made."""
+    """Return whether a rule is one function, perhaps by its name alone, with a choice that was
+    made; no composition, which may be of one rule.
+    """
     if rule.function is not None:
         return True
-    return len(rule.parts) == 1 and _is_single(rule._resolved_parts()[0])
+    return rule.parts == (rule.name,) and _is_single(rule._resolved_parts()[0])
 
 
 def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
