@@ -44,7 +44,7 @@ KEPT: tuple[Difference, ...] = (
         "quotients too",
     ),
     Difference(
-        "mul", "compiled", ("float16", "float32", "float64"),
+        "multiply", "compiled", ("float16", "float32", "float64"),
         "0 for NaN or an infinity times a mask that is False",
         "XLA chooses by the mask and does not multiply; without jit, and in bfloat16, NaN",
     ),

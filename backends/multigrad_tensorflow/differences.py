@@ -36,7 +36,7 @@ KEPT: tuple[Difference, ...] = (
         "its kernels set the processor to flush them",
     ),
     Difference(
-        "mul", "compiled", ("float16", "float32", "float64"),
+        "multiply", "compiled", ("float16", "float32", "float64"),
         "0 for NaN or an infinity times a mask that is False",
         "with jit_compile=True: XLA chooses by the mask and does not multiply",
     ),
