@@ -83,7 +83,10 @@ def _is_single(rule: Rule) -> bool:
     """
     if rule.function is not None:
         return True
-    return rule.parts == (rule.name,) and _is_single(rule._resolved_parts()[0])
+    if len(rule.parts) != 1:
+        return False
+    (part,) = rule._resolved_parts()
+    return part.name == rule.name and _is_single(part)
 
 
 def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
