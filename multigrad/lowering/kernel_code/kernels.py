@@ -112,18 +112,6 @@ class Parts:
     loops: tuple[Loop, ...]
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """The lines of the only loop, which takes each element for itself.
-
-        Raises:
-            CannotFuseError: there are others.
-        """
-        places = (*self.inputs, *self.results)
-        if len(self.loops) != 1 or any(place.layout != WHOLE for place in places):
-            raise CannotFuseError("a reduction, or tensors of several shapes")
-        return self.loops[0][0].lines
-
-    @property
     def is_by_rows(self) -> bool:
         """Whether it needs to know where a row ends."""
         totals = [total for loop in self.loops for step in loop for total in step.totals]
