@@ -1,17 +1,40 @@
-"""Whether the parts of a Function run as one kernel each, as users say it."""
+"""Whether the parts of a Function run as one kernel each, as users say it, and what is known of
+kernels before there are any.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError
 
 Fused: TypeAlias = Literal["auto"] | bool
 VARIABLE = "MULTIGRAD_FUSED"
+FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"  # of what tensors have an element
 THREAD = "multigrad kernels"  # in which they are made while plain code runs
 SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
+
+
+class Layout(NamedTuple):
+    """How a tensor lies to the elements: `kind`; of one number, how many axes it has at most."""
+
+    kind: str = FULL
+    rank: int = 1 << 10
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of such a tensor for elements of this shape."""
+        if self.kind == FULL:
+            return shape
+        if self.kind == COLUMN:
+            return shape[-1:]
+        if self.kind == ROW:
+            return (*shape[:-1], *[1 for _ in shape[-1:]])
+        return (1,) * min(self.rank, len(shape))
+
+
+WHOLE = Layout()
 
 
 class CannotFuseError(Exception):

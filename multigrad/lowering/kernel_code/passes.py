@@ -15,31 +15,10 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.op import Op
 from ...graph.passes.scalars import constant
-from ...graph.support.fused import CannotFuseError
+from ...graph.support.fused import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
 
-FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
 REDUCTIONS = (ops.SUM, ops.MAX, ops.MIN, ops.SUM_TO)
 SIZES = (ops.SIZE, ops.DIM)
-
-
-class Layout(NamedTuple):
-    """How a tensor lies to the elements: `kind`; of one number, how many axes it has at most."""
-
-    kind: str = FULL
-    rank: int = 1 << 10
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of such a tensor for elements of this shape."""
-        if self.kind == FULL:
-            return shape
-        if self.kind == COLUMN:
-            return shape[-1:]
-        if self.kind == ROW:
-            return (*shape[:-1], *[1 for _ in shape[-1:]])
-        return (1,) * min(self.rank, len(shape))
-
-
-WHOLE = Layout()
 
 
 class Total(NamedTuple):

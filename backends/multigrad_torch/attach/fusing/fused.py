@@ -54,7 +54,7 @@ class Kernels:
     """
 
     def __init__(
-        self, native: Any, like: Tensor, is_proven: bool, layouts: Sequence[Any] | None = None
+        self, native: Any, like: Tensor, is_proven: bool, layouts: Sequence[Layout] | None = None
     ) -> None:
         """Write and compile kernels for tensors like this one, that lie so to the elements.
 
@@ -70,8 +70,7 @@ class Kernels:
         self.compares_beside = language.COMPARES_BESIDE
         inputs = self.emitted.inputs
         lie = [WHOLE] * len(inputs) if layouts is None else layouts
-        pairs = zip(inputs, lie, strict=True)
-        self.layouts = {n: WHOLE if each == WHOLE else Layout(*each) for n, each in pairs}
+        self.layouts = dict(zip(inputs, lie, strict=True))
         name = str(like.dtype).removeprefix("torch.")
         kernels = write(self.emitted, name, language, self.layouts)
         self.is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.fused import THREAD, CannotFuseError, in_process
+from multigrad.graph.support.fused import (
+    COLUMN,
+    ONE,
+    ROW,
+    THREAD,
+    WHOLE,
+    CannotFuseError,
+    Layout,
+    in_process,
+)
 from multigrad.graph.support.threads import make_lock
 
 from ...versions import top_hooks
@@ -22,9 +31,7 @@ if TYPE_CHECKING:
     from .fused import Kernels
 
 Tensor: TypeAlias = torch.Tensor
-# How a tensor lies to the elements, as `Layout` of the kernels has it; and for
-# what kernels are made.
-Layout: TypeAlias = tuple[str, int]
+# For what kernels are made.
 Kind: TypeAlias = tuple[torch.dtype, str, tuple[Layout, ...]]
 # From so many elements on kernels pay, by the kind of device: measured, see docs/performance.md.
 # To call one takes Python longer than plain code's calls: on a GPU, which works meanwhile, the work
@@ -32,7 +39,6 @@ Kind: TypeAlias = tuple[torch.dtype, str, tuple[Layout, ...]]
 LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
-WHOLE, COLUMN, ROW = ("full", 1 << 10), ("column", 1 << 10), ("row", 1 << 10)
 _lock = make_lock()
 
 
@@ -188,10 +194,10 @@ def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
     if len(own) > len(shape):
         return None
     if own.numel() == 1:
-        return "one", len(own)
+        return Layout(ONE, len(own))
     if own == shape[-1:]:
-        return COLUMN
-    return ROW if own == (*shape[:-1], 1) else None
+        return Layout(COLUMN)
+    return Layout(ROW) if own == (*shape[:-1], 1) else None
 
 
 def depth_of_call() -> int:
