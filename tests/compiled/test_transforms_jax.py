@@ -203,7 +203,7 @@ def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose(dtype: str)
     def pull(x: Any) -> Any:
         return jax.vjp(act, x)[1](grad)[0]
 
-    (row,) = kept("jax", "compiled", "mul")
+    (row,) = kept("jax", "compiled", "multiply")
     chosen = 0.0 if dtype in row.dtypes else np.nan
     np.testing.assert_array_equal(np.float32(pull(x)), np.float32([np.nan, np.nan, 0.0]))
     np.testing.assert_array_equal(np.float32(jax.jit(pull)(x)), np.float32([chosen, np.nan, 0.0]))

@@ -234,7 +234,7 @@ def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose() -> None:
             y = act(x)
         return tape.gradient(y, x, output_gradients=grad)
 
-    assert "float32" in kept("tensorflow", "compiled", "mul")[0].dtypes
+    assert "float32" in kept("tensorflow", "compiled", "multiply")[0].dtypes
     for run in (pull, tf.function(pull)):
         np.testing.assert_array_equal(run(x), np.float32([np.nan, np.nan, 0.0]))
     compiled = tf.function(pull, jit_compile=True)
