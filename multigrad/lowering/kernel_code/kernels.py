@@ -140,12 +140,14 @@ class Kernel:
         source: its definition.
         numbers: what it takes of numbers.
         sizes: those that are the size of tensors of a layout of this kind.
+        ranks: how many axes the elements must have, if that matters.
     """
 
     parts: Parts
     source: str
     numbers: tuple[Node, ...]
     sizes: Mapping[Node, str]
+    ranks: Collection[int] = ()
 
     @property
     def name(self) -> str:
@@ -251,7 +253,7 @@ def write_kernel(
     count = len(writer.numbers)
     parts = Parts(name, dtype, tuple(inputs), tuple(results), numbers=count, loops=loops)
     sizes = {node: found.size(node) for node in graph.nodes if node.op in SIZES}
-    return Kernel(parts, language.template(parts), tuple(writer.numbers), sizes)
+    return Kernel(parts, language.template(parts), tuple(writer.numbers), sizes, found.ranks)
 
 
 def limit_in_turn(node: Node) -> Node:

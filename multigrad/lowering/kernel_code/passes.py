@@ -9,7 +9,7 @@ pass over memory: the row is read again while it is near.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
@@ -125,6 +125,7 @@ class Layouts:
         passes: after how many passes over the elements each is known.
         turns: after how many turns over a row each is known, of what is computed for elements or
             for rows.
+        ranks: how many axes the elements have, where a sum over the first ones says so.
     """
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Layout]) -> None:
@@ -137,6 +138,7 @@ class Layouts:
         self.of: dict[Node, Layout] = {}
         self.passes: dict[Node, int] = {}
         self.turns: dict[Node, int] = {}
+        self.ranks: set[int] = set()
         for node in graph.nodes:
             if node.type.kind != "tensor":
                 continue
@@ -187,6 +189,9 @@ class Layouts:
             return Layout(ONE, x.rank if keepdims else 0)
         if axis == -1 and keepdims and x.kind in (FULL, ROW):
             return Layout(ROW)
+        if node.op is ops.SUM and x.kind == FULL and not keepdims and is_of_first(axis):
+            self.ranks.add(1 + (1 if isinstance(axis, int) else len(axis)))
+            return Layout(COLUMN)
         raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
 
     def size(self, node: Node) -> str:
@@ -197,6 +202,13 @@ class Layouts:
         if node.attr("axis") != -1 or kind == ONE:
             raise CannotFuseError(f"op {node.op.name}")
         return COLUMN if kind in (FULL, COLUMN) else ONE
+
+
+def is_of_first(axis: Any) -> bool:
+    """Return whether axes are all but the last, if there is one more than these."""
+    axes = [axis] if isinstance(axis, int) else sorted(axis or ())
+    count = len(axes)
+    return count > 0 and axes in ([*range(count)], [*range(-count - 1, -1)])
 
 
 class Arrangement:

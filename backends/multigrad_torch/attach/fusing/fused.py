@@ -51,6 +51,7 @@ class Kernels:
         layouts: how tensors lie to the elements, by their names.
         pays: whether they are faster than plain code where tensors are large.
         reduces: whether one needs to know how many elements or rows there are.
+        rank: how many axes tensors must have; None: any number.
     """
 
     def __init__(
@@ -87,6 +88,10 @@ class Kernels:
         ]
         self.forward, self.keep, self.backward = parts
         self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
+        ranks = {rank for kernel in kernels for rank in kernel.ranks}
+        if len(ranks) > 1:
+            raise CannotFuseError("sums over several numbers of axes")
+        self.rank = min(ranks, default=None)
         self.pays = not any(kernel.parts.repeats for kernel in kernels)
         if self.is_by_rows:  # torch's own loops over rows are faster, and its memory is near
             graphs = self.emitted.graphs or ()
@@ -98,10 +103,15 @@ class Kernels:
     def takes(self, tensors: Sequence[Tensor]) -> bool:
         """Return whether there are more elements to reduce than one, of which torch's norm does not
         overflow, and nothing is to be compiled for the length of rows where it cannot be.
+
+        Raises:
+            CannotFuseError: they have more or fewer axes than a sum is over.
         """
         x = tensors[self.first]
         if self.is_by_rows and x.is_cuda and torch.cuda.is_current_stream_capturing():
             return False
+        if self.rank not in (None, x.dim()):
+            raise CannotFuseError(f"{x.dim()} axes, where it sums over the first {self.rank - 1}")
         return x.numel() > 1 and (not self.is_by_rows or x.shape[-1] > 1)
 
     def prove(self, values: Any) -> Kernels:

@@ -6,14 +6,14 @@ by four roundings of the largest number it comes from, or by 1.5 times as much a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from multigrad.graph.support.fused import CannotFuseError
-from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE
+from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE, Layout
 
 from ..state import eager_of
 from . import in_c
@@ -60,6 +60,14 @@ def are_exact(kernels: Any) -> list[bool]:
     return [*[exact[name] for name in emitted.outputs], *gradients]
 
 
+def of_rank(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return shapes with as many axes as kernels need, by axes of length 1 before."""
+    if kernels.rank is None:
+        return [*shapes]
+    fitting = [shape for shape in shapes if len(shape) <= kernels.rank]
+    return [(*[1] * (kernels.rank - len(shape)), *shape) for shape in fitting]
+
+
 def run(
     apply: Any, rest: Any, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
@@ -87,15 +95,18 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
     samples = make_samples(native.emitted, kernels, values)
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     rest, count = prepared(native, samples[0], values), len(samples[0])
+    (shape,) = of_rank(kernels, ((count,),))
 
     def cut(x: Tensor, part: slice) -> Tensor:
-        return x[part] if x.dim() and len(x) == count else x
+        return x[..., part] if x.dim() and x.shape[-1] == count else x
+
+    def sample(x: Tensor, layout: Layout, part: slice) -> Tensor:
+        own = layout.shape(shape)
+        return cut(x.view(own), part) if layout.kind in (FULL, COLUMN) else x.new_full(own, one)
 
     def run_part(apply: Any, rest: Any, part: slice) -> list[Tensor]:
-        given = [
-            x[part] if layout.kind in (FULL, COLUMN) else x.new_full(layout.shape((count,)), one)
-            for x, layout in zip(samples, layouts, strict=False)
-        ]
+        pairs = zip(samples, layouts, strict=False)
+        given = [sample(x, layout, part) for x, layout in pairs]
         found = run(apply, rest, given, [x[part] for x in samples[len(layouts) :]])
         pairs = zip(found, is_exact, strict=True)
         return [each for each, exact in pairs if exact and each is not None]
@@ -119,14 +130,15 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
     """Compare with a run in float64 what a reduction feeds."""
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     draws = torch.Generator("cpu").manual_seed(0)
-    for shape in (*SMALL, *MORE):
+    small = of_rank(kernels, SMALL)
+    for shape in (*small, *of_rank(kernels, MORE)):
         drawn = []
         for layout in [*layouts, *[WHOLE for _ in native.emitted.outputs]]:
             sample = torch.randn(layout.shape(shape), generator=draws, device="cpu")
             sample = sample.abs() + 0.25 if layout.kind not in (FULL, COLUMN) else sample
             drawn.append(sample.to(kernels.device, kernels.dtype))
         trials = [drawn]
-        for edge in EDGES if shape in SMALL else ():
+        for edge in EDGES if shape in small else ():
             full = [torch.full_like(x, edge) if x.shape == shape else x for x in drawn]
             within = [x.clone() for x in drawn]
             for x in within:

@@ -77,11 +77,11 @@ class Fusing:
             rest = (native.constants.of(tensors[native.constants.like], values),)
         layouts = self.fit(tensors, values)
         kernels = None if layouts is None else self.find(tensors[0], values, layouts)
-        if kernels is not None and not (kernels.reduces and not kernels.takes(tensors)):
-            try:
+        try:
+            if kernels is not None and not (kernels.reduces and not kernels.takes(tensors)):
                 return kernels.apply(*tensors, values, rest)
-            except CannotFuseError as error:  # for these values
-                self.say(str(error))
+        except CannotFuseError as error:  # for these tensors, or values
+            self.say(str(error))
         return eager_of(native)(*tensors, *rest)
 
     def fit(
