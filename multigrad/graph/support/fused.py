@@ -18,7 +18,9 @@ SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": Fal
 
 
 class Layout(NamedTuple):
-    """How a tensor lies to the elements: `kind`; of one number, how many axes it has at most."""
+    """How a tensor lies to the elements: `kind`, and `rank`: of one number, how many axes it has at
+    most; of one for each row, how many axes are a row.
+    """
 
     kind: str = FULL
     rank: int = 1 << 10
@@ -30,7 +32,7 @@ class Layout(NamedTuple):
         if self.kind == COLUMN:
             return shape[-1:]
         if self.kind == ROW:
-            return (*shape[:-1], *[1 for _ in shape[-1:]])
+            return (*shape[: -self.rank], *[1 for _ in shape[-self.rank :]])
         return (1,) * min(self.rank, len(shape))
 
 

@@ -141,13 +141,15 @@ class Kernel:
         numbers: what it takes of numbers.
         sizes: those that are the size of tensors of a layout of this kind.
         ranks: how many axes the elements must have, if that matters.
+        row_axes: how many of them, at the end, are a row.
     """
 
     parts: Parts
     source: str
     numbers: tuple[Node, ...]
     sizes: Mapping[Node, str]
-    ranks: Collection[int] = ()
+    ranks: Collection[int]
+    row_axes: int
 
     @property
     def name(self) -> str:
@@ -253,7 +255,8 @@ def write_kernel(
     count = len(writer.numbers)
     parts = Parts(name, dtype, tuple(inputs), tuple(results), numbers=count, loops=loops)
     sizes = {node: found.size(node) for node in graph.nodes if node.op in SIZES}
-    return Kernel(parts, language.template(parts), tuple(writer.numbers), sizes, found.ranks)
+    numbers, source = tuple(writer.numbers), language.template(parts)
+    return Kernel(parts, source, numbers, sizes, ranks=found.ranks, row_axes=found.row_axes)
 
 
 def limit_in_turn(node: Node) -> Node:

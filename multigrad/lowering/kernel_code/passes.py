@@ -126,6 +126,7 @@ class Layouts:
         turns: after how many turns over a row each is known, of what is computed for elements or
             for rows.
         ranks: how many axes the elements have, where a sum over the first ones says so.
+        row_axes: how many of them, at the end, are a row.
     """
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Layout]) -> None:
@@ -150,6 +151,13 @@ class Layouts:
             of_row = reduces and layout.kind == ROW
             self.passes[node] = passes + (reduces and not of_row)
             self.turns[node] = 0 if layout.kind in (ONE, COLUMN) else max(turns, default=0) + of_row
+        of_rows = {layout.rank for layout in self.of.values() if layout.kind == ROW}
+        is_last = any(layout.kind == COLUMN for layout in self.of.values())
+        if is_last or any(node.op is ops.DIM for node in graph.nodes):
+            of_rows.add(1)
+        if len(of_rows) > 1:
+            raise CannotFuseError("rows of the last axis, and of more")
+        self.row_axes = min(of_rows, default=1)
 
     def read(self, node: Node) -> list[Node]:
         """Return the tensors whose values a node reads."""
@@ -188,9 +196,10 @@ class Layouts:
         if axis is None and x.kind in (FULL, ONE):
             return Layout(ONE, x.rank if keepdims else 0)
         if axis == -1 and keepdims and x.kind in (FULL, ROW):
-            return Layout(ROW)
-        if node.op is ops.SUM and x.kind == FULL and not keepdims and is_of_first(axis):
-            self.ranks.add(1 + (1 if isinstance(axis, int) else len(axis)))
+            return Layout(ROW, 1)
+        first = first_axes(axis)
+        if first and node.op is ops.SUM and x.kind == FULL and not keepdims:
+            self.ranks.add(first + 1)
             return Layout(COLUMN)
         raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
 
@@ -204,11 +213,11 @@ class Layouts:
         return COLUMN if kind in (FULL, COLUMN) else ONE
 
 
-def is_of_first(axis: Any) -> bool:
-    """Return whether axes are all but the last, if there is one more than these."""
+def first_axes(axis: Any) -> int:
+    """Return how many axes there are, if they are all but the last of one more; else 0."""
     axes = [axis] if isinstance(axis, int) else sorted(axis or ())
     count = len(axes)
-    return count > 0 and axes in ([*range(count)], [*range(-count - 1, -1)])
+    return count if axes in ([*range(count)], [*range(-count - 1, -1)]) else 0
 
 
 class Arrangement:

@@ -52,6 +52,7 @@ class Kernels:
         pays: whether they are faster than plain code where tensors are large.
         reduces: whether one needs to know how many elements or rows there are.
         rank: how many axes tensors must have; None: any number.
+        row_axes: how many of them, at the end, are a row.
     """
 
     def __init__(
@@ -82,16 +83,20 @@ class Kernels:
         self.saved = [n for n in self.emitted.residuals if n not in self.emitted.likes]
         given = [inputs, inputs, (*self.saved, *self.emitted.cotangents)]
         params, on_numbers = self.emitted.params, language.ON_NUMBERS
+        self.rank, self.row_axes = axes_of(kernels)
         parts = [
-            Part(each, names, next(launches) if each.parts.results else None, params, on_numbers)
+            Part(
+                each,
+                names,
+                launch=next(launches) if each.parts.results else None,
+                params=params,
+                on_numbers=on_numbers,
+                row_axes=self.row_axes,
+            )
             for each, names in zip(kernels, given, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
         self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
-        ranks = {rank for kernel in kernels for rank in kernel.ranks}
-        if len(ranks) > 1:
-            raise CannotFuseError("sums over several numbers of axes")
-        self.rank = min(ranks, default=None)
         self.pays = not any(kernel.parts.repeats for kernel in kernels)
         if self.is_by_rows:  # torch's own loops over rows are faster, and its memory is near
             graphs = self.emitted.graphs or ()
@@ -112,7 +117,7 @@ class Kernels:
             return False
         if self.rank not in (None, x.dim()):
             raise CannotFuseError(f"{x.dim()} axes, where it sums over the first {self.rank - 1}")
-        return x.numel() > 1 and (not self.is_by_rows or x.shape[-1] > 1)
+        return x.numel() > 1 and (not self.is_by_rows or x.shape[-self.row_axes :].numel() > 1)
 
     def prove(self, values: Any) -> Kernels:
         """Return these, compared with eager code on edge values, for these values of params.
@@ -140,10 +145,11 @@ class Part:
         launch: Any,
         params: Sequence[str],
         on_numbers: Mapping[Any, Any],
+        row_axes: int,
     ) -> None:
         self.kernel, self.launch, self.params = kernel, launch, params
         self.places = [names.index(name) for name in kernel.inputs]
-        self.on_numbers = on_numbers
+        self.on_numbers, self.row_axes = on_numbers, row_axes
         self.largest = torch.finfo(getattr(torch, kernel.parts.dtype)).max
         self.known: tuple[Any, Any] = (None, None)
 
@@ -154,7 +160,7 @@ class Part:
             CannotFuseError: one is beyond the dtype, for which some ops of torch raise.
         """
         known, numbers = self.known
-        n, columns = shape.numel(), shape[-1] if shape else 1
+        n, columns = shape.numel(), shape[-self.row_axes :].numel()
         key = repr(values) if values else "", n, columns  # which tells -0.0 from 0.0
         if key != known:
             params = dict(zip(self.params, values, strict=True))
@@ -170,8 +176,21 @@ class Part:
     ) -> None:
         """Run on tensors, of elements of this shape."""
         if results:
-            n, columns = shape.numel(), shape[-1] if shape else 1
+            n, columns = shape.numel(), shape[-self.row_axes :].numel()
             self.launch([*[given[i] for i in self.places], *results], numbers, n, columns)
+
+
+def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
+    """Return how many axes tensors must have, if that matters, and how many of them are a row.
+
+    Raises:
+        CannotFuseError: kernels differ.
+    """
+    ranks = {rank for kernel in kernels for rank in kernel.ranks}
+    row_axes = {kernel.row_axes for kernel in kernels if kernel.parts.is_by_rows}
+    if len(ranks) > 1 or len(row_axes) > 1:
+        raise CannotFuseError("sums over several numbers of axes")
+    return min(ranks, default=None), min(row_axes, default=1)
 
 
 def check(emitted: Emitted) -> None:

@@ -60,12 +60,12 @@ def are_exact(kernels: Any) -> list[bool]:
     return [*[exact[name] for name in emitted.outputs], *gradients]
 
 
-def of_rank(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return shapes with as many axes as kernels need, by axes of length 1 before."""
+def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return shapes with as many axes as kernels need, by axes of length 1 before or after."""
     if kernels.rank is None:
-        return [*shapes]
-    fitting = [shape for shape in shapes if len(shape) <= kernels.rank]
-    return [(*[1] * (kernels.rank - len(shape)), *shape) for shape in fitting]
+        return [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
+    lengths = [(kernels.rank - len(shape), shape) for shape in shapes]
+    return [(*[1] * more, *shape) for more, shape in lengths if more >= 0]
 
 
 def run(
@@ -95,21 +95,21 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
     samples = make_samples(native.emitted, kernels, values)
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     rest, count = prepared(native, samples[0], values), len(samples[0])
-    (shape,) = of_rank(kernels, ((count,),))
 
     def cut(x: Tensor, part: slice) -> Tensor:
-        return x[..., part] if x.dim() and x.shape[-1] == count else x
+        return x[part] if len(x) == count else x
 
     def sample(x: Tensor, layout: Layout, part: slice) -> Tensor:
-        own = layout.shape(shape)
-        return cut(x.view(own), part) if layout.kind in (FULL, COLUMN) else x.new_full(own, one)
+        x = x[part]
+        shape = layout.shape(fitting(kernels, ((len(x),),))[0])
+        return x.view(shape) if layout.kind in (FULL, COLUMN) else x.new_full(shape, one)
 
     def run_part(apply: Any, rest: Any, part: slice) -> list[Tensor]:
         pairs = zip(samples, layouts, strict=False)
         given = [sample(x, layout, part) for x, layout in pairs]
         found = run(apply, rest, given, [x[part] for x in samples[len(layouts) :]])
         pairs = zip(found, is_exact, strict=True)
-        return [each for each, exact in pairs if exact and each is not None]
+        return [each.flatten() for each, exact in pairs if exact and each is not None]
 
     eager = eager_of(native)
     ours = partial(run_part, kernels.apply, (values, rest))
@@ -130,8 +130,8 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
     """Compare with a run in float64 what a reduction feeds."""
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     draws = torch.Generator("cpu").manual_seed(0)
-    small = of_rank(kernels, SMALL)
-    for shape in (*small, *of_rank(kernels, MORE)):
+    small = fitting(kernels, SMALL)
+    for shape in (*small, *fitting(kernels, MORE)):
         drawn = []
         for layout in [*layouts, *[WHOLE for _ in native.emitted.outputs]]:
             sample = torch.randn(layout.shape(shape), generator=draws, device="cpu")

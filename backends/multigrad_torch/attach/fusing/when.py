@@ -197,7 +197,8 @@ def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
         return Layout(ONE, len(own))
     if own == shape[-1:]:
         return Layout(COLUMN)
-    return Layout(ROW) if own == (*shape[:-1], 1) else None
+    rows = [Layout(ROW, axes) for axes in range(1, len(shape))]
+    return next((layout for layout in rows if own == layout.shape(shape)), None)
 
 
 def depth_of_call() -> int:
