@@ -25,8 +25,6 @@ from ...graph.support.data import dataclass
 from ...graph.support.fused import CannotFuseError
 from .passes import (
     COLUMN,
-    FULL,
-    ONE,
     REDUCTIONS,
     ROW,
     SIZES,
@@ -139,7 +137,7 @@ class Kernel:
         parts: what it is made of; the tensors are its arguments, inputs first.
         source: its definition.
         numbers: what it takes of numbers.
-        sizes: those that are the size of tensors of a layout of this kind.
+        sizes: those that are the size or a length of tensors, and how these lie.
         ranks: how many axes the elements must have, if that matters.
         row_axes: how many of them, at the end, are a row.
     """
@@ -147,7 +145,7 @@ class Kernel:
     parts: Parts
     source: str
     numbers: tuple[Node, ...]
-    sizes: Mapping[Node, str]
+    sizes: Mapping[Node, Layout]
     ranks: Collection[int]
     row_axes: int
 
@@ -164,14 +162,15 @@ class Kernel:
         self,
         params: Mapping[str, float],
         own: Mapping[Op, Callable[..., Any]],
-        n: int,
-        columns: int,
+        shape: tuple[int, ...],
     ) -> list[float]:
-        """Return the numbers for values of the params, and for n elements in rows of so many;
-        `own`: a backend's ops on numbers.
+        """Return the numbers for values of the params, and for elements of this shape; `own`: a
+        backend's ops on numbers.
         """
-        counts = {FULL: n, ROW: n // max(columns, 1), COLUMN: columns, ONE: 1}
-        known: dict[Node, Any] = {node: counts[kind] for node, kind in self.sizes.items()}
+        known: dict[Node, Any] = {}
+        for node, layout in self.sizes.items():
+            lengths = layout.shape(shape)
+            known[node] = math.prod(lengths) if node.op is ops.SIZE else lengths[node.attr("axis")]
 
         def value(node: Node) -> Any:
             if node not in known:
@@ -254,7 +253,7 @@ def write_kernel(
     results = [place("", node, i in packs) for i, node in enumerate(graph.outputs)]
     count = len(writer.numbers)
     parts = Parts(name, dtype, tuple(inputs), tuple(results), numbers=count, loops=loops)
-    sizes = {node: found.size(node) for node in graph.nodes if node.op in SIZES}
+    sizes = {node: found.sized(node) for node in graph.nodes if node.op in SIZES}
     numbers, source = tuple(writer.numbers), language.template(parts)
     return Kernel(parts, source, numbers, sizes, ranks=found.ranks, row_axes=found.row_axes)
 

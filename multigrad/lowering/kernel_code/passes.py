@@ -9,7 +9,7 @@ pass over memory: the row is read again while it is near.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
@@ -60,14 +60,13 @@ def in_sums(node: Node) -> Node:
     if node.op not in MADE_OF:
         return node
     x, attrs = node.operands[0], dict(node.attrs)
-    axis, keepdims = attrs["axis"], attrs.get("keepdims", True)
-    if axis is not None and axis != -1:
-        return node
-    return MADE_OF[node.op](x, {"axis": axis, "keepdims": keepdims}, attrs)
+    over = {"axis": attrs["axis"], "keepdims": attrs.get("keepdims", True)}
+    return MADE_OF[node.op](x, over, attrs)
 
 
 def count(x: Node, over: Mapping[str, object]) -> Node:
-    return make(ops.SIZE, x) if over["axis"] is None else make(ops.DIM, x, axis=-1)
+    """Return how many elements one of a sum comes from."""
+    return make(ops.DIV, make(ops.SIZE, x), make(ops.SIZE, make(ops.SUM, x, **over)))
 
 
 def mean(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
@@ -125,7 +124,7 @@ class Layouts:
         passes: after how many passes over the elements each is known.
         turns: after how many turns over a row each is known, of what is computed for elements or
             for rows.
-        ranks: how many axes the elements have, where a sum over the first ones says so.
+        ranks: how many axes the elements have, where what is reduced over says so.
         row_axes: how many of them, at the end, are a row.
     """
 
@@ -152,9 +151,7 @@ class Layouts:
             self.passes[node] = passes + (reduces and not of_row)
             self.turns[node] = 0 if layout.kind in (ONE, COLUMN) else max(turns, default=0) + of_row
         of_rows = {layout.rank for layout in self.of.values() if layout.kind == ROW}
-        is_last = any(layout.kind == COLUMN for layout in self.of.values())
-        if is_last or any(node.op is ops.DIM for node in graph.nodes):
-            of_rows.add(1)
+        of_rows |= {1 for layout in self.of.values() if layout.kind == COLUMN}
         if len(of_rows) > 1:
             raise CannotFuseError("rows of the last axis, and of more")
         self.row_axes = min(of_rows, default=1)
@@ -195,29 +192,26 @@ class Layouts:
         axis, keepdims = node.attr("axis"), node.attr("keepdims")
         if axis is None and x.kind in (FULL, ONE):
             return Layout(ONE, x.rank if keepdims else 0)
-        if axis == -1 and keepdims and x.kind in (FULL, ROW):
-            return Layout(ROW, 1)
-        first = first_axes(axis)
-        if first and node.op is ops.SUM and x.kind == FULL and not keepdims:
-            self.ranks.add(first + 1)
-            return Layout(COLUMN)
+        axes = [axis] if isinstance(axis, int) else sorted(axis or ())
+        if axes and axes == [*range(axes[0], axes[-1] + 1)]:
+            if keepdims and x.kind in (FULL, ROW) and (axes[0] > 0 or axes[-1] == -1):
+                self.ranks.update([axes[-1] + 1] if axes[0] > 0 else [])
+                return Layout(ROW, len(axes))
+            is_column = node.op is ops.SUM and x.kind == FULL and not keepdims
+            if is_column and (axes[0] == 0 or axes[-1] == -2):
+                self.ranks.add(len(axes) + 1)
+                return Layout(COLUMN)
         raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
 
-    def size(self, node: Node) -> str:
-        """Return of which layout's tensors a number is the size."""
-        kind = self.of[node.operands[0]].kind
-        if node.op is ops.SIZE:
-            return kind
-        if node.attr("axis") != -1 or kind == ONE:
-            raise CannotFuseError(f"op {node.op.name}")
-        return COLUMN if kind in (FULL, COLUMN) else ONE
-
-
-def first_axes(axis: Any) -> int:
-    """Return how many axes there are, if they are all but the last of one more; else 0."""
-    axes = [axis] if isinstance(axis, int) else sorted(axis or ())
-    count = len(axes)
-    return count if axes in ([*range(count)], [*range(-count - 1, -1)]) else 0
+    def sized(self, node: Node) -> Layout:
+        """Return how tensors lie of which a number is the size, or a length."""
+        layout = self.of[node.operands[0]]
+        if node.op is ops.DIM:
+            rank = 1 if layout.kind == COLUMN else min(self.ranks, default=0)
+            most = 1 if layout.kind == COLUMN else self.row_axes
+            if layout.kind == ONE or not -most <= node.attr("axis") < rank:
+                raise CannotFuseError(f"op {node.op.name}")
+        return layout
 
 
 class Arrangement:

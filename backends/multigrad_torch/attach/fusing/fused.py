@@ -116,7 +116,7 @@ class Kernels:
         if self.is_by_rows and x.is_cuda and torch.cuda.is_current_stream_capturing():
             return False
         if self.rank not in (None, x.dim()):
-            raise CannotFuseError(f"{x.dim()} axes, where it sums over the first {self.rank - 1}")
+            raise CannotFuseError(f"{x.dim()} axes, where it reduces {self.rank}")
         return x.numel() > 1 and (not self.is_by_rows or x.shape[-self.row_axes :].numel() > 1)
 
     def prove(self, values: Any) -> Kernels:
@@ -160,11 +160,10 @@ class Part:
             CannotFuseError: one is beyond the dtype, for which some ops of torch raise.
         """
         known, numbers = self.known
-        n, columns = shape.numel(), shape[-self.row_axes :].numel()
-        key = repr(values) if values else "", n, columns  # which tells -0.0 from 0.0
+        key = repr(values) if values else "", shape  # which tells -0.0 from 0.0
         if key != known:
             params = dict(zip(self.params, values, strict=True))
-            found = self.kernel.values(params, self.on_numbers, n, columns)
+            found = self.kernel.values(params, self.on_numbers, shape)
             if any(self.largest < abs(each) < math.inf for each in found):
                 raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
             numbers = found if self.launch is None else self.launch.pack(found)

@@ -62,9 +62,10 @@ def are_exact(kernels: Any) -> list[bool]:
 
 def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return shapes with as many axes as kernels need, by axes of length 1 before or after."""
+    found = [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
     if kernels.rank is None:
-        return [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
-    lengths = [(kernels.rank - len(shape), shape) for shape in shapes]
+        return found
+    lengths = [(kernels.rank - len(shape), shape) for shape in found]
     return [(*[1] * more, *shape) for more, shape in lengths if more >= 0]
 
 
