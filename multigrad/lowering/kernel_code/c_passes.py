@@ -9,15 +9,25 @@ from __future__ import annotations
 from ...graph import ops
 from .c_stages import LINE, in_stages
 from .kernels import Parts, Place, indented
-from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
+from .passes import COLUMN, FULL, ONE, ROW, SQUARED, Loop, Step, Total
 
 # What reduces a chunk, and what joins two numbers.
-REDUCTIONS = {ops.SUM: "sum", ops.SUM_TO: "sum", ops.MAX: "largest", ops.MIN: "smallest"}
+REDUCTIONS = {
+    ops.SUM: "sum", ops.SUM_TO: "sum", ops.MEAN: "sum", ops.VAR: "squares", ops.STD: "squares",
+    ops.MAX: "largest", ops.MIN: "smallest",
+}  # fmt: skip
+COUNTS = {ONE: "n", ROW: "columns", COLUMN: "rows"}  # of what a mean is taken
 TOTALS = """
 #define JOIN_sum(a, b) ((a) + (b))
+#define JOIN_squares JOIN_sum
 #define JOIN_largest(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define JOIN_smallest(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define ADD_sum JOIN_sum
+#define ADD_squares(a, b) ((a) + (b) * (b))
+#define ADD_largest JOIN_largest
+#define ADD_smallest JOIN_smallest
 #define FIRST_sum 0
+#define FIRST_squares 0
 #define FIRST_largest -INFINITY
 #define FIRST_smallest INFINITY
 #define REDUCTION(name) \\
@@ -33,14 +43,15 @@ TOTALS = """
         int64_t i = 0; \\
         for (int l = 0; l < LANES; l++) lanes[l] = FIRST_##name; \\
         for (; i + LANES <= n; i += LANES) \\
-            for (int l = 0; l < LANES; l++) lanes[l] = JOIN_##name(lanes[l], (double)x[i + l]); \\
+            for (int l = 0; l < LANES; l++) lanes[l] = ADD_##name(lanes[l], (double)x[i + l]); \\
         for (int half = LANES / 2; half; half /= 2) \\
             for (int l = 0; l < half; l++) lanes[l] = JOIN_##name(lanes[l], lanes[l + half]); \\
         double rest = FIRST_##name; \\
-        for (; i < n; i++) rest = JOIN_##name(rest, (double)x[i]); \\
+        for (; i < n; i++) rest = ADD_##name(rest, (double)x[i]); \\
         return JOIN_##name(lanes[0], rest); \\
     }
 REDUCTION(sum)
+REDUCTION(squares)
 REDUCTION(largest)
 REDUCTION(smallest)
 
@@ -159,7 +170,7 @@ int32_t {parts.name}(
         for total in [total for step in loop for total in step.totals]:
             i, how = total.value[1:], REDUCTIONS[total.op]
             if total.kind == ONE:
-                text.append(f"u{i} = (R){how}_in_pairs(t{i}, chunks);")
+                text.append(f"u{i} = (R)({finished(total, f'{how}_in_pairs(t{i}, chunks)')});")
             elif total.kind == COLUMN:
                 text.append(f"sum_rows(q{i}, chunks, columns);")
         return text
@@ -176,7 +187,8 @@ int32_t {parts.name}(
 
     def over_chunk(self, step: Step) -> list[str]:
         begin = "const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;"
-        ends = [f"t{v[1:]}[c] = {REDUCTIONS[op]}(w{v[1:]}, m);" for v, op, _ in step.totals]
+        values = [(total.value[1:], REDUCTIONS[total.op]) for total in step.totals]
+        ends = [f"t{i}[c] = {how}(w{i}, m);" for i, how in values]
         return [begin, *self.stages(step), *ends]
 
     def over_rows(self, loop: Loop) -> list[str]:
@@ -185,12 +197,12 @@ int32_t {parts.name}(
         end = []
         inside = [f"{k} u{n[1:]};" for n, k in self.homes.items() if n in self.of_rows]
         inside += [f"R u{total.value[1:]};" for total in totals if total.kind == ROW]
-        for value, op, kind in totals:
-            i = value[1:]
-            if kind == ONE:
-                begin.append(f"double sum{i} = FIRST_{REDUCTIONS[op]};")
+        for total in totals:
+            i = total.value[1:]
+            if total.kind == ONE:
+                begin.append(f"double sum{i} = FIRST_{REDUCTIONS[total.op]};")
                 end.append(f"t{i}[c] = sum{i};")
-            elif kind == COLUMN:
+            elif total.kind == COLUMN:
                 begin.append(f"double *restrict own{i} = q{i} + c * columns;")
                 begin.append(f"memset(own{i}, 0, columns * sizeof *own{i});")
         for step in loop:
@@ -200,13 +212,13 @@ int32_t {parts.name}(
 
     def over_row(self, step: Step) -> list[str]:
         begin, end, after = [], [], []
-        for value, op, kind in step.totals:
-            i, how = value[1:], REDUCTIONS[op]
-            if kind == COLUMN:
+        for total in step.totals:
+            i, how = total.value[1:], REDUCTIONS[total.op]
+            if total.kind == COLUMN:
                 continue
-            if kind == ROW:
+            if total.kind == ROW:
                 begin.append(f"double sum{i} = FIRST_{how};")
-                after.append(f"u{i} = (R)sum{i};")
+                after.append(f"u{i} = (R)({finished(total, f'sum{i}')});")
             end.append(f"const double more{i} = {how}(w{i}, m);")
             end.append(f"sum{i} = JOIN_{how}(sum{i}, more{i});")
         sizes = "first = row * columns + start, m = MIN(columns - start, CHUNK)"
@@ -250,9 +262,20 @@ int32_t {parts.name}(
     def computed(self, value: str) -> str:
         """Return the line that reads what another step has computed."""
         i = value[1:]
-        if any(total.value == value and total.kind == COLUMN for total in self.totals):
-            return f"const R {value} = (R)q{i}[start + i];"
+        for total in self.totals:
+            if total.value == value and total.kind == COLUMN:
+                return f"const R {value} = (R)({finished(total, f'q{i}[start + i]')});"
         return f"const {self.homes.get(value, 'R')} {value} = u{i};"
+
+
+def finished(total: Total, text: str) -> str:
+    """Return what a sum is made, before it is rounded: a mean, a variance or its root."""
+    if total.op is ops.MEAN:
+        return f"{text} / {COUNTS[total.kind]}"
+    if total.op not in SQUARED:
+        return text
+    found = f"{text} / fmax({COUNTS[total.kind]} - {total.correction!r}, 0.0)"
+    return f"sqrt({found})" if total.op is ops.STD else found
 
 
 def kind_of(place: Place) -> str:

@@ -25,6 +25,7 @@ from ...graph.support.data import dataclass
 from ...graph.support.fused import CannotFuseError
 from .passes import (
     COLUMN,
+    FULL,
     REDUCTIONS,
     ROW,
     SIZES,
@@ -118,9 +119,9 @@ class Parts:
 
     @property
     def repeats(self) -> bool:
-        """Whether a function, which costs time, is computed more than once."""
-        lines = [line for loop in self.loops for step in loop for line in step.lines]
-        calls = [line for line in lines if "WHOLE(" in line]
+        """Whether a function, which costs time, is computed of each element more than once."""
+        steps = [step for loop in self.loops for step in loop if step.space == FULL]
+        calls = [line for step in steps for line in step.lines if "WHOLE(" in line]
         return len(calls) > len(set(calls))
 
     @property

@@ -14,19 +14,22 @@ from typing import NamedTuple
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.op import Op
-from ...graph.passes.scalars import constant
 from ...graph.support.fused import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
 
-REDUCTIONS = (ops.SUM, ops.MAX, ops.MIN, ops.SUM_TO)
+REDUCTIONS = (ops.SUM, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN, ops.SUM_TO)
+SQUARED = (ops.VAR, ops.STD)  # of what is centered
 SIZES = (ops.SIZE, ops.DIM)
 
 
 class Total(NamedTuple):
-    """A reduction of `value`, which is computed for each element, to a value of this name."""
+    """A reduction of `value`, which is computed for each element, to a value of this name;
+    `correction`: what a variance takes from the count.
+    """
 
     value: str
     op: Op
     kind: str
+    correction: float = 0
 
 
 class Step(NamedTuple):
@@ -56,7 +59,9 @@ def make(op: Op, *operands: Node, **attrs: object) -> Node:
 
 
 def in_sums(node: Node) -> Node:
-    """Return means, deviations, norms and the softmax family by sums and by what is largest."""
+    """Return norms and the softmax family by sums and what is largest, deviations of what is
+    centered.
+    """
     if node.op not in MADE_OF:
         return node
     x, attrs = node.operands[0], dict(node.attrs)
@@ -64,24 +69,16 @@ def in_sums(node: Node) -> Node:
     return MADE_OF[node.op](x, over, attrs)
 
 
-def count(x: Node, over: Mapping[str, object]) -> Node:
-    """Return how many elements one of a sum comes from."""
-    return make(ops.DIV, make(ops.SIZE, x), make(ops.SIZE, make(ops.SUM, x, **over)))
-
-
-def mean(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    return make(ops.DIV, make(ops.SUM, x, **over), count(x, over))
+def centered(x: Node, over: Mapping[str, object]) -> Node:
+    return make(ops.SUB, x, make(ops.MEAN, x, **{**over, "keepdims": True}))
 
 
 def var(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    centered = make(ops.SUB, x, mean(x, {**over, "keepdims": True}, {}))
-    total = make(ops.SUM, make(ops.SQUARE, centered), **over)
-    less = make(ops.SUB, count(x, over), constant(attrs["correction"]))
-    return make(ops.DIV, total, make(ops.MAXIMUM, less, constant(0)))
+    return make(ops.VAR, centered(x, over), **over, correction=attrs["correction"])
 
 
 def std(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    return make(ops.SQRT, var(x, over, attrs))
+    return make(ops.STD, centered(x, over), **over, correction=attrs["correction"])
 
 
 def norm(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
@@ -107,7 +104,6 @@ def log_softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]
 
 
 MADE_OF: Mapping[Op, Callable[..., Node]] = {
-    ops.MEAN: mean,
     ops.VAR: var,
     ops.STD: std,
     ops.NORM: norm,
@@ -176,7 +172,7 @@ class Layouts:
         if node.op is ops.INPUT:
             return self.inputs[node.attr("name")]
         found = [self.of[each] for each in node.operands if each.type.kind == "tensor"]
-        if node.op in (ops.SUM, ops.MAX, ops.MIN):
+        if node.op in REDUCTIONS and node.op is not ops.SUM_TO:
             return self.reduced(node, found[0])
         if node.op is ops.SUM_TO and found[0].kind not in (found[1].kind, FULL):
             raise CannotFuseError("a sum of sums")
@@ -197,8 +193,8 @@ class Layouts:
             if keepdims and x.kind in (FULL, ROW) and (axes[0] > 0 or axes[-1] == -1):
                 self.ranks.update([axes[-1] + 1] if axes[0] > 0 else [])
                 return Layout(ROW, len(axes))
-            is_column = node.op is ops.SUM and x.kind == FULL and not keepdims
-            if is_column and (axes[0] == 0 or axes[-1] == -2):
+            is_sum = node.op in (ops.SUM, ops.MEAN)
+            if is_sum and x.kind == FULL and not keepdims and (axes[0] == 0 or axes[-1] == -2):
                 self.ranks.add(len(axes) + 1)
                 return Layout(COLUMN)
         raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
@@ -291,6 +287,10 @@ class Arrangement:
                 stack += self.layouts.read(node)
         return [node for node in self.layouts.of if node in found]
 
+    def total(self, node: Node) -> Total:
+        correction = dict(node.attrs).get("correction", 0)
+        return Total(self.names[node], node.op, self.layouts.of[node].kind, correction)
+
     def step(
         self, space: str, roots: Sequence[Node], kinds: Collection[str], kept: Collection[Node]
     ) -> Step:
@@ -310,5 +310,5 @@ class Arrangement:
             tuple([self.lines[node] for node in (*computed, *reduced)]),
             tuple([self.names[node] for node in outside]),
             self.positions(written),
-            tuple([Total(self.names[n], n.op, layouts.of[n].kind) for n in reduced]),
+            tuple(map(self.total, reduced)),
         )

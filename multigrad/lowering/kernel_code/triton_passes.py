@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from ...graph import ops
 from .kernels import COMPUTED, Parts, Place, indented
-from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
+from .passes import COLUMN, FULL, ONE, ROW, SQUARED, Loop, Step, Total
 
 MOST = 1024  # programs that give parts of a sum
 COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns
-REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MAX, ops.MIN)
+REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN)
+COUNTS = {ONE: "n", ROW: "columns", COLUMN: "(n // columns)"}  # of what a mean is taken
 # What is no part of the result, and what joins two blocks.
 NEUTRAL = {ops.MAX: 'float("-inf")', ops.MIN: 'float("inf")'}
 JOIN = {ops.MAX: "max", ops.MIN: "min"}
@@ -134,8 +135,9 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         read = f"tl.load({place}, mask=part < programs, other={neutral})"
         value = total.value
         begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
-        begin += self.begin(total, str(MOST), "tl.float64") + self.add(total, "part < programs")
-        return [*begin, f"{value} = ({self.end(total)}).to({self.number})"]
+        joins = total._replace(op=ops.SUM) if total.op in SQUARED else total
+        begin += self.begin(total, str(MOST), "tl.float64") + self.add(joins, "part < programs")
+        return [*begin, f"{value} = ({finished(total, self.end(total))}).to({self.number})"]
 
     def begin(self, total: Total, size: str = "", number: str = "") -> list[str]:
         """Return a block that is to be joined, and whether there is NaN, which no maximum tells."""
@@ -148,7 +150,10 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
     def add(self, total: Total, inside: str = "inside") -> list[str]:
         value, own = total.value, f"e{total.value}"
         if total.op not in NEUTRAL:
-            return [f"t{value} += tl.where({inside}, {own}, 0.0).to(tl.float64)"]
+            number = f"tl.where({inside}, {own}, 0.0).to(tl.float64)"
+            if total.op not in SQUARED:
+                return [f"t{value} += {number}"]
+            return [f"d{value} = {number}", f"t{value} += d{value} * d{value}"]
         number = f"tl.where(({inside}) & ({own} == {own}), {own}, {NEUTRAL[total.op]})"
         return [
             f"t{value} = tl.{JOIN[total.op]}imum(t{value}, {number})",
@@ -230,7 +235,8 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
                 add += ["else:", f"    {self.give_columns(total, more)}"]
             inside += add
         loop = ["for start in range(0, columns, BLOCK):", *[f"    {line}" for line in inside]]
-        values = [f"{each.value} = ({self.end(each)}).to({self.number})" for each in of_row]
+        ends = [finished(each, self.end(each)) for each in of_row]
+        values = [f"{v.value} = ({e}).to({self.number})" for v, e in zip(of_row, ends, strict=True)]
         return [*begin, *loop, *values]
 
     def of_columns(self, total: Total, program: str) -> str:
@@ -255,7 +261,8 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
                 f"for first in range(0, programs, {PARTS}):",
                 f"    given = first + tl.arange(0, {PARTS})[:, None]",
                 f"    t{value} += tl.load({place}, mask=near & (given < programs), other=0.0)",
-                f"{value} = tl.sum(t{value}, axis=0, keep_dims=True).to({self.number})",
+                f"t{value} = tl.sum(t{value}, axis=0, keep_dims=True)",
+                f"{value} = ({finished(total, f't{value}')}).to({self.number})",
             ]
         return [*found, *self.loads(step), *step.lines, *self.stores(step)]
 
@@ -274,6 +281,17 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
 
     def stores(self, step: Step) -> list[str]:
         return [line for j in step.results for line in stored(j, self.parts.results[j])]
+
+
+def finished(total: Total, text: str) -> str:
+    """Return what a sum is made, before it is rounded: a mean, a variance or its root."""
+    if total.op is ops.MEAN:
+        return f"({text}) / {COUNTS[total.kind]}"
+    if total.op not in SQUARED:
+        return text
+    count = f"(zero + {COUNTS[total.kind]}).to(tl.float64) - {total.correction!r}"
+    found = f"({text}) / tl.maximum({count}, 0.0)"
+    return f"tl.sqrt({found})" if total.op is ops.STD else found
 
 
 def numbers(parts: Parts) -> list[str]:
