@@ -7,7 +7,6 @@ by four roundings of the largest number it comes from, or by 1.5 times as much a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -22,13 +21,11 @@ if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
-# Elements: of samples, of a short one, and what one thread of torch takes, all by vectors: see
-# `whole.SLEEF`.
-DRAWN, BLOCK, WINDOW = 3 * in_c.GRAIN + 13, 1 << 10, 1 << 14
+DRAWN, BLOCK = 3 * in_c.GRAIN + 13, 1 << 10  # elements of samples, and of a short one
 EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
 # Shapes of samples where what a reduction feeds is compared, of edge values too; and of more.
 SMALL = ((7,), (5, 4))
-MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (2 * WINDOW + 5,))
+MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (in_c.GRAIN + 5,))
 # Numbers for tensors of one element.
 ONES = (0.37, -1.25, 2.0, 0.0, float("inf"), float("nan"))
 
@@ -88,9 +85,6 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     rest, count = prepared(native, samples[0], values), len(samples[0])
 
-    def cut(x: Tensor, part: slice) -> Tensor:
-        return x[part] if x.dim() and len(x) == count else x
-
     def run_part(apply: Any, rest: Any, part: slice) -> list[Tensor]:
         given = [
             x[part] if layout.kind in (FULL, COLUMN) else x.new_full(layout.shape((count,)), one)
@@ -100,19 +94,11 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
         pairs = zip(found, is_exact, strict=True)
         return [each for each, exact in pairs if exact and each is not None]
 
-    eager = eager_of(native)
-    ours = partial(run_part, kernels.apply, (values, rest))
-    found = ours(slice(None))
-    short = slice(BLOCK)
-    if not all(map(are_same, [cut(each, short) for each in found], ours(short))):
-        return False  # of a length that nothing divides, and one that much does
-    for start in range(0, count, WINDOW):
-        start = min(start, count - WINDOW)
-        part = slice(start, start + WINDOW)
-        expected = run_part(eager, rest, part)
-        if not all(map(are_same, [cut(each, part) for each in found], expected)):
-            return False
-    return True
+    eager, ours = eager_of(native), (values, rest)
+    # Of a length that nothing divides, and of one that much does.
+    parts = slice(None), slice(BLOCK)
+    pairs = [(run_part(kernels.apply, ours, x), run_part(eager, rest, x)) for x in parts]
+    return all(all(map(are_same, found, expected)) for found, expected in pairs)
 
 
 def is_near(native: Any, kernels: Any, values: Any) -> bool:
