@@ -48,7 +48,7 @@ ROWS: dict[Op, str] = {
     ops.RELU6: "CLIP({}, 0, 6)",
     ops.LEAKY_RELU: "{0} > 0 ? {0} : {0} * (R){slope}",
 }
-LIMITS = {ops.MAXIMUM: "{0} < {1} ? {1} : {0}", ops.MINIMUM: "{0} > {1} ? {1} : {0}"}
+BY_NUMBER = {ops.MAXIMUM: "{0} < {1} ? {1} : {0}", ops.MINIMUM: "{0} > {1} ? {1} : {0}"}
 
 BEGIN = """\
 #define _DEFAULT_SOURCE
@@ -88,6 +88,7 @@ static inline void pack(uint8_t *restrict bits, const uint8_t *restrict mask, in
 }
 """
 WIDTHS = {"float": "f", "double": ""}
+FUNCTIONS = "fabs sqrt floor ceil trunc rint copysign fma fmod exp pow"
 AS_IT_IS = """
 static inline R load(S x) { return x; }
 static inline S store(R x) { return x; }
@@ -123,8 +124,7 @@ def begin(dtype: str) -> str:
     check_dtype(dtype)
     computed = TYPES[COMPUTED[dtype]]
     suffix = WIDTHS[computed]
-    words = ("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fma", "fmod")
-    macros = [f"#define {word.upper()} {word}{suffix}\n" for word in words]
+    macros = [f"#define {word.upper()} {word}{suffix}\n" for word in FUNCTIONS.split()]
     types = f"typedef {computed} R;\ntypedef {STORED[dtype]} S;\n"
     stores = BFLOAT16 if dtype == "bfloat16" else AS_IT_IS
     return "".join((BEGIN, *macros, types, REMAINDER, TOTALS, stores))
@@ -133,7 +133,7 @@ def begin(dtype: str) -> str:
 C = Language(
     ROWS,
     write,
-    LIMITS,
+    BY_NUMBER,
     line="const R {} = {};",
     mask_line="const int {} = {};",
     to_number="(R){}",

@@ -66,8 +66,8 @@ PLACES = {FULL: "first + i", ROW: "row", COLUMN: "start + i", ONE: "0"}
 
 
 def write(parts: Parts) -> str:
-    """Return a kernel: `name(pointers, numbers, n, columns, threads)`, which returns whether there
-    was memory for it.
+    """Return a kernel: `name(pointers, numbers, n, columns, threads, shares)`, which
+    returns whether there was no memory for it. What it calls may read `shares`.
     """
     return _Kernel(parts).text()
 
@@ -109,7 +109,8 @@ class _Kernel:
             begin.append(f"{kind_of(each)} *restrict r{j} = p[{len(parts.inputs) + j}];")
             if not each.is_packed and each.layout.kind == FULL:
                 begin.append(f"ask_for_large_pages(r{j}, n * sizeof *r{j});")
-        begin += [f"const R s{i} = (R)numbers[{i}];" for i in range(parts.numbers)]
+        begin += [f"const double d{i} = numbers[{i}];" for i in range(parts.numbers)]
+        begin += [f"const R s{i} = (R)d{i};" for i in range(parts.numbers)]
         rounds = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
         begin += [f"const R c{i} = {rounds.format(i)};" for i in range(parts.numbers)]
         begin += self.chunks()
@@ -119,7 +120,7 @@ class _Kernel:
         end = ["free(memory);"] if self.sums() else []
         return f"""
 int32_t {parts.name}(
-    void **p, const double *numbers, int64_t n, int64_t columns, int32_t threads
+    void **p, const double *numbers, int64_t n, int64_t columns, int32_t threads, int32_t shares
 ) {{
 {indented([*begin, *loops, *end, "return 0;"], 4)}\
 }}

@@ -1,7 +1,8 @@
 """Loops over a chunk, in stages: what a function computes of a whole chunk stands between two.
 
 A line `const R v7 = WHOLE(f, v6);` says that `f(w7, m)`, which writes over the m numbers at w7,
-gives v7 of v6. Values that a later loop reads are kept in memory of the chunk's size.
+gives v7 of v6; `WHOLE(f, v6, v5, d0)`: `f(w7, m, e7, d0)`, with v5 at e7.
+Values that a later loop reads are kept in memory of the chunk's size.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 LINE = re.compile(r"const (int|R) (v\d+) = (.*);")
-WHOLE = re.compile(r"WHOLE\((\w+), (\w+)\)")
+WHOLE = re.compile(r"WHOLE\((\w+), (\w+)((?:, \w+)*)\)")
 VALUE = re.compile(r"\bv\d+\b")
 
 
@@ -31,6 +32,7 @@ def in_stages(
     kept: set[str] = {*reduced}
     loops: list[list[str]] = [[]]
     calls: list[list[str]] = [[]]
+    text: list[str] = []
 
     def place(line: str) -> int:
         """Return the first loop that knows what a line reads."""
@@ -51,13 +53,17 @@ def in_stages(
         known[name] += 1
         kept.add(name)
         loops[stage].append(f"const R {name} = {whole[2]};")
-        calls[stage].append(f"{whole[1]}(w{name[1:]}, m);")
+        others = f"e{name[1:]}"
+        for other in VALUE.findall(whole[3]):
+            text.append(f"R {others}[CHUNK];")
+            loops[stage].append(f"{others}[i] = {other};")
+        calls[stage].append(f"{whole[1]}(w{name[1:]}, m{VALUE.sub(others, whole[3])});")
         if known[name] == len(loops):
             loops.append([])
             calls.append([])
     for line in store:
         loops[place(line)].append(line)
-    text = [
+    text += [
         f"{'uint8_t' if kinds[name] == 'int' else 'R'} w{name[1:]}[CHUNK];"
         for name in sorted(kept, key=lambda each: int(each[1:]))
     ]

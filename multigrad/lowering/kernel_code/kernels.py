@@ -80,7 +80,7 @@ class Language:
     Attributes:
         rows: expressions of operands, by op.
         template: a kernel's definition.
-        limits: of a tensor and a number, which stands last, as frameworks take it.
+        by_number: of a tensor and a number, which stands last, where frameworks take it otherwise.
         line, mask_line: what gives an expression a name.
         to_number: a mask as a number.
         rounded: a number rounded to the dtype, where that is of 16 bits.
@@ -89,7 +89,7 @@ class Language:
 
     rows: Mapping[Op, str]
     template: Callable[[Parts], str]
-    limits: Mapping[Op, str] = field(default_factory=dict)
+    by_number: Mapping[Op, str] = field(default_factory=dict)
     line: str = "{} = {}"
     mask_line: str = "{} = {}"
     to_number: str = "{}"
@@ -100,7 +100,8 @@ class Language:
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
     """What a kernel is made of: `loops` compute the results of the inputs, and of `numbers` numbers
-    s0, s1, ..., of which c0, c1, ... are rounded to the dtype, as a comparison with one is.
+    s0, s1, ..., of which c0, c1, ... are rounded to the dtype, as a comparison with one is, and
+    d0, d1, ... are in double, as an exponent is.
     """
 
     name: str
@@ -312,7 +313,8 @@ class _Writer:
         operands = node.operands
         is_numbers = [operand.type.kind == "scalar" for operand in operands]
         compares = is_mask(node)
-        words = [self.word(operand, compares) for operand in operands]
+        kind = "c" if compares else "d" if node.op is ops.POW else "s"
+        words = [self.word(operand, kind) for operand in operands]
         if node.op is ops.CAST:
             return self.cast(node, words[0])
         if self.layouts.reduces(node) and node.op not in self.language.reductions:
@@ -328,9 +330,14 @@ class _Writer:
         is_known = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in attrs.values())
         if row is None or not is_known:
             raise CannotFuseError(f"op {node.op.name}")
-        if node.op in self.language.limits and any(is_numbers):
-            row, words = self.language.limits[node.op], words[::-1] if is_numbers[0] else words
-        return row.format(*words, **attrs)
+        kinds = {self.layouts.of[each].kind for each in self.layouts.read(node)}
+        if node.op is ops.POW and len(kinds - {ONE}) > 1:
+            raise CannotFuseError("op pow of tensors of several shapes")
+        # A base and its exponent do not change places.
+        if node.op in self.language.by_number and any(is_numbers[node.op is ops.POW :]):
+            row = self.language.by_number[node.op]
+            words = words[::-1] if is_numbers[0] else words
+        return row.format(*words, layout=self.layouts.of[node].kind, **attrs)
 
     def cast(self, node: Node, word: str) -> str:
         if is_mask(node):
@@ -340,8 +347,8 @@ class _Writer:
         is_wide = node.type.dtype == COMPUTED[self.dtype] != self.dtype
         return word if is_wide else self.language.rounded.format(word)
 
-    def word(self, operand: Node, compares: bool) -> str:
+    def word(self, operand: Node, kind: str) -> str:
         if operand.type.kind != "scalar":
             return self.names[operand]
         place = self.numbers.setdefault(operand, len(self.numbers))
-        return f"{'c' if compares else 's'}{place}"
+        return f"{kind}{place}"

@@ -77,6 +77,7 @@ def rows(computed: str) -> dict[Op, str]:
         ops.ROUND: near,
         ops.COPYSIGN: signed,
         ops.REMAINDER: remainder,
+        ops.POW: f"libdevice.pow({{0}}.to({number}), {{1}}.to({number}))",
         ops.WHERE: "tl.where({}, {}, {})",
         **LIMITS,
         ops.CLIP: clip,
@@ -91,6 +92,26 @@ def rows(computed: str) -> dict[Op, str]:
     }
 
 
+def power_by_number(computed: str) -> str:
+    """Return a power as torch computes it on GPUs of an exponent that is a number: some it takes
+    for themselves, of which it rounds 2, -2 and 3 to the dtype first.
+    """
+    quotient, root = QUOTIENTS[computed], ROOTS[computed]
+    exponent = f"{{1}}.to(tl.{computed})"
+    found = f"libdevice.pow({{0}}, {exponent})"
+    for number, power in (
+        (f"{exponent} == 3", "{0} * {0} * {0}"),
+        (f"{exponent} == 2", "{0} * {0}"),
+        (f"{exponent} == -2", quotient.format("1.0", "({0} * {0})")),
+        ("{1} == -1", quotient.format("1.0", "{0}")),
+        ("{1} == 0.5", root.format("{0}")),
+        ("{1} == -0.5", quotient.format("1.0", root.format("{0}"))),
+        ("{1} == 1", "{0}"),
+    ):
+        found = f"tl.where({number}, {power}, {found})"
+    return found
+
+
 def language(dtype: str) -> Language:
     """Return how kernels for a dtype are written.
 
@@ -101,4 +122,11 @@ def language(dtype: str) -> Language:
     computed = COMPUTED[dtype]
     number, stored = f"{{}}.to(tl.{computed})", f"{{}}.to(tl.{dtype})"
     rounded = number.format(stored)
-    return Language(rows(computed), write, to_number=number, rounded=rounded, reductions=REDUCTIONS)
+    return Language(
+        rows(computed),
+        write,
+        {ops.POW: power_by_number(computed)},
+        to_number=number,
+        rounded=rounded,
+        reductions=REDUCTIONS,
+    )

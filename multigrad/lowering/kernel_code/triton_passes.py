@@ -297,7 +297,8 @@ def finished(total: Total, text: str) -> str:
 def numbers(parts: Parts) -> list[str]:
     """Return what gives the numbers of a kernel their names."""
     number = f"tl.{COMPUTED[parts.dtype]}"
-    found = [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
+    found = [f"d{i} = tl.full((), n{i}, tl.float64)" for i in range(parts.numbers)]
+    found += [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
     return found + [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
 
 

@@ -79,6 +79,7 @@ for name, function, dtypes, layouts in (
     ("rectangular", "rectangular", "float32", [WHOLE]),
     ("arctan", "arctan", "float32 float64 bfloat16", [WHOLE]),
     ("gaussian", "gaussian", "float32", [WHOLE]),
+    ("circle", "circle", "float32 float64", [WHOLE]),
     ("clip_rms", "clip_rms", "float32", [WHOLE]),
     ("centralize", "centralize", "float32", [WHOLE]),
     ("lsq", xg.estimators.lsq, "float32 bfloat16", [WHOLE, ONE]),

@@ -49,10 +49,10 @@ def interpreter() -> Iterator[None]:
 
     def on_arrays(name: str) -> Any:
         function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
-        return lambda x: function(torch.from_numpy(x)).numpy()
+        return lambda *given: function(*map(torch.from_numpy, given)).numpy()
 
     add_bfloat16(interpreter)
-    own = ("sigmoid", "silu", "sqrt")  # which on a processor round otherwise
+    own = ("sigmoid", "silu", "sqrt", "pow")  # which on a processor round otherwise
     names = (*triton_code.FUNCTIONS.values(), *own)
     functions = {name: on_arrays(name) for name in names}
     add_libdevice(interpreter, {**functions, "fmod": np.fmod})
@@ -68,7 +68,8 @@ def interpreter() -> Iterator[None]:
 
     def on_processor(dtype: str) -> Any:
         found = on_gpu(dtype)
-        return replace(found, limits=limits, rows={**found.rows, **rows})
+        by_number = {**found.by_number, **limits}
+        return replace(found, by_number=by_number, rows={**found.rows, **rows})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_code, "language", on_processor)

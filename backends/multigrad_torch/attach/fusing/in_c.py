@@ -21,9 +21,9 @@ from ...kernels.fast import fused as fast
 from ...kernels.fast.alone import FAST
 from ..state import PROCESS
 from . import whole
+from .whole import GRAIN
 
 Tensor: TypeAlias = torch.Tensor
-GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
 ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
 OWN_ROWS = {
@@ -37,7 +37,8 @@ ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 
 def language(dtype: str) -> Language:
     """Return C, with torch's own ops and functions."""
-    return replace(C, rows={**C.rows, **OWN_ROWS, **whole.rows(dtype)})
+    by_number = {**C.by_number, **whole.rows_by_number(dtype)}
+    return replace(C, rows={**C.rows, **OWN_ROWS, **whole.rows(dtype)}, by_number=by_number)
 
 
 def as_eager(graph: Graph) -> Graph:
@@ -58,7 +59,7 @@ class Launch:
         self.function = getattr(library, kernel.name)
         self.pointers = ctypes.c_void_p * len((*kernel.parts.inputs, *kernel.parts.results))
         pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
-        sizes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int32
+        sizes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32
         self.function.argtypes = (pointers, numbers, *sizes)
 
     def pack(self, numbers: Sequence[float]) -> Any:
@@ -66,11 +67,11 @@ class Launch:
         return (ctypes.c_double * len(numbers))(*numbers)
 
     def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
-        threads = 1
+        shares, threads = torch.get_num_threads(), 1
         if n >= 2 * GRAIN and os.getpid() == PROCESS:
-            threads = min(torch.get_num_threads(), n // GRAIN)
+            threads = min(shares, n // GRAIN)
         pointers = self.pointers(*[tensor.data_ptr() for tensor in tensors])
-        if self.function(pointers, numbers, n, columns, threads):
+        if self.function(pointers, numbers, n, columns, threads, shares):
             raise MemoryError
 
 

@@ -8,7 +8,6 @@ Where plain code overflows, and is off by as much as that number, nothing is ask
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
-# Elements: of samples, of a short one, and what one thread of torch takes, all by vectors: see
-# `whole.SLEEF`.
-DRAWN, BLOCK, WINDOW = 3 * in_c.GRAIN + 13, 1 << 10, 1 << 14
+DRAWN, BLOCK = 3 * in_c.GRAIN + 13, 1 << 10  # elements of samples, and of a short one
 EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
 # Shapes of samples where what a reduction feeds is compared, of edge values too; and of more.
 SMALL = ((7,), (5, 4))
-MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (2 * WINDOW + 5,))
+MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (in_c.GRAIN + 5,))
 # Numbers for tensors of one element.
 ONES = (0.37, -1.25, 2.0, 0.0, float("inf"), float("nan"))
 
@@ -96,10 +93,7 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
     """Compare with eager code what no reduction feeds; tensors of one element are of this one."""
     samples = make_samples(native.emitted, kernels, values)
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
-    rest, count = prepared(native, samples[0], values), len(samples[0])
-
-    def cut(x: Tensor, part: slice) -> Tensor:
-        return x[part] if len(x) == count else x
+    rest = prepared(native, samples[0], values)
 
     def sample(x: Tensor, layout: Layout, part: slice) -> Tensor:
         x = x[part]
@@ -111,21 +105,13 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
         given = [sample(x, layout, part) for x, layout in pairs]
         found = run(apply, rest, given, [x[part] for x in samples[len(layouts) :]])
         pairs = zip(found, is_exact, strict=True)
-        return [each.flatten() for each, exact in pairs if exact and each is not None]
+        return [each for each, exact in pairs if exact and each is not None]
 
-    eager = eager_of(native)
-    ours = partial(run_part, kernels.apply, (values, rest))
-    found = ours(slice(None))
-    short = slice(BLOCK)
-    if not all(map(are_same, [cut(each, short) for each in found], ours(short))):
-        return False  # of a length that nothing divides, and one that much does
-    for start in range(0, count, WINDOW):
-        start = min(start, count - WINDOW)
-        part = slice(start, start + WINDOW)
-        expected = run_part(eager, rest, part)
-        if not all(map(are_same, [cut(each, part) for each in found], expected)):
-            return False
-    return True
+    eager, ours = eager_of(native), (values, rest)
+    # Of a length that nothing divides, and of one that much does.
+    parts = slice(None), slice(BLOCK)
+    pairs = [(run_part(kernels.apply, ours, x), run_part(eager, rest, x)) for x in parts]
+    return all(all(map(are_same, found, expected)) for found, expected in pairs)
 
 
 def is_near(native: Any, kernels: Any, values: Any) -> bool:
