@@ -26,6 +26,7 @@ from ...graph.support.fused import CannotFuseError
 from .passes import (
     COLUMN,
     FULL,
+    ONE,
     REDUCTIONS,
     ROW,
     SIZES,
