@@ -71,7 +71,8 @@ class Launch:
         if n >= 2 * GRAIN and os.getpid() == PROCESS:
             threads = min(shares, n // GRAIN)
         pointers = self.pointers(*[tensor.data_ptr() for tensor in tensors])
-        if self.function(pointers, numbers, n, columns, threads, shares):
+        sizes = n, columns, threads, shares
+        if self.function(pointers, numbers, *sizes):
             raise MemoryError
 
 
