@@ -18,7 +18,7 @@ SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": Fal
 
 
 class Layout(NamedTuple):
-    """How a tensor lies to the elements: `kind`; of one number, how many axes it has at most."""
+    """How a tensor lies to the elements: `kind`; of one number or column, its axes at most."""
 
     kind: str = FULL
     rank: int = 1 << 10
@@ -27,11 +27,10 @@ class Layout(NamedTuple):
         """Return the shape of such a tensor for elements of this shape."""
         if self.kind == FULL:
             return shape
-        if self.kind == COLUMN:
-            return shape[-1:]
         if self.kind == ROW:
             return (*shape[:-1], *[1 for _ in shape[-1:]])
-        return (1,) * min(self.rank, len(shape))
+        ones = (1,) * min(self.rank, len(shape))
+        return (*ones[1:], *shape[-1:]) if self.kind == COLUMN else ones
 
 
 WHOLE = Layout()

@@ -12,14 +12,26 @@ from .kernels import Parts, Place, indented
 from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 
 # What reduces a chunk, and what joins two numbers.
-REDUCTIONS = {ops.SUM: "sum", ops.SUM_TO: "sum", ops.MAX: "largest", ops.MIN: "smallest"}
+REDUCTIONS = {
+    ops.SUM: "sum", ops.SUM_TO: "sum", ops.NORM: "norm", ops.MAX: "largest", ops.MIN: "smallest",
+}  # fmt: skip
 TOTALS = """
 #define JOIN_sum(a, b) ((a) + (b))
+#define JOIN_norm(a, b) ((a) + (b))
 #define JOIN_largest(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define JOIN_smallest(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define FIRST_sum 0
+#define FIRST_norm 0
 #define FIRST_largest -INFINITY
 #define FIRST_smallest INFINITY
+#define OF_sum(x) ((double)(x))
+#define OF_norm(x) ((double)(x) * (double)(x))
+#define OF_largest(x) ((double)(x))
+#define OF_smallest(x) ((double)(x))
+#define END_sum(x) (x)
+#define END_norm(x) sqrt(x)
+#define END_largest(x) (x)
+#define END_smallest(x) (x)
 #define REDUCTION(name) \\
     static double name##_in_pairs(double *x, int64_t n) { \\
         for (int64_t half; n > 1; n = half) { \\
@@ -33,14 +45,16 @@ TOTALS = """
         int64_t i = 0; \\
         for (int l = 0; l < LANES; l++) lanes[l] = FIRST_##name; \\
         for (; i + LANES <= n; i += LANES) \\
-            for (int l = 0; l < LANES; l++) lanes[l] = JOIN_##name(lanes[l], (double)x[i + l]); \\
+            for (int l = 0; l < LANES; l++) \\
+                lanes[l] = JOIN_##name(lanes[l], OF_##name(x[i + l])); \\
         for (int half = LANES / 2; half; half /= 2) \\
             for (int l = 0; l < half; l++) lanes[l] = JOIN_##name(lanes[l], lanes[l + half]); \\
         double rest = FIRST_##name; \\
-        for (; i < n; i++) rest = JOIN_##name(rest, (double)x[i]); \\
+        for (; i < n; i++) rest = JOIN_##name(rest, OF_##name(x[i])); \\
         return JOIN_##name(lanes[0], rest); \\
     }
 REDUCTION(sum)
+REDUCTION(norm)
 REDUCTION(largest)
 REDUCTION(smallest)
 
@@ -159,7 +173,7 @@ int32_t {parts.name}(
         for total in [total for step in loop for total in step.totals]:
             i, how = total.value[1:], REDUCTIONS[total.op]
             if total.kind == ONE:
-                text.append(f"u{i} = (R){how}_in_pairs(t{i}, chunks);")
+                text.append(f"u{i} = (R)END_{how}({how}_in_pairs(t{i}, chunks));")
             elif total.kind == COLUMN:
                 text.append(f"sum_rows(q{i}, chunks, columns);")
         return text
@@ -206,7 +220,7 @@ int32_t {parts.name}(
                 continue
             if kind == ROW:
                 begin.append(f"double sum{i} = FIRST_{how};")
-                after.append(f"u{i} = (R)sum{i};")
+                after.append(f"u{i} = (R)END_{how}(sum{i});")
             end.append(f"const double more{i} = {how}(w{i}, m);")
             end.append(f"sum{i} = JOIN_{how}(sum{i}, more{i});")
         sizes = "first = row * columns + start, m = MIN(columns - start, CHUNK)"

@@ -17,7 +17,7 @@ from ...graph.ir.op import Op
 from ...graph.passes.scalars import constant
 from ...graph.support.fused import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
 
-REDUCTIONS = (ops.SUM, ops.MAX, ops.MIN, ops.SUM_TO)
+REDUCTIONS = (ops.SUM, ops.NORM, ops.MAX, ops.MIN, ops.SUM_TO)
 SIZES = (ops.SIZE, ops.DIM)
 
 
@@ -56,7 +56,7 @@ def make(op: Op, *operands: Node, **attrs: object) -> Node:
 
 
 def in_sums(node: Node) -> Node:
-    """Return means, deviations, norms and the softmax family by sums and by what is largest."""
+    """Return means, deviations, norms and the softmax family by reductions of kernels."""
     if node.op not in MADE_OF:
         return node
     x, attrs = node.operands[0], dict(node.attrs)
@@ -75,14 +75,15 @@ def mean(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> No
 
 
 def var(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    centered = make(ops.SUB, x, mean(x, {**over, "keepdims": True}, {}))
-    total = make(ops.SUM, make(ops.SQUARE, centered), **over)
-    less = make(ops.SUB, count(x, over), constant(attrs["correction"]))
-    return make(ops.DIV, total, make(ops.MAXIMUM, less, constant(0)))
+    return make(ops.SQUARE, std(x, over, attrs))
 
 
 def std(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    return make(ops.SQRT, var(x, over, attrs))
+    centered = make(ops.SUB, x, mean(x, {**over, "keepdims": True}, {}))
+    less = make(ops.SUB, count(x, over), constant(attrs["correction"]))
+    root = make(ops.SQRT, make(ops.MAXIMUM, less, constant(0)))
+    # Its squares are summed in float64, where they are in range, as torch's deviations are.
+    return make(ops.DIV, make(ops.NORM, make(ops.ABS, centered), ord=2, **over), root)
 
 
 def norm(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
@@ -169,7 +170,7 @@ class Layouts:
         if node.op is ops.INPUT:
             return self.inputs[node.attr("name")]
         found = [self.of[each] for each in node.operands if each.type.kind == "tensor"]
-        if node.op in (ops.SUM, ops.MAX, ops.MIN):
+        if node.op in REDUCTIONS and node.op is not ops.SUM_TO:
             return self.reduced(node, found[0])
         if node.op is ops.SUM_TO and found[0].kind not in (found[1].kind, FULL):
             raise CannotFuseError("a sum of sums")
@@ -179,7 +180,8 @@ class Layouts:
         if FULL in kinds or kinds >= {ROW, COLUMN}:
             return WHOLE
         kind = next((each for each in (ROW, COLUMN) if each in kinds), ONE)
-        return Layout(kind, max([each.rank for each in found if each.kind == kind], default=0))
+        axes = [each.rank for each in found if each.kind == kind or kind == COLUMN]
+        return Layout(kind, max(axes, default=0))
 
     def reduced(self, node: Node, x: Layout) -> Layout:
         axis, keepdims = node.attr("axis"), node.attr("keepdims")

@@ -15,7 +15,7 @@ from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 
 MOST = 1024  # programs that give parts of a sum
 COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns
-REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MAX, ops.MIN)
+REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.NORM, ops.MAX, ops.MIN)
 # What is no part of the result, and what joins two blocks.
 NEUTRAL = {ops.MAX: 'float("-inf")', ops.MIN: 'float("inf")'}
 JOIN = {ops.MAX: "max", ops.MIN: "min"}
@@ -148,7 +148,10 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
     def add(self, total: Total, inside: str = "inside") -> list[str]:
         value, own = total.value, f"e{total.value}"
         if total.op not in NEUTRAL:
-            return [f"t{value} += tl.where({inside}, {own}, 0.0).to(tl.float64)"]
+            wide = f"tl.where({inside}, {own}, 0.0).to(tl.float64)"
+            if total.op is ops.NORM:
+                return [f"l{value} = {wide}", f"t{value} += l{value} * l{value}"]
+            return [f"t{value} += {wide}"]
         number = f"tl.where(({inside}) & ({own} == {own}), {own}, {NEUTRAL[total.op]})"
         return [
             f"t{value} = tl.{JOIN[total.op]}imum(t{value}, {number})",
@@ -159,7 +162,8 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         value, over = total.value, {ROW: "axis=1, keep_dims=True", COLUMN: "axis=0, keep_dims=True"}
         along = over.get(total.kind, "axis=None")
         if total.op not in NEUTRAL:
-            return f"tl.sum(t{value}, {along})"
+            found = f"tl.sum(t{value}, {along})"
+            return f"tl.sqrt({found})" if total.op is ops.NORM else found
         found = f"tl.{JOIN[total.op]}(t{value}, {along})"
         return f'tl.where(tl.sum(k{value}, {along}) > 0, float("nan"), {found})'
 

@@ -196,7 +196,7 @@ def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
     if own.numel() == 1:
         return Layout(ONE, len(own))
     if own == shape[-1:]:
-        return Layout(COLUMN)
+        return Layout(COLUMN, 1)
     return Layout(ROW) if own == (*shape[:-1], 1) else None
 
 
