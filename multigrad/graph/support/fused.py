@@ -18,8 +18,8 @@ SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": Fal
 
 
 class Layout(NamedTuple):
-    """How a tensor lies to the elements: `kind`, and `rank`: of one number, how many axes it has at
-    most; of one for each row, how many axes are a row.
+    """How a tensor lies to the elements: `kind`, and `rank`: of one number or a column, its axes at
+    most; of one number for each row, how many axes are a row.
     """
 
     kind: str = FULL
@@ -29,11 +29,10 @@ class Layout(NamedTuple):
         """Return the shape of such a tensor for elements of this shape."""
         if self.kind == FULL:
             return shape
-        if self.kind == COLUMN:
-            return shape[-1:]
         if self.kind == ROW:
             return (*shape[: -self.rank], *[1 for _ in shape[-self.rank :]])
-        return (1,) * min(self.rank, len(shape))
+        ones = (1,) * min(self.rank, len(shape))
+        return (*ones[1:], *shape[-1:]) if self.kind == COLUMN else ones
 
 
 WHOLE = Layout()

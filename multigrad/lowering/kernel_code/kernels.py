@@ -331,6 +331,8 @@ class _Writer:
         is_known = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in attrs.values())
         if row is None or not is_known:
             raise CannotFuseError(f"op {node.op.name}")
+        if compares and not any(is_numbers):
+            words = list(map(self.compared, operands, words))
         kinds = {self.layouts.of[each].kind for each in self.layouts.read(node)}
         if node.op is ops.POW and len(kinds - {ONE}) > 1:
             raise CannotFuseError("op pow of tensors of several shapes")
@@ -347,6 +349,15 @@ class _Writer:
             return self.language.to_number.format(word)
         is_wide = node.type.dtype == COMPUTED[self.dtype] != self.dtype
         return word if is_wide else self.language.rounded.format(word)
+
+    def compared(self, operand: Node, word: str) -> str:
+        """Return what a comparison of tensors reads: backward may compute again, in float32, what
+        forward has kept of 16 bits, as the largest of a row.
+        """
+        is_wide = operand.type.dtype not in (T, self.dtype) or self.dtype in COMPUTED.values()
+        if is_wide or operand.op is ops.INPUT:
+            return word
+        return f"({self.language.rounded.format(word)})"
 
     def word(self, operand: Node, kind: str) -> str:
         if operand.type.kind != "scalar":

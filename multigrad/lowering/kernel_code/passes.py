@@ -182,7 +182,8 @@ class Layouts:
         if FULL in kinds or kinds >= {ROW, COLUMN}:
             return WHOLE
         kind = next((each for each in (ROW, COLUMN) if each in kinds), ONE)
-        return Layout(kind, max([each.rank for each in found if each.kind == kind], default=0))
+        axes = [each.rank for each in found if each.kind == kind or kind == COLUMN]
+        return Layout(kind, max(axes, default=0))
 
     def reduced(self, node: Node, x: Layout) -> Layout:
         axis, keepdims = node.attr("axis"), node.attr("keepdims")
@@ -196,14 +197,14 @@ class Layouts:
             is_sum = node.op in (ops.SUM, ops.MEAN)
             if is_sum and x.kind == FULL and not keepdims and (axes[0] == 0 or axes[-1] == -2):
                 self.ranks.add(len(axes) + 1)
-                return Layout(COLUMN)
+                return Layout(COLUMN, 1)
         raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
 
     def sized(self, node: Node) -> Layout:
         """Return how tensors lie of which a number is the size, or a length."""
         layout = self.of[node.operands[0]]
         if node.op is ops.DIM:
-            rank = 1 if layout.kind == COLUMN else min(self.ranks, default=0)
+            rank = 0 if layout.kind == COLUMN else min(self.ranks, default=0)
             most = 1 if layout.kind == COLUMN else self.row_axes
             if layout.kind == ONE or not -most <= node.attr("axis") < rank:
                 raise CannotFuseError(f"op {node.op.name}")

@@ -346,6 +346,45 @@ def test_deviations_are_finite_where_their_squares_are_not(axis: Any, shape: Any
     assert_near(slope, cotangent(*shape) * a.std(axis=axis, keepdims=True))
 
 
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_deviations_whose_squares_are_out_of_range_are_those_of_plain_code(size: float) -> None:
+    def standardize(x: Tensor) -> Tensor:
+        rows = xp.std(x, axis=-1, keepdims=True)
+        return (x - xp.mean(x, axis=-1, keepdims=True)) / rows + x / xp.std(x)
+
+    x = (draw(4, 1100) * size).detach().requires_grad_()
+    ours, _ = run(xg.function(standardize, lambda g, x: g * xp.std(x), fused=True), x)
+    a = x.detach().double().cpu().numpy()
+    own = a - a.mean(axis=-1, keepdims=True)
+    assert_near(ours, own / a.std(axis=-1, keepdims=True) + a / a.std(), scale=8.0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_backward_finds_again_what_was_largest_in_16_bits(dtype: str) -> None:
+    x, weight = draw(6, 33, dtype=dtype), draw(33, seed=1, dtype=dtype)
+    for reduce in (xp.max, lambda z: xp.min(z, axis=-1, keepdims=True)):
+        fused, plain = both((lambda x, w, reduce=reduce: reduce(x * w),))
+        found, expected = run(fused, x, weight), run(plain, x, weight)
+        assert bool(found[1].any())
+        for a, b in zip(found, expected, strict=True):
+            assert_near(a, b.double().cpu().numpy(), scale=4.0)
+
+
+def test_a_column_times_a_number_has_the_axes_of_both() -> None:
+    def forward(x: Tensor, weight: Tensor, step: Tensor) -> Any:
+        return x * weight * step, weight * step + 1
+
+    def backward(gs: Any, x: Tensor, weight: Tensor, step: Tensor) -> Any:
+        return gs[0] * step, xp.sum_to(gs[1] * step, weight), step * 2
+
+    fused, plain = both((forward, backward))
+    for step in (number(0.5), number(0.5, 1), number(0.5, 1, 1), number(0.5, 1, 1, 1)):
+        inputs = draw(2, 3, 5), draw(5, seed=1), step
+        for a, b in zip(run(fused, *inputs), run(plain, *inputs), strict=True):
+            assert is_bits(a, b)
+        assert run(fused, *inputs)[1].shape == (*step.shape[1:], 5)
+
+
 def test_of_nothing_is_what_plain_code_says() -> None:
 
     mean = (lambda x: xp.mean(x) * 1.0, lambda g, x: g * x)

@@ -196,7 +196,7 @@ def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
     if own.numel() == 1:
         return Layout(ONE, len(own))
     if own == shape[-1:]:
-        return Layout(COLUMN)
+        return Layout(COLUMN, 1)
     rows = [Layout(ROW, axes) for axes in range(1, len(shape))]
     return next((layout for layout in rows if own == layout.shape(shape)), None)
 
