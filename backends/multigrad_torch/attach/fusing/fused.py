@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -24,7 +25,7 @@ from multigrad.lowering.kernel_code.passes import WHOLE, Layout
 from multigrad.lowering.packing import PACK, without_packing
 
 from ...kernels.bits import unpack
-from ..state import BATCHED, Like, count_modes, is_included, is_memory, transforms_active
+from ..state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
 from . import in_c, in_triton
 from .proof import agree
 
@@ -42,13 +43,15 @@ class Kernels:
     """What is compiled of a Function for one dtype, one kind of device, and tensors that lie so.
 
     Attributes:
-        apply: `apply(*tensors, values, rest)`: the values of the params, and as the eager class
-            takes them.
+        apply: `apply(*tensors, call, rest)`: what `prepare` gives, and the values of the params as
+            the eager class takes them.
         is_proven: whether they agree with eager code, or need not: see `proof.py`.
         compares_beside: whether that may be found out in another thread.
         names: what the kernels of forward write, then what they keep.
         saved: of what backward gets the tensors.
         layouts: how tensors lie to the elements, by their names.
+        slots: what they are.
+        first: the first input that has all elements.
         pays: whether they are faster than plain code where tensors are large.
         reduces: whether one needs to know how many elements or rows there are.
     """
@@ -92,17 +95,41 @@ class Kernels:
             graphs = self.emitted.graphs or ()
             self.pays &= max(count_kernels(language.as_eager(each)) for each in graphs) >= MANY
         self.first = [*self.layouts.values()].index(WHOLE)
-        base: Any = super(Function, as_function(native, self, like.dtype))
+        self.slots = slots_of(self)
+        base: Any = super(Function, as_function(native, self))
         self.apply = base.apply
 
-    def takes(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether there are more elements to reduce than one, of which torch's norm does not
-        overflow, and nothing is to be compiled for the length of rows where it cannot be.
+    def prepare(self, values: Any, shape: torch.Size) -> Call:
+        """Return what calls need for values of the params and elements of this shape.
+
+        Raises:
+            CannotFuseError: a number is beyond the dtype, for which some ops of torch raise; or
+                there is one element to reduce, of which torch's norm does not overflow.
         """
-        x = tensors[self.first]
-        if self.is_by_rows and x.is_cuda and torch.cuda.is_current_stream_capturing():
-            return False
-        return x.numel() > 1 and (not self.is_by_rows or x.shape[-1] > 1)
+        n, columns = shape.numel(), shape[-1] if shape else 1
+        if self.reduces and (n < 2 or (self.is_by_rows and columns < 2)):
+            raise CannotFuseError
+        emitted, slots = self.emitted, self.slots
+        read = [*self.saved, *emitted.cotangents]
+        carries = [*[True for _ in self.saved], *emitted.carries]
+        checked = [(i, slots[name]) for i, name in enumerate(read) if carries[i]]
+        inputs = {slots[name]: i for i, name in enumerate(emitted.inputs)}
+        at_hand = {slot: i for i, slot in checked}
+
+        def made(names: Sequence[str], beside: Mapping[Slot, int]) -> list[Any]:
+            own = [slots[name] for name in names]
+            return [(beside.get(slot), slot.dtype, slot.shape(shape)) for slot in own]
+
+        return Call(
+            shape=shape,
+            forward=self.forward.pack(values, n, columns),
+            keep=self.keep.pack(values, n, columns),
+            backward=self.backward.pack(values, n, columns),
+            outputs=made(owned(emitted), inputs),
+            written=made(self.names, inputs),
+            read=[(i, slot.dtype, slot.shape(shape)) for i, slot in checked],
+            slopes=made(emitted.wrt, at_hand),
+        )
 
     def prove(self, values: Any) -> Kernels:
         """Return these, compared with eager code on edge values, for these values of params.
@@ -116,12 +143,29 @@ class Kernels:
         return self
 
 
-class Part:
-    """One kernel, and what runs it; `names` are those of the tensors that it is given.
+class Call(NamedTuple):
+    """What calls of kernels need for these params and shapes.
 
-    `known` is the values of the params and the sizes at the call before, and the numbers that they
-    gave: one tuple, so that threads see both or none.
+    Attributes:
+        shape: of the elements.
+        forward, keep, backward: what each kernel takes besides tensors.
+        outputs, written, slopes: which tensors forward makes, alone and with what it keeps, and
+            backward: the place of a given one that is alike, if any, the dtype and the shape.
+        read: the tensors that backward is given: their places, dtypes and shapes.
     """
+
+    shape: torch.Size
+    forward: Any
+    keep: Any
+    backward: Any
+    outputs: list[Any]
+    written: list[Any]
+    read: list[Any]
+    slopes: list[Any]
+
+
+class Part:
+    """One kernel, and what runs it; `names` are those of the tensors that it is given."""
 
     def __init__(
         self,
@@ -135,33 +179,31 @@ class Part:
         self.places = [names.index(name) for name in kernel.inputs]
         self.on_numbers = on_numbers
         self.largest = torch.finfo(getattr(torch, kernel.parts.dtype)).max
-        self.known: tuple[Any, Any] = (None, None)
 
-    def numbers(self, values: Any, shape: torch.Size) -> Any:
-        """Return what it takes of numbers for values of the params.
+    def pack(self, values: Any, n: int, columns: int) -> Any:
+        """Return what it takes besides tensors for values of the params.
 
         Raises:
-            CannotFuseError: one is beyond the dtype, for which some ops of torch raise.
+            CannotFuseError: one is beyond the dtype.
         """
-        known, numbers = self.known
-        n, columns = shape.numel(), shape[-1] if shape else 1
-        key = repr(values) if values else "", n, columns  # which tells -0.0 from 0.0
-        if key != known:
-            params = dict(zip(self.params, values, strict=True))
-            found = self.kernel.values(params, self.on_numbers, n, columns)
-            if any(self.largest < abs(each) < math.inf for each in found):
-                raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
-            numbers = found if self.launch is None else self.launch.pack(found)
-            self.known = key, numbers
-        return numbers
+        params = dict(zip(self.params, values, strict=True))
+        found = self.kernel.values(params, self.on_numbers, n, columns)
+        if any(self.largest < abs(each) < math.inf for each in found):
+            raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
+        return None if self.launch is None else self.launch.pack(found, n, columns)
 
     def run(
-        self, given: Sequence[Tensor], results: Sequence[Tensor], numbers: Any, shape: torch.Size
-    ) -> None:
-        """Run on tensors, of elements of this shape."""
+        self, given: Sequence[Tensor], made: Sequence[Any], device: torch.device, packed: Any
+    ) -> list[Tensor]:
+        """Return new tensors with the results."""
+        results = [
+            torch.empty(shape, dtype=dtype, device=device) if i is None
+            else torch.empty_like(given[i])
+            for i, dtype, shape in made
+        ]  # fmt: skip
         if results:
-            n, columns = shape.numel(), shape[-1] if shape else 1
-            self.launch([*[given[i] for i in self.places], *results], numbers, n, columns)
+            self.launch([*[given[i] for i in self.places], *results], packed)
+        return results
 
 
 def check(emitted: Emitted) -> None:
@@ -269,7 +311,7 @@ def count_kernels(graph: Graph) -> int:
 class Restored:
     """What the plain backward reads of a call: what was kept, as it would have been."""
 
-    def __init__(self, ctx: Any, saved: tuple[Tensor, ...]) -> None:
+    def __init__(self, ctx: Any, saved: list[Tensor]) -> None:
         self.ctx = ctx
         self.saved_tensors = saved
 
@@ -289,16 +331,10 @@ class Slot(NamedTuple):
             return shape
         return ((shape.numel() + 7) // 8,) if self.layout is None else self.layout.shape(shape)
 
-    def make(self, x: Tensor) -> Tensor:
-        """Return a new one beside a tensor of all elements."""
-        if self.layout is WHOLE:
-            return torch.empty_like(x, dtype=self.dtype)
-        return x.new_empty(self.shape(x.shape), dtype=self.dtype)
 
-
-def slots_of(kernels: Kernels, dtype: torch.dtype) -> dict[str, Slot]:
+def slots_of(kernels: Kernels) -> dict[str, Slot]:
     """Return what tensors are, by their names."""
-    found = {name: Slot(dtype, layout) for name, layout in kernels.layouts.items()}
+    found = {name: Slot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
     for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
         if place.is_packed:
             found[name] = Slot(torch.uint8, None)
@@ -307,95 +343,82 @@ def slots_of(kernels: Kernels, dtype: torch.dtype) -> dict[str, Slot]:
     return found
 
 
-def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Function]:
+def as_function(native: Any, kernels: Kernels) -> type[Function]:
     """Return the class that runs the kernels."""
-    emitted, eager, slots = kernels.emitted, native.eager, slots_of(kernels, dtype)
+    emitted, eager, slots = kernels.emitted, native.eager, kernels.slots
     assert emitted.graphs is not None
     packs = [node.op is PACK for node in emitted.graphs[1].outputs]
     as_bits = {name for name, is_packed in zip(emitted.computed, packs, strict=True) if is_packed}
     # What forward has: the inputs, and what it writes.
-    count, owned_count = len(emitted.inputs), len(owned(emitted))
     names = [*emitted.inputs, *kernels.names]
     passed = passed_on(emitted)
     of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.outputs)]
     of_saved = list(map(names.index, kernels.saved))
-    noted = [(f"shape_of_{name}", names.index(name), Tensor.size) for name in emitted.shapes]
-    noted += [(f"like_{name}", names.index(name), Like) for name in emitted.likes]
-    written, expected = ([slots[n] for n in each] for each in (kernels.names, kernels.saved))
     bits = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
     unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
-    differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
     constant = [i for i in emitted.undifferentiable if emitted.output_types[i].dtype != BOOL]
-    whole, first = Slot(dtype), kernels.first
-    # What backward has.
-    upstream = [slots[name] for name in emitted.cotangents]
-    full = [i for i, slot in enumerate(expected) if slot == whole]
-    full += [len(expected) + i for i in differentiable if upstream[i] == whole]
-    slopes = [slots[name] for name in emitted.wrt]
-    wrt = {emitted.inputs.index(name): k for k, name in enumerate(emitted.wrt)}
+    single, first = emitted.single, kernels.first
+    # Of what backward returns: gradients, or None, which stands last.
+    count = len(emitted.inputs)
+    slopes = {name: i for i, name in enumerate(emitted.wrt)}
+    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.inputs], -1, -1)
+
+    def restore(ctx: Any, saved: list[Tensor]) -> Restored:
+        """Return what plain forward would have kept."""
+        call, rest, device = ctx.called
+        restored = Restored(ctx, saved)
+
+        def like(slot: Slot) -> Tensor:
+            return torch.empty((), dtype=slot.dtype, device=device).expand(slot.shape(call.shape))
+
+        for i in unpacked:
+            saved[i] = unpack(saved[i], like(Slot(kernels.dtype)))
+        for name in emitted.shapes:
+            setattr(restored, f"shape_of_{name}", like(slots[name]).shape)
+        for name in emitted.likes:
+            setattr(restored, f"like_{name}", Like(like(slots[name])))
+        params = ("values",) if native.prepare is not None else emitted.params
+        for name, value in zip(params, rest, strict=True):
+            setattr(restored, name, value)
+        return restored
 
     class Run(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            tensors, values, rest = args[:count], args[count], args[count + 1]
-            x = tensors[first]
-            if True not in ctx.needs_input_grad:
-                results = [slot.make(x) for slot in written[:owned_count]]
-                numbers = kernels.forward.numbers(values, x.shape)
-                kernels.forward.run(tensors, results, numbers, x.shape)
-                known = (*tensors, *results)
-            else:
-                numbers = kernels.keep.numbers(values, x.shape)
-                ctx.numbers = kernels.backward.numbers(values, x.shape)
-                results = [slot.make(x) for slot in written]
-                kernels.keep.run(tensors, results, numbers, x.shape)
-                known = (*tensors, *results)
+            *known, call, rest = args
+            device = known[first].device
+            if True in ctx.needs_input_grad:
+                known += kernels.keep.run(known, call.written, device, call.keep)
                 ctx.save_for_backward(*[known[i] for i in of_saved])
-                for name, i, of in noted:
-                    setattr(ctx, name, of(known[i]))
-                if native.prepare is not None:
-                    (ctx.values,) = rest
-                else:
-                    for name, value in zip(emitted.params, values, strict=True):
-                        setattr(ctx, name, value)
-                ctx.shape, ctx.device = x.shape, x.device
+                ctx.called = call, rest, device
+            else:
+                known += kernels.forward.run(known, call.outputs, device, call.forward)
             outputs = [known[i] for i in of_outputs]
             if constant:
                 ctx.mark_non_differentiable(*[outputs[i] for i in constant])
-            return outputs[0] if emitted.single else tuple(outputs)
+            return outputs[0] if single else tuple(outputs)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            saved, shape = ctx.saved_tensors, ctx.shape
+            call, _, device = ctx.called
+            saved = ctx.saved_tensors
             given = [*saved, *cotangents]
-            anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
-            anywhere = anywhere or count_modes()
+            fits = not (is_grad_enabled() or transforms_active() or is_included(BATCHED))
+            fits = fits and not count_modes()
             # `x.data = ...` may have put another in its place.
-            for each, slot in zip(saved, expected, strict=True):
-                is_kept = each.dtype is slot.dtype and each.shape == slot.shape(shape)
-                if not (is_kept and each.is_contiguous() and is_memory(each)):
-                    anywhere = True
-            for i in differentiable:
-                each = cotangents[i]
-                anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
-                if anywhere or each.shape != upstream[i].shape(shape) or not is_memory(each):
-                    anywhere = True
+            for i, dtype, shape in call.read:
+                each = given[i]
+                fits = fits and type(each) in KINDS and each.dtype is dtype and each.shape == shape
+                if not (fits and each.device == device and is_memory(each)):
+                    fits = False
                     break
-                given[len(saved) + i] = each.contiguous()
-            if anywhere:
-                kept = [*saved]
-                for i in unpacked:
-                    like = torch.empty((), device=ctx.device).expand(shape)
-                    kept[i] = unpack(saved[i], like)
-                found = eager.backward(Restored(ctx, tuple(kept)), *cotangents)
-                found = found if isinstance(found, tuple) else (found,)
-                return *found[:count], None, None
-            x = given[full[0]] if full else torch.empty(shape, dtype=dtype, device=ctx.device)
-            results = [slot.make(x) for slot in slopes]
-            kernels.backward.run(given, results, ctx.numbers, shape)
-            asked = ctx.needs_input_grad
-            own = [results[wrt[i]] if asked[i] and i in wrt else None for i in range(count)]
-            return *own, None, None
+                given[i] = each.contiguous()
+            if fits:
+                results = kernels.backward.run(given, call.slopes, device, call.backward)
+                return returned([*results, None])
+            found = eager.backward(restore(ctx, [*saved]), *cotangents)
+            found = found if isinstance(found, tuple) else (found,)
+            return *found[:count], None, None
 
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]

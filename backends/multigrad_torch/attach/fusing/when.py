@@ -28,7 +28,7 @@ from ...versions import top_hooks
 from ..state import eager_of, is_memory
 
 if TYPE_CHECKING:
-    from .fused import Kernels
+    from .fused import Call, Kernels
 
 Tensor: TypeAlias = torch.Tensor
 # For what kernels are made.
@@ -66,8 +66,8 @@ class Fusing:
         self.kernels: dict[Kind, Kernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
-        # The shapes at the call before, and how they lie: one tuple, which threads see whole.
-        self.known: tuple[Any, Any] = (None, ())
+        # The call before, its kernels, and what they need: one tuple, which threads see whole.
+        self.known: tuple[Any, Any] = (None, None)
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
         """Apply the Function, by kernels where there are some that fit."""
@@ -75,56 +75,75 @@ class Fusing:
         rest = values
         if native.prepare is not None:
             rest = (native.constants.of(tensors[native.constants.like], values),)
-        layouts = self.fit(tensors, values)
-        kernels = None if layouts is None else self.find(tensors[0], values, layouts)
-        if kernels is not None and not (kernels.reduces and not kernels.takes(tensors)):
-            try:
-                return kernels.apply(*tensors, values, rest)
-            except CannotFuseError as error:  # for these values
-                self.say(str(error))
-        return eager_of(native)(*tensors, *rest)
+        found = self.fit(tensors, values)
+        if found is None:
+            return eager_of(native)(*tensors, *rest)
+        kernels, call = found
+        return kernels.apply(*tensors, call, rest)
 
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
-    ) -> tuple[Layout, ...] | None:
-        """Return how tensors lie to the elements, where kernels may run on them, and what they keep
-        may be kept.
+    ) -> tuple[Kernels, Call] | None:
+        """Return kernels that may run on tensors, where what they keep may be kept, and what the
+        call needs.
         """
         x = tensors[0]
-        device = x.device
-        if device.type not in LARGE:
+        dtype, device = x.dtype, x.device
+        kind = device.type
+        if kind not in LARGE:
             self.say(f"a tensor on {device}")
             return None
-        if not self.waits and x.numel() < LARGE[device.type]:
+        if not self.waits and x.numel() < LARGE[kind]:
             return None
         # What is recomputed in backward must be what forward kept, by whichever code.
-        if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
+        if top_hooks(False) is not None or torch.is_autocast_enabled(kind):
             return None
         reason = ""
-        if values and any(type(value) is not float or math.isnan(value) for value in values):
-            draws = "key" in self.native.emitted.params
-            reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
+        for value in values:
+            if type(value) is not float or math.isnan(value):
+                draws = "key" in self.native.emitted.params
+                reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
             if not is_memory(each):
                 reason = f"a tensor that is not plain memory, on {each.device}"
-            elif each.dtype is not x.dtype or each.device != device:
+            elif each.dtype is not dtype or each.device != device:
                 reason = "tensors of several dtypes or devices"
             elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
         if reason:
             self.say(reason)
             return None
+        # The text tells -0.0 from 0.0.
+        key = [dtype, kind, repr(values) if values else "", *[each.shape for each in tensors]]
+        known, found = self.known
+        if key != known:
+            found = self.prepare(tensors, values)
+            if found is not None:
+                self.known = key, found
+        # A CUDA graph that is being recorded takes no kernels for rows of another length.
+        if found is not None and found[0].is_by_rows and is_recorded(x):
+            return None
+        return found
+
+    def prepare(
+        self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
+    ) -> tuple[Kernels, Call] | None:
+        """Return the kernels, once they are there, and what calls need for these shapes."""
         shapes = [each.shape for each in tensors]
-        layouts: Any
-        known, layouts = self.known
-        if shapes != known:
-            whole = max(shapes, key=torch.Size.numel)
-            layouts = tuple([layout_in(whole, shape) for shape in shapes])
-            self.known = shapes, layouts
+        whole = max(shapes, key=torch.Size.numel)
+        layouts: Any = tuple([layout_in(whole, shape) for shape in shapes])
         if None in layouts:
             self.say("tensors of several shapes, other than numbers, rows and the last axis")
             return None
-        return layouts
+        kernels = self.find(tensors[0], values, layouts)
+        if kernels is None:
+            return None
+        try:
+            return kernels, kernels.prepare(values, whole)
+        except CannotFuseError as error:  # for these values
+            if str(error):  # else of one element nothing is reduced
+                self.say(str(error))
+            return None
 
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
@@ -135,7 +154,7 @@ class Fusing:
         if kernels is not None and kernels.is_proven:
             return kernels
         # A CUDA graph that is being recorded takes neither new kernels nor comparisons.
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        if is_recorded(x):
             return None
         with _lock:
             kernels = self.kernels.get(kind)
@@ -185,6 +204,11 @@ class Fusing:
                 RuntimeWarning,
                 stacklevel=depth_of_call(),
             )
+
+
+def is_recorded(x: Tensor) -> bool:
+    """Return whether a CUDA graph is being recorded, where a tensor is on such a device."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
