@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+from torch import empty_like, empty_strided
 from torch.autograd import Function
 
 from multigrad.graph import ops
@@ -27,7 +28,7 @@ from multigrad.lowering.packing import PACK, without_packing
 from ...kernels.bits import unpack
 from ..state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
 from . import in_c, in_triton
-from .proof import agree
+from .proof import agree, prepared
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -43,8 +44,7 @@ class Kernels:
     """What is compiled of a Function for one dtype, one kind of device, and tensors that lie so.
 
     Attributes:
-        apply: `apply(*tensors, call, rest)`: what `prepare` gives, and the values of the params as
-            the eager class takes them.
+        apply: `apply(*tensors, call)`, which `prepare` gives.
         is_proven: whether they agree with eager code, or need not: see `proof.py`.
         compares_beside: whether that may be found out in another thread.
         names: what the kernels of forward write, then what they keep.
@@ -99,7 +99,7 @@ class Kernels:
         base: Any = super(Function, as_function(native, self))
         self.apply = base.apply
 
-    def prepare(self, values: Any, shape: torch.Size) -> Call:
+    def prepare(self, values: Any, shape: torch.Size, device: torch.device) -> Call:
         """Return what calls need for values of the params and elements of this shape.
 
         Raises:
@@ -118,10 +118,16 @@ class Kernels:
 
         def made(names: Sequence[str], beside: Mapping[Slot, int]) -> list[Any]:
             own = [slots[name] for name in names]
-            return [(beside.get(slot), slot.dtype, slot.shape(shape)) for slot in own]
+            sizes = [torch.empty(slot.shape(shape), device="meta") for slot in own]
+            return [
+                (beside.get(slot), slot.dtype, size.shape, size.stride())
+                for slot, size in zip(own, sizes, strict=True)
+            ]
 
         return Call(
+            values=values,
             shape=shape,
+            device=device,
             forward=self.forward.pack(values, n, columns),
             keep=self.keep.pack(values, n, columns),
             backward=self.backward.pack(values, n, columns),
@@ -144,17 +150,18 @@ class Kernels:
 
 
 class Call(NamedTuple):
-    """What calls of kernels need for these params and shapes.
+    """What calls of kernels need for these values of params, and elements of this shape.
 
     Attributes:
-        shape: of the elements.
         forward, keep, backward: what each kernel takes besides tensors.
         outputs, written, slopes: which tensors forward makes, alone and with what it keeps, and
-            backward: the place of a given one that is alike, if any, the dtype and the shape.
+            backward: the place of a given one that is alike, if any, dtype, shape and strides.
         read: the tensors that backward is given: their places, dtypes and shapes.
     """
 
+    values: Any
     shape: torch.Size
+    device: torch.device
     forward: Any
     keep: Any
     backward: Any
@@ -197,9 +204,9 @@ class Part:
     ) -> list[Tensor]:
         """Return new tensors with the results."""
         results = [
-            torch.empty(shape, dtype=dtype, device=device) if i is None
-            else torch.empty_like(given[i])
-            for i, dtype, shape in made
+            empty_strided(shape, strides, dtype=dtype, device=device) if i is None
+            else empty_like(given[i])
+            for i, dtype, shape, strides in made
         ]  # fmt: skip
         if results:
             self.launch([*[given[i] for i in self.places], *results], packed)
@@ -353,23 +360,25 @@ def as_function(native: Any, kernels: Kernels) -> type[Function]:
     names = [*emitted.inputs, *kernels.names]
     passed = passed_on(emitted)
     of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.outputs)]
+    outputs = itemgetter(*of_outputs)
     of_saved = list(map(names.index, kernels.saved))
     bits = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
     unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
     constant = [i for i in emitted.undifferentiable if emitted.output_types[i].dtype != BOOL]
-    single, first = emitted.single, kernels.first
+    constant = [of_outputs[i] for i in constant]
     # Of what backward returns: gradients, or None, which stands last.
     count = len(emitted.inputs)
     slopes = {name: i for i, name in enumerate(emitted.wrt)}
-    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.inputs], -1, -1)
+    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.inputs], -1)
 
     def restore(ctx: Any, saved: list[Tensor]) -> Restored:
         """Return what plain forward would have kept."""
-        call, rest, device = ctx.called
+        call = ctx.call
         restored = Restored(ctx, saved)
 
         def like(slot: Slot) -> Tensor:
-            return torch.empty((), dtype=slot.dtype, device=device).expand(slot.shape(call.shape))
+            one = torch.empty((), dtype=slot.dtype, device=call.device)
+            return one.expand(slot.shape(call.shape))
 
         for i in unpacked:
             saved[i] = unpack(saved[i], like(Slot(kernels.dtype)))
@@ -377,39 +386,38 @@ def as_function(native: Any, kernels: Kernels) -> type[Function]:
             setattr(restored, f"shape_of_{name}", like(slots[name]).shape)
         for name in emitted.likes:
             setattr(restored, f"like_{name}", Like(like(slots[name])))
+        values = prepared(native, like(Slot(kernels.dtype)), call.values)
         params = ("values",) if native.prepare is not None else emitted.params
-        for name, value in zip(params, rest, strict=True):
+        for name, value in zip(params, values, strict=True):
             setattr(restored, name, value)
         return restored
 
     class Run(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            *known, call, rest = args
-            device = known[first].device
+            *known, call = args
             if True in ctx.needs_input_grad:
-                known += kernels.keep.run(known, call.written, device, call.keep)
+                known += kernels.keep.run(known, call.written, call.device, call.keep)
                 ctx.save_for_backward(*[known[i] for i in of_saved])
-                ctx.called = call, rest, device
+                ctx.call = call
             else:
-                known += kernels.forward.run(known, call.outputs, device, call.forward)
-            outputs = [known[i] for i in of_outputs]
+                known += kernels.forward.run(known, call.outputs, call.device, call.forward)
             if constant:
-                ctx.mark_non_differentiable(*[outputs[i] for i in constant])
-            return outputs[0] if single else tuple(outputs)
+                ctx.mark_non_differentiable(*[known[i] for i in constant])
+            return outputs(known)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            call, _, device = ctx.called
-            saved = ctx.saved_tensors
+            call = ctx.call
+            device, saved = call.device, ctx.saved_tensors
             given = [*saved, *cotangents]
             fits = not (is_grad_enabled() or transforms_active() or is_included(BATCHED))
             fits = fits and not count_modes()
             # `x.data = ...` may have put another in its place.
             for i, dtype, shape in call.read:
                 each = given[i]
-                fits = fits and type(each) in KINDS and each.dtype is dtype and each.shape == shape
-                if not (fits and each.device == device and is_memory(each)):
+                alike = type(each) in KINDS and each.dtype is dtype and each.shape == shape
+                if not (alike and each.device == device and is_memory(each)):
                     fits = False
                     break
                 given[i] = each.contiguous()
@@ -418,7 +426,7 @@ def as_function(native: Any, kernels: Kernels) -> type[Function]:
                 return returned([*results, None])
             found = eager.backward(restore(ctx, [*saved]), *cotangents)
             found = found if isinstance(found, tuple) else (found,)
-            return *found[:count], None, None
+            return *found[:count], None
 
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]

@@ -69,7 +69,7 @@ class Launch:
         threads = 1
         if n >= 2 * GRAIN and os.getpid() == PROCESS:
             threads = min(torch.get_num_threads(), n // GRAIN)
-        pointers = self.pointers(*[tensor.data_ptr() for tensor in tensors])
+        pointers = self.pointers(*map(Tensor.data_ptr, tensors))
         if self.function(pointers, *given, threads):
             raise MemoryError
 

@@ -77,11 +77,10 @@ def run(
     return [None if each is None else each.detach() for each in (*outputs, *gradients)]
 
 
-def apply_new(kernels: Any, values: Any, *args: Any) -> Any:
-    """Apply kernels to tensors of any shape, and the values as eager code takes them."""
-    *tensors, rest = args
-    call = kernels.prepare(values, tensors[kernels.first].shape)
-    return kernels.apply(*tensors, call, rest)
+def apply_new(kernels: Any, values: Any, *tensors: Tensor) -> Any:
+    """Apply kernels to tensors of any shape."""
+    call = kernels.prepare(values, tensors[kernels.first].shape, kernels.device)
+    return kernels.apply(*tensors, call)
 
 
 def prepared(native: Any, like: Tensor, values: Any) -> Any:
@@ -108,7 +107,7 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
         return [each for each, exact in pairs if exact and each is not None]
 
     eager = eager_of(native)
-    ours = partial(run_part, partial(apply_new, kernels, values), (rest,))
+    ours = partial(run_part, partial(apply_new, kernels, values), ())
     found = ours(slice(None))
     short = slice(BLOCK)
     if not all(map(are_same, [cut(each, short) for each in found], ours(short))):
@@ -152,7 +151,7 @@ def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) 
     eager, found = eager_of(native), []
     wide = [each.double() for each in trial]
     rest = prepared(native, trial[0], values)
-    found = run(partial(apply_new, kernels, values), (rest,), trial[:count], trial[count:])
+    found = run(partial(apply_new, kernels, values), (), trial[:count], trial[count:])
     plain = run(eager, rest, trial[:count], trial[count:])
     exact = run(eager, prepared(native, wide[0], values), wide[:count], wide[count:])
     largest = max([float(torch.where(x.isfinite(), x, 0.0).abs().max()) for x in wide])

@@ -66,84 +66,86 @@ class Fusing:
         self.kernels: dict[Kind, Kernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
-        # The call before, its kernels, and what they need: one tuple, which threads see whole.
-        self.known: tuple[Any, Any] = (None, None)
+        # Of the call before: its tensors' dtypes, devices and shapes, its values, their text, which
+        # tells -0.0 from 0.0, the kind of device, and what was found: all in one tuple, which
+        # threads see whole.
+        self.known: tuple[Any, ...] = (None, None, None, None, None)
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
         """Apply the Function, by kernels where there are some that fit."""
+        found = self.fit(tensors, values)
+        if found is not None:
+            kernels, call = found
+            return kernels.apply(*tensors, call)
         native = self.native
         rest = values
         if native.prepare is not None:
             rest = (native.constants.of(tensors[native.constants.like], values),)
-        found = self.fit(tensors, values)
-        if found is None:
-            return eager_of(native)(*tensors, *rest)
-        kernels, call = found
-        return kernels.apply(*tensors, call, rest)
+        return eager_of(native)(*tensors, *rest)
 
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
     ) -> tuple[Kernels, Call] | None:
-        """Return kernels that may run on tensors, where what they keep may be kept, and what the
-        call needs.
-        """
-        x = tensors[0]
-        dtype, device = x.dtype, x.device
-        kind = device.type
-        if kind not in LARGE:
-            self.say(f"a tensor on {device}")
-            return None
-        if not self.waits and x.numel() < LARGE[kind]:
-            return None
+        """Return kernels that may run on tensors, and what the call needs."""
         # What is recomputed in backward must be what forward kept, by whichever code.
-        if top_hooks(False) is not None or torch.is_autocast_enabled(kind):
+        if top_hooks(False) is not None:
             return None
-        reason = ""
-        for value in values:
-            if type(value) is not float or math.isnan(value):
-                draws = "key" in self.native.emitted.params
-                reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
+        key, is_plain = [], True
         for each in tensors:
-            if not is_memory(each):
-                reason = f"a tensor that is not plain memory, on {each.device}"
-            elif each.dtype is not dtype or each.device != device:
-                reason = "tensors of several dtypes or devices"
-            elif not each.is_contiguous():
-                reason = "a tensor that is not contiguous"
-        if reason:
-            self.say(reason)
+            key += each.dtype, each.device, each.shape
+            is_plain = is_plain and is_memory(each) and each.is_contiguous()
+        known, own, text, kind, found = self.known
+        if not is_plain or key != known or not (values is own or repr(values) == text):
+            found = self.prepare(tensors, values, key)
+        elif torch.is_autocast_enabled(kind):
             return None
-        # The text tells -0.0 from 0.0.
-        key = [dtype, kind, repr(values) if values else "", *[each.shape for each in tensors]]
-        known, found = self.known
-        if key != known:
-            found = self.prepare(tensors, values)
-            if found is not None:
-                self.known = key, found
         # A CUDA graph that is being recorded takes no kernels for rows of another length.
-        if found is not None and found[0].is_by_rows and is_recorded(x):
+        if found is not None and found[0].is_by_rows and is_recorded(tensors[0]):
             return None
         return found
 
     def prepare(
-        self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
+        self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
     ) -> tuple[Kernels, Call] | None:
-        """Return the kernels, once they are there, and what calls need for these shapes."""
+        """Return the same for tensors or values that are others than at the call before."""
+        x = tensors[0]
+        device = x.device
+        if device.type not in LARGE:
+            self.say(f"a tensor on {device}")
+            return None
+        if not self.waits and x.numel() < LARGE[device.type]:
+            return None
+        if torch.is_autocast_enabled(device.type):
+            return None
+        reason = ""
+        if values and any(type(value) is not float or math.isnan(value) for value in values):
+            draws = "key" in self.native.emitted.params
+            reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
+        for each in tensors:
+            if not is_memory(each):
+                reason = f"a tensor that is not plain memory, on {each.device}"
+            elif each.dtype is not x.dtype or each.device != device:
+                reason = "tensors of several dtypes or devices"
+            elif not each.is_contiguous():
+                reason = "a tensor that is not contiguous"
         shapes = [each.shape for each in tensors]
         whole = max(shapes, key=torch.Size.numel)
         layouts: Any = tuple([layout_in(whole, shape) for shape in shapes])
-        if None in layouts:
-            self.say("tensors of several shapes, other than numbers, rows and the last axis")
+        if not reason and None in layouts:
+            reason = "tensors of several shapes, other than numbers, rows and the last axis"
+        if reason:
+            self.say(reason)
             return None
-        kernels = self.find(tensors[0], values, layouts)
-        if kernels is None:
-            return None
-        try:
-            return kernels, kernels.prepare(values, whole)
-        except CannotFuseError as error:  # for these values
-            if str(error):  # else of one element nothing is reduced
-                self.say(str(error))
-            return None
+        found, kernels = None, self.find(x, values, layouts)
+        if kernels is not None:
+            try:
+                found = kernels, kernels.prepare(values, whole, device)
+            except CannotFuseError as error:  # for these values
+                if str(error):  # else of one element nothing is reduced
+                    self.say(str(error))
+        if found is not None or (self.waits and not is_recorded(x)):
+            self.known = key, values, repr(values), device.type, found
+        return found
 
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
