@@ -176,11 +176,12 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         return eager(x, prepared)
 
     def apply_several(*args: Any) -> Any:
-        anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
-        anywhere = anywhere or count_modes() or tracing_state() is not None
+        tensors = args[:count]
+        anywhere = transforms_active() or count_modes() or tracing_state() is not None
         anywhere = anywhere or forward_ad._current_level >= 0
-        if not anywhere and args[0].numel() >= fusing.least:
-            return fusing.apply(args[:count], args[count:])
+        anywhere = anywhere or not KINDS.issuperset(map(type, tensors))
+        if not anywhere and tensors[0].numel() >= fusing.least:
+            return fusing.apply(tensors, args[count:])
         return (transformed if anywhere else run)(*args)
 
     if count > 1:

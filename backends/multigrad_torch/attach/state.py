@@ -24,6 +24,7 @@ is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 # Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
+dispatch_keys = torch._C._dispatch_keys
 # A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
 PROCESS = os.getpid()
 
@@ -32,7 +33,7 @@ def is_memory(x: Tensor) -> bool:
     """Return whether a tensor is memory of its device, as nothing but memory: no zeros or negatives
     that are only noted, no other layout.
     """
-    keys = told_keys(torch._C._dispatch_keys(x))
+    keys = told_keys(dispatch_keys(x))
     return keys in _seen or keys in keys_of_memory(x.device.type)
 
 
@@ -45,7 +46,7 @@ def keys_of_memory(device: str) -> frozenset[Any]:
     found = set()
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
-            found.add(told_keys(torch._C._dispatch_keys(torch.empty(0, device=device))))
+            found.add(told_keys(dispatch_keys(torch.empty(0, device=device))))
     _seen.update(found)
     return frozenset(found)
 

@@ -106,7 +106,7 @@ for name, function, dtypes, layouts in (
                     for place in places
                     for kind in (in_triton.stored(place, like.dtype),)
                 ]
-                launch(tensors, numbers, n, columns)
+                launch(tensors, launch.pack(numbers, n, columns))
             for i, (_, one) in enumerate(launch.stages):
                 compiled = one.function.device_caches[0][0]
                 variants.append(len(compiled) - len(one.known))

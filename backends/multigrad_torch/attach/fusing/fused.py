@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+from torch import empty_like, empty_strided
 from torch.autograd import Function
 
 from multigrad.graph import ops
@@ -24,9 +26,9 @@ from multigrad.lowering.kernel_code.passes import WHOLE, Layout
 from multigrad.lowering.packing import PACK, without_packing
 
 from ...kernels.bits import unpack
-from ..state import BATCHED, Like, count_modes, is_included, is_memory, transforms_active
+from ..state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
 from . import in_c, in_triton
-from .proof import agree
+from .proof import agree, prepared
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
@@ -42,13 +44,14 @@ class Kernels:
     """What is compiled of a Function for one dtype, one kind of device, and tensors that lie so.
 
     Attributes:
-        apply: `apply(*tensors, values, rest)`: the values of the params, and as the eager class
-            takes them.
+        apply: `apply(*tensors, call)`, which `prepare` gives.
         is_proven: whether they agree with eager code, or need not: see `proof.py`.
         compares_beside: whether that may be found out in another thread.
         names: what the kernels of forward write, then what they keep.
         saved: of what backward gets the tensors.
         layouts: how tensors lie to the elements, by their names.
+        slots: what they are.
+        first: the first input that has all elements.
         pays: whether they are faster than plain code where tensors are large.
         reduces: whether one needs to know how many elements or rows there are.
         rank: how many axes tensors must have; None: any number.
@@ -85,14 +88,7 @@ class Kernels:
         params, on_numbers = self.emitted.params, language.ON_NUMBERS
         self.rank, self.row_axes = axes_of(kernels)
         parts = [
-            Part(
-                each,
-                names,
-                launch=next(launches) if each.parts.results else None,
-                params=params,
-                on_numbers=on_numbers,
-                row_axes=self.row_axes,
-            )
+            Part(each, names, next(launches) if each.parts.results else None, params, on_numbers)
             for each, names in zip(kernels, given, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
@@ -102,22 +98,50 @@ class Kernels:
             graphs = self.emitted.graphs or ()
             self.pays &= max(count_kernels(language.as_eager(each)) for each in graphs) >= MANY
         self.first = [*self.layouts.values()].index(WHOLE)
-        base: Any = super(Function, as_function(native, self, like.dtype))
+        self.slots = slots_of(self)
+        base: Any = super(Function, as_function(native, self))
         self.apply = base.apply
 
-    def takes(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether there are more elements to reduce than one, of which torch's norm does not
-        overflow, and nothing is to be compiled for the length of rows where it cannot be.
+    def prepare(self, values: Any, shape: torch.Size, device: torch.device) -> Call:
+        """Return what calls need for values of the params and elements of this shape.
 
         Raises:
-            CannotFuseError: they have more or fewer axes than a sum is over.
+            CannotFuseError: a number is beyond the dtype, for which some ops of torch raise; or
+                there is one element to reduce, of which torch's norm does not overflow; or there
+                are more or fewer axes than are reduced.
         """
-        x = tensors[self.first]
-        if self.is_by_rows and x.is_cuda and torch.cuda.is_current_stream_capturing():
-            return False
-        if self.rank not in (None, x.dim()):
-            raise CannotFuseError(f"{x.dim()} axes, where it reduces {self.rank}")
-        return x.numel() > 1 and (not self.is_by_rows or x.shape[-self.row_axes :].numel() > 1)
+        if self.rank not in (None, len(shape)):
+            raise CannotFuseError(f"{len(shape)} axes, where it reduces {self.rank}")
+        n, columns = shape.numel(), shape[-self.row_axes :].numel()
+        if self.reduces and (n < 2 or (self.is_by_rows and columns < 2)):
+            raise CannotFuseError
+        emitted, slots = self.emitted, self.slots
+        read = [*self.saved, *emitted.cotangents]
+        carries = [*[True for _ in self.saved], *emitted.carries]
+        checked = [(i, slots[name]) for i, name in enumerate(read) if carries[i]]
+        inputs = {slots[name]: i for i, name in enumerate(emitted.inputs)}
+        at_hand = {slot: i for i, slot in checked}
+
+        def made(names: Sequence[str], beside: Mapping[Slot, int]) -> list[Any]:
+            own = [slots[name] for name in names]
+            sizes = [torch.empty(slot.shape(shape), device="meta") for slot in own]
+            return [
+                (beside.get(slot), slot.dtype, size.shape, size.stride())
+                for slot, size in zip(own, sizes, strict=True)
+            ]
+
+        return Call(
+            values=values,
+            shape=shape,
+            device=device,
+            forward=self.forward.pack(values, shape, columns),
+            keep=self.keep.pack(values, shape, columns),
+            backward=self.backward.pack(values, shape, columns),
+            outputs=made(owned(emitted), inputs),
+            written=made(self.names, inputs),
+            read=[(i, slot.dtype, slot.shape(shape)) for i, slot in checked],
+            slopes=made(emitted.wrt, at_hand),
+        )
 
     def prove(self, values: Any) -> Kernels:
         """Return these, compared with eager code on edge values, for these values of params.
@@ -131,12 +155,30 @@ class Kernels:
         return self
 
 
-class Part:
-    """One kernel, and what runs it; `names` are those of the tensors that it is given.
+class Call(NamedTuple):
+    """What calls of kernels need for these values of params, and elements of this shape.
 
-    `known` is the values of the params and the sizes at the call before, and the numbers that they
-    gave: one tuple, so that threads see both or none.
+    Attributes:
+        forward, keep, backward: what each kernel takes besides tensors.
+        outputs, written, slopes: which tensors forward makes, alone and with what it keeps, and
+            backward: the place of a given one that is alike, if any, dtype, shape and strides.
+        read: the tensors that backward is given: their places, dtypes and shapes.
     """
+
+    values: Any
+    shape: torch.Size
+    device: torch.device
+    forward: Any
+    keep: Any
+    backward: Any
+    outputs: list[Any]
+    written: list[Any]
+    read: list[Any]
+    slopes: list[Any]
+
+
+class Part:
+    """One kernel, and what runs it; `names` are those of the tensors that it is given."""
 
     def __init__(
         self,
@@ -145,38 +187,36 @@ class Part:
         launch: Any,
         params: Sequence[str],
         on_numbers: Mapping[Any, Any],
-        row_axes: int,
     ) -> None:
         self.kernel, self.launch, self.params = kernel, launch, params
         self.places = [names.index(name) for name in kernel.inputs]
-        self.on_numbers, self.row_axes = on_numbers, row_axes
+        self.on_numbers = on_numbers
         self.largest = torch.finfo(getattr(torch, kernel.parts.dtype)).max
-        self.known: tuple[Any, Any] = (None, None)
 
-    def numbers(self, values: Any, shape: torch.Size) -> Any:
-        """Return what it takes of numbers for values of the params.
+    def pack(self, values: Any, shape: torch.Size, columns: int) -> Any:
+        """Return what it takes besides tensors for values of the params.
 
         Raises:
-            CannotFuseError: one is beyond the dtype, for which some ops of torch raise.
+            CannotFuseError: one is beyond the dtype.
         """
-        known, numbers = self.known
-        key = repr(values) if values else "", shape  # which tells -0.0 from 0.0
-        if key != known:
-            params = dict(zip(self.params, values, strict=True))
-            found = self.kernel.values(params, self.on_numbers, shape)
-            if any(self.largest < abs(each) < math.inf for each in found):
-                raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
-            numbers = found if self.launch is None else self.launch.pack(found)
-            self.known = key, numbers
-        return numbers
+        params = dict(zip(self.params, values, strict=True))
+        found = self.kernel.values(params, self.on_numbers, shape)
+        if any(self.largest < abs(each) < math.inf for each in found):
+            raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
+        return None if self.launch is None else self.launch.pack(found, shape.numel(), columns)
 
     def run(
-        self, given: Sequence[Tensor], results: Sequence[Tensor], numbers: Any, shape: torch.Size
-    ) -> None:
-        """Run on tensors, of elements of this shape."""
+        self, given: Sequence[Tensor], made: Sequence[Any], device: torch.device, packed: Any
+    ) -> list[Tensor]:
+        """Return new tensors with the results."""
+        results = [
+            empty_strided(shape, strides, dtype=dtype, device=device) if i is None
+            else empty_like(given[i])
+            for i, dtype, shape, strides in made
+        ]  # fmt: skip
         if results:
-            n, columns = shape.numel(), shape[-self.row_axes :].numel()
-            self.launch([*[given[i] for i in self.places], *results], numbers, n, columns)
+            self.launch([*[given[i] for i in self.places], *results], packed)
+        return results
 
 
 def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
@@ -297,7 +337,7 @@ def count_kernels(graph: Graph) -> int:
 class Restored:
     """What the plain backward reads of a call: what was kept, as it would have been."""
 
-    def __init__(self, ctx: Any, saved: tuple[Tensor, ...]) -> None:
+    def __init__(self, ctx: Any, saved: list[Tensor]) -> None:
         self.ctx = ctx
         self.saved_tensors = saved
 
@@ -317,16 +357,10 @@ class Slot(NamedTuple):
             return shape
         return ((shape.numel() + 7) // 8,) if self.layout is None else self.layout.shape(shape)
 
-    def make(self, x: Tensor) -> Tensor:
-        """Return a new one beside a tensor of all elements."""
-        if self.layout is WHOLE:
-            return torch.empty_like(x, dtype=self.dtype)
-        return x.new_empty(self.shape(x.shape), dtype=self.dtype)
 
-
-def slots_of(kernels: Kernels, dtype: torch.dtype) -> dict[str, Slot]:
+def slots_of(kernels: Kernels) -> dict[str, Slot]:
     """Return what tensors are, by their names."""
-    found = {name: Slot(dtype, layout) for name, layout in kernels.layouts.items()}
+    found = {name: Slot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
     for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
         if place.is_packed:
             found[name] = Slot(torch.uint8, None)
@@ -335,95 +369,83 @@ def slots_of(kernels: Kernels, dtype: torch.dtype) -> dict[str, Slot]:
     return found
 
 
-def as_function(native: Any, kernels: Kernels, dtype: torch.dtype) -> type[Function]:
+def as_function(native: Any, kernels: Kernels) -> type[Function]:
     """Return the class that runs the kernels."""
-    emitted, eager, slots = kernels.emitted, native.eager, slots_of(kernels, dtype)
+    emitted, eager, slots = kernels.emitted, native.eager, kernels.slots
     assert emitted.graphs is not None
     packs = [node.op is PACK for node in emitted.graphs[1].outputs]
     as_bits = {name for name, is_packed in zip(emitted.computed, packs, strict=True) if is_packed}
     # What forward has: the inputs, and what it writes.
-    count, owned_count = len(emitted.inputs), len(owned(emitted))
     names = [*emitted.inputs, *kernels.names]
     passed = passed_on(emitted)
     of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.outputs)]
+    outputs = itemgetter(*of_outputs)
     of_saved = list(map(names.index, kernels.saved))
-    noted = [(f"shape_of_{name}", names.index(name), Tensor.size) for name in emitted.shapes]
-    noted += [(f"like_{name}", names.index(name), Like) for name in emitted.likes]
-    written, expected = ([slots[n] for n in each] for each in (kernels.names, kernels.saved))
     bits = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
     unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
-    differentiable = [i for i, carries in enumerate(emitted.carries) if carries]
     constant = [i for i in emitted.undifferentiable if emitted.output_types[i].dtype != BOOL]
-    whole, first = Slot(dtype), kernels.first
-    # What backward has.
-    upstream = [slots[name] for name in emitted.cotangents]
-    full = [i for i, slot in enumerate(expected) if slot == whole]
-    full += [len(expected) + i for i in differentiable if upstream[i] == whole]
-    slopes = [slots[name] for name in emitted.wrt]
-    wrt = {emitted.inputs.index(name): k for k, name in enumerate(emitted.wrt)}
+    constant = [of_outputs[i] for i in constant]
+    # Of what backward returns: gradients, or None, which stands last.
+    count = len(emitted.inputs)
+    slopes = {name: i for i, name in enumerate(emitted.wrt)}
+    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.inputs], -1)
+
+    def restore(ctx: Any, saved: list[Tensor]) -> Restored:
+        """Return what plain forward would have kept."""
+        call = ctx.call
+        restored = Restored(ctx, saved)
+
+        def like(slot: Slot) -> Tensor:
+            one = torch.empty((), dtype=slot.dtype, device=call.device)
+            return one.expand(slot.shape(call.shape))
+
+        for i in unpacked:
+            saved[i] = unpack(saved[i], like(Slot(kernels.dtype)))
+        for name in emitted.shapes:
+            setattr(restored, f"shape_of_{name}", like(slots[name]).shape)
+        for name in emitted.likes:
+            setattr(restored, f"like_{name}", Like(like(slots[name])))
+        values = prepared(native, like(Slot(kernels.dtype)), call.values)
+        params = ("values",) if native.prepare is not None else emitted.params
+        for name, value in zip(params, values, strict=True):
+            setattr(restored, name, value)
+        return restored
 
     class Run(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            tensors, values, rest = args[:count], args[count], args[count + 1]
-            x = tensors[first]
-            if True not in ctx.needs_input_grad:
-                results = [slot.make(x) for slot in written[:owned_count]]
-                numbers = kernels.forward.numbers(values, x.shape)
-                kernels.forward.run(tensors, results, numbers, x.shape)
-                known = (*tensors, *results)
-            else:
-                numbers = kernels.keep.numbers(values, x.shape)
-                ctx.numbers = kernels.backward.numbers(values, x.shape)
-                results = [slot.make(x) for slot in written]
-                kernels.keep.run(tensors, results, numbers, x.shape)
-                known = (*tensors, *results)
+            *known, call = args
+            if True in ctx.needs_input_grad:
+                known += kernels.keep.run(known, call.written, call.device, call.keep)
                 ctx.save_for_backward(*[known[i] for i in of_saved])
-                for name, i, of in noted:
-                    setattr(ctx, name, of(known[i]))
-                if native.prepare is not None:
-                    (ctx.values,) = rest
-                else:
-                    for name, value in zip(emitted.params, values, strict=True):
-                        setattr(ctx, name, value)
-                ctx.shape, ctx.device = x.shape, x.device
-            outputs = [known[i] for i in of_outputs]
+                ctx.call = call
+            else:
+                known += kernels.forward.run(known, call.outputs, call.device, call.forward)
             if constant:
-                ctx.mark_non_differentiable(*[outputs[i] for i in constant])
-            return outputs[0] if emitted.single else tuple(outputs)
+                ctx.mark_non_differentiable(*[known[i] for i in constant])
+            return outputs(known)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            saved, shape = ctx.saved_tensors, ctx.shape
+            call = ctx.call
+            device, saved = call.device, ctx.saved_tensors
             given = [*saved, *cotangents]
-            anywhere = is_grad_enabled() or transforms_active() or is_included(BATCHED)
-            anywhere = anywhere or count_modes()
+            fits = not (is_grad_enabled() or transforms_active() or is_included(BATCHED))
+            fits = fits and not count_modes()
             # `x.data = ...` may have put another in its place.
-            for each, slot in zip(saved, expected, strict=True):
-                is_kept = each.dtype is slot.dtype and each.shape == slot.shape(shape)
-                if not (is_kept and each.is_contiguous() and is_memory(each)):
-                    anywhere = True
-            for i in differentiable:
-                each = cotangents[i]
-                anywhere = anywhere or type(each) is not Tensor or each.dtype is not dtype
-                if anywhere or each.shape != upstream[i].shape(shape) or not is_memory(each):
-                    anywhere = True
+            for i, dtype, shape in call.read:
+                each = given[i]
+                alike = type(each) in KINDS and each.dtype is dtype and each.shape == shape
+                if not (alike and each.device == device and is_memory(each)):
+                    fits = False
                     break
-                given[len(saved) + i] = each.contiguous()
-            if anywhere:
-                kept = [*saved]
-                for i in unpacked:
-                    like = torch.empty((), device=ctx.device).expand(shape)
-                    kept[i] = unpack(saved[i], like)
-                found = eager.backward(Restored(ctx, tuple(kept)), *cotangents)
-                found = found if isinstance(found, tuple) else (found,)
-                return *found[:count], None, None
-            x = given[full[0]] if full else torch.empty(shape, dtype=dtype, device=ctx.device)
-            results = [slot.make(x) for slot in slopes]
-            kernels.backward.run(given, results, ctx.numbers, shape)
-            asked = ctx.needs_input_grad
-            own = [results[wrt[i]] if asked[i] and i in wrt else None for i in range(count)]
-            return *own, None, None
+                given[i] = each.contiguous()
+            if fits:
+                results = kernels.backward.run(given, call.slopes, device, call.backward)
+                return returned([*results, None])
+            found = eager.backward(restore(ctx, [*saved]), *cotangents)
+            found = found if isinstance(found, tuple) else (found,)
+            return *found[:count], None
 
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from struct import Struct
 from typing import Any, TypeAlias
 
 import torch
@@ -57,22 +58,20 @@ class Launch:
 
     def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:
         self.function = getattr(library, kernel.name)
-        self.pointers = ctypes.c_void_p * len((*kernel.parts.inputs, *kernel.parts.results))
-        pointers, numbers = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
-        sizes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32
-        self.function.argtypes = (pointers, numbers, *sizes)
+        self.pointers = Struct(f"{len((*kernel.parts.inputs, *kernel.parts.results))}P").pack
 
-    def pack(self, numbers: Sequence[float]) -> Any:
-        """Return numbers as a call takes them."""
-        return (ctypes.c_double * len(numbers))(*numbers)
+    def pack(self, numbers: Sequence[float], n: int, columns: int) -> Any:
+        """Return the elements, and what a call takes of them, as C does."""
+        array = (ctypes.c_double * len(numbers))(*numbers)
+        return n, (array, ctypes.c_int64(n), ctypes.c_int64(columns))
 
-    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
+    def __call__(self, tensors: Sequence[Tensor], packed: Any) -> None:
+        n, given = packed
         shares, threads = torch.get_num_threads(), 1
         if n >= 2 * GRAIN and os.getpid() == PROCESS:
             threads = min(shares, n // GRAIN)
-        pointers = self.pointers(*[tensor.data_ptr() for tensor in tensors])
-        sizes = n, columns, threads, shares
-        if self.function(pointers, numbers, *sizes):
+        pointers = self.pointers(*map(Tensor.data_ptr, tensors))
+        if self.function(pointers, *given, threads, shares):
             raise MemoryError
 
 

@@ -88,7 +88,6 @@ class Launch:
 
     def __init__(self, parts: Parts, functions: Sequence[Any], like: Tensor) -> None:
         """Compile it for the device of a tensor, unless it needs to know how long rows are."""
-        self.pack = tuple
         self.is_plain, self.is_by_rows = is_plain(parts), parts.is_by_rows
         self.ones, self.columns = len(given(parts, ONE)), len(given(parts, COLUMN))
         self.device = like.get_device()
@@ -103,13 +102,18 @@ class Launch:
                 for (_, launch), n in product(self.stages, (16, 17)):
                     launch.compile((BLOCK,), kinds, (n,) if self.is_plain else (n, n, 2))
 
-    def __call__(self, tensors: Sequence[Tensor], numbers: Any, n: int, columns: int) -> None:
+    def pack(self, numbers: Sequence[float], n: int, columns: int) -> Any:
+        """Return numbers, elements, and the length of a row, as a call takes them."""
+        return tuple(numbers), n, columns
+
+    def __call__(self, tensors: Sequence[Tensor], packed: Any) -> None:
+        numbers, n, columns = packed
         if not n:
             return
         device = tensors[0].get_device()
         if device >= 0 and device != torch.cuda.current_device():
             with torch.cuda.device(device):
-                return self(tensors, numbers, n, columns)
+                return self(tensors, packed)
         is_fast = device == self.device and n < LONG
         is_fast = is_fast and not any(tensor.data_ptr() % 16 for tensor in tensors)
         work = (n + BLOCK - 1) // BLOCK

@@ -8,6 +8,7 @@ Where plain code overflows, and is off by as much as that number, nothing is ask
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -84,6 +85,12 @@ def run(
     return [None if each is None else each.detach() for each in (*outputs, *gradients)]
 
 
+def apply_new(kernels: Any, values: Any, *tensors: Tensor) -> Any:
+    """Apply kernels to tensors of any shape."""
+    call = kernels.prepare(values, tensors[kernels.first].shape, kernels.device)
+    return kernels.apply(*tensors, call)
+
+
 def prepared(native: Any, like: Tensor, values: Any) -> Any:
     """Return the values of params as eager code takes them."""
     return values if native.prepare is None else (native.constants.of(like, values),)
@@ -107,10 +114,10 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
         pairs = zip(found, is_exact, strict=True)
         return [each for each, exact in pairs if exact and each is not None]
 
-    eager, ours = eager_of(native), (values, rest)
+    eager, ours = eager_of(native), partial(apply_new, kernels, values)
     # Of a length that nothing divides, and of one that much does.
     parts = slice(None), slice(BLOCK)
-    pairs = [(run_part(kernels.apply, ours, x), run_part(eager, rest, x)) for x in parts]
+    pairs = [(run_part(ours, (), part), run_part(eager, rest, part)) for part in parts]
     return all(all(map(are_same, found, expected)) for found, expected in pairs)
 
 
@@ -145,7 +152,7 @@ def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) 
     eager, found = eager_of(native), []
     wide = [each.double() for each in trial]
     rest = prepared(native, trial[0], values)
-    found = run(kernels.apply, (values, rest), trial[:count], trial[count:])
+    found = run(partial(apply_new, kernels, values), (), trial[:count], trial[count:])
     plain = run(eager, rest, trial[:count], trial[count:])
     exact = run(eager, prepared(native, wide[0], values), wide[:count], wide[count:])
     largest = max([float(torch.where(x.isfinite(), x, 0.0).abs().max()) for x in wide])

@@ -28,7 +28,7 @@ from ...versions import top_hooks
 from ..state import eager_of, is_memory
 
 if TYPE_CHECKING:
-    from .fused import Kernels
+    from .fused import Call, Kernels
 
 Tensor: TypeAlias = torch.Tensor
 # For what kernels are made.
@@ -37,6 +37,7 @@ Kind: TypeAlias = tuple[torch.dtype, str, tuple[Layout, ...]]
 # To call one takes Python longer than plain code's calls: on a GPU, which works meanwhile, the work
 # has to take longer than that.
 LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
+FLOATS = {float}
 FIRST = 3  # large calls that run unfused before a compiler starts
 NEVER = sys.maxsize
 _lock = make_lock()
@@ -66,30 +67,49 @@ class Fusing:
         self.kernels: dict[Kind, Kernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
-        # The shapes at the call before, and how they lie: one tuple, which threads see whole.
-        self.known: tuple[Any, Any] = (None, ())
+        # Of the call before: its tensors' dtypes, devices and shapes, its values, their text, which
+        # tells -0.0 from 0.0, the kind of device, and what was found: all in one tuple, which
+        # threads see whole.
+        self.known: tuple[Any, ...] = (None, None, None, None, None)
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
         """Apply the Function, by kernels where there are some that fit."""
+        found = self.fit(tensors, values)
+        if found is not None:
+            kernels, call = found
+            return kernels.apply(*tensors, call)
         native = self.native
         rest = values
         if native.prepare is not None:
             rest = (native.constants.of(tensors[native.constants.like], values),)
-        layouts = self.fit(tensors, values)
-        kernels = None if layouts is None else self.find(tensors[0], values, layouts)
-        try:
-            if kernels is not None and not (kernels.reduces and not kernels.takes(tensors)):
-                return kernels.apply(*tensors, values, rest)
-        except CannotFuseError as error:  # for these tensors, or values
-            self.say(str(error))
         return eager_of(native)(*tensors, *rest)
 
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
-    ) -> tuple[Layout, ...] | None:
-        """Return how tensors lie to the elements, where kernels may run on them, and what they keep
-        may be kept.
-        """
+    ) -> tuple[Kernels, Call] | None:
+        """Return kernels that may run on tensors, and what the call needs."""
+        # What is recomputed in backward must be what forward kept, by whichever code.
+        if top_hooks(False) is not None:
+            return None
+        key, is_plain = [], True
+        for each in tensors:
+            key += each.dtype, each.device, each.shape
+            is_plain = is_plain and is_memory(each) and each.is_contiguous()
+        known, own, text, kind, found = self.known
+        is_same = values is own or (FLOATS.issuperset(map(type, values)) and repr(values) == text)
+        if not (is_plain and is_same and key == known):
+            found = self.prepare(tensors, values, key)
+        elif torch.is_autocast_enabled(kind):
+            return None
+        # A CUDA graph that is being recorded takes no kernels for rows of another length.
+        if found is not None and found[0].is_by_rows and is_recorded(tensors[0]):
+            return None
+        return found
+
+    def prepare(
+        self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
+    ) -> tuple[Kernels, Call] | None:
+        """Return the same for tensors or values that are others than at the call before."""
         x = tensors[0]
         device = x.device
         if device.type not in LARGE:
@@ -97,8 +117,7 @@ class Fusing:
             return None
         if not self.waits and x.numel() < LARGE[device.type]:
             return None
-        # What is recomputed in backward must be what forward kept, by whichever code.
-        if top_hooks(False) is not None or torch.is_autocast_enabled(device.type):
+        if torch.is_autocast_enabled(device.type):
             return None
         reason = ""
         if values and any(type(value) is not float or math.isnan(value) for value in values):
@@ -111,20 +130,24 @@ class Fusing:
                 reason = "tensors of several dtypes or devices"
             elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
+        shapes = [each.shape for each in tensors]
+        whole = max(shapes, key=torch.Size.numel)
+        layouts: Any = tuple([layout_in(whole, shape) for shape in shapes])
+        if not reason and None in layouts:
+            reason = "tensors of several shapes, other than numbers, rows and the last axis"
         if reason:
             self.say(reason)
             return None
-        shapes = [each.shape for each in tensors]
-        layouts: Any
-        known, layouts = self.known
-        if shapes != known:
-            whole = max(shapes, key=torch.Size.numel)
-            layouts = tuple([layout_in(whole, shape) for shape in shapes])
-            self.known = shapes, layouts
-        if None in layouts:
-            self.say("tensors of several shapes, other than numbers, rows and the last axis")
-            return None
-        return layouts
+        found, kernels = None, self.find(x, values, layouts)
+        if kernels is not None:
+            try:
+                found = kernels, kernels.prepare(values, whole, device)
+            except CannotFuseError as error:  # for these values
+                if str(error):  # else of one element nothing is reduced
+                    self.say(str(error))
+        if found is not None or (self.waits and not is_recorded(x)):
+            self.known = key, values, repr(values), device.type, found
+        return found
 
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
@@ -135,7 +158,7 @@ class Fusing:
         if kernels is not None and kernels.is_proven:
             return kernels
         # A CUDA graph that is being recorded takes neither new kernels nor comparisons.
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        if is_recorded(x):
             return None
         with _lock:
             kernels = self.kernels.get(kind)
@@ -185,6 +208,11 @@ class Fusing:
                 RuntimeWarning,
                 stacklevel=depth_of_call(),
             )
+
+
+def is_recorded(x: Tensor) -> bool:
+    """Return whether a CUDA graph is being recorded, where a tensor is on such a device."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
