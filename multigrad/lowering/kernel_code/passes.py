@@ -187,6 +187,8 @@ class Layouts:
 
     def reduced(self, node: Node, x: Layout) -> Layout:
         axis, keepdims = node.attr("axis"), node.attr("keepdims")
+        if node.op in SQUARED and x.kind != FULL:
+            raise CannotFuseError(f"op {node.op.name} of one number")
         if axis is None and x.kind in (FULL, ONE):
             return Layout(ONE, x.rank if keepdims else 0)
         axes = [axis] if isinstance(axis, int) else sorted(axis or ())

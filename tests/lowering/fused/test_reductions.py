@@ -471,6 +471,7 @@ def test_what_no_kernel_reduces_is_named() -> None:
         (lambda x: x * xp.prod(x), "prod"),
         (lambda x: x + xp.norm(x, ord=3), "norm of order 3"),
         (lambda x: x * xp.sum(xp.max(x, axis=-1, keepdims=True)), "sum over axis"),
+        (lambda x: x + xp.var(xp.max(x)), "var of one number"),
     ):
         fused, plain = both((forward, lambda g, x: g * x))
         with pytest.warns(RuntimeWarning, match=f"fused=True.*{reason}"):
