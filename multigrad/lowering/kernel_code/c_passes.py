@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...graph import ops
 from .c_stages import LINE, in_stages
 from .kernels import Parts, Place, indented
-from .passes import COLUMN, FULL, ONE, ROW, SQUARED, Loop, Step, Total
+from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 
 # What reduces a chunk, and what joins two numbers.
 REDUCTIONS = {
@@ -17,6 +17,11 @@ REDUCTIONS = {
     ops.MAX: "largest", ops.MIN: "smallest",
 }  # fmt: skip
 COUNTS = {ONE: "n", ROW: "columns", COLUMN: "rows"}  # of what a mean is taken
+FINISHED = {
+    ops.MEAN: "{0} / {1}",
+    ops.VAR: "{0} / fmax({1} - {2!r}, 0.0)",
+    ops.STD: "sqrt({0} / fmax({1} - {2!r}, 0.0))",
+}
 TOTALS = """
 #define JOIN_sum(a, b) ((a) + (b))
 #define JOIN_squares JOIN_sum
@@ -171,7 +176,7 @@ int32_t {parts.name}(
         for total in [total for step in loop for total in step.totals]:
             i, how = total.value[1:], REDUCTIONS[total.op]
             if total.kind == ONE:
-                text.append(f"u{i} = (R)({finished(total, f'{how}_in_pairs(t{i}, chunks)')});")
+                text.append(f"u{i} = {finished(total, f'{how}_in_pairs(t{i}, chunks)')};")
             elif total.kind == COLUMN:
                 text.append(f"sum_rows(q{i}, chunks, columns);")
         return text
@@ -219,7 +224,7 @@ int32_t {parts.name}(
                 continue
             if total.kind == ROW:
                 begin.append(f"double sum{i} = FIRST_{how};")
-                after.append(f"u{i} = (R)({finished(total, f'sum{i}')});")
+                after.append(f"u{i} = {finished(total, f'sum{i}')};")
             end.append(f"const double more{i} = {how}(w{i}, m);")
             end.append(f"sum{i} = JOIN_{how}(sum{i}, more{i});")
         sizes = "first = row * columns + start, m = MIN(columns - start, CHUNK)"
@@ -265,18 +270,12 @@ int32_t {parts.name}(
         i = value[1:]
         for total in self.totals:
             if total.value == value and total.kind == COLUMN:
-                return f"const R {value} = (R)({finished(total, f'q{i}[start + i]')});"
+                return f"const R {value} = {finished(total, f'q{i}[start + i]')};"
         return f"const {self.homes.get(value, 'R')} {value} = u{i};"
 
 
 def finished(total: Total, text: str) -> str:
-    """Return what a sum is made, before it is rounded: a mean, a variance or its root."""
-    if total.op is ops.MEAN:
-        return f"{text} / {COUNTS[total.kind]}"
-    if total.op not in SQUARED:
-        return text
-    found = f"{text} / fmax({COUNTS[total.kind]} - {total.correction!r}, 0.0)"
-    return f"sqrt({found})" if total.op is ops.STD else found
+    return f"(R)({total.finished(text, FINISHED, COUNTS)})"
 
 
 def kind_of(place: Place) -> str:

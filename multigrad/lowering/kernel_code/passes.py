@@ -31,6 +31,12 @@ class Total(NamedTuple):
     kind: str
     correction: float = 0
 
+    def finished(self, text: str, rows: Mapping[Op, str], counts: Mapping[str, str]) -> str:
+        """Return what a sum is made, before it is rounded, as a mean, by a language's rows of the
+        sum, the count (by the kind of what has one) and the correction.
+        """
+        return rows.get(self.op, "{0}").format(text, counts[self.kind], self.correction)
+
 
 class Step(NamedTuple):
     """What is computed in one loop, over the elements of a chunk, or for what `space` says.

@@ -17,6 +17,12 @@ MOST = 1024  # programs that give parts of a sum
 COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns
 REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN)
 COUNTS = {ONE: "n", ROW: "columns", COLUMN: "(n // columns)"}  # of what a mean is taken
+FREEDOM = "tl.maximum((zero + {1}).to(tl.float64) - {2!r}, 0.0)"
+FINISHED = {
+    ops.MEAN: "({0}) / {1}",
+    ops.VAR: f"({{0}}) / {FREEDOM}",
+    ops.STD: f"tl.sqrt(({{0}}) / {FREEDOM})",
+}
 # What is no part of the result, and what joins two blocks.
 NEUTRAL = {ops.MAX: 'float("-inf")', ops.MIN: 'float("inf")'}
 JOIN = {ops.MAX: "max", ops.MIN: "min"}
@@ -135,9 +141,10 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         read = f"tl.load({place}, mask=part < programs, other={neutral})"
         value = total.value
         begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
+        # What is squared already is summed.
         joins = total._replace(op=ops.SUM) if total.op in SQUARED else total
         begin += self.begin(total, str(MOST), "tl.float64") + self.add(joins, "part < programs")
-        return [*begin, f"{value} = ({finished(total, self.end(total))}).to({self.number})"]
+        return [*begin, f"{value} = {self.finished(total, self.end(total))}"]
 
     def begin(self, total: Total, size: str = "", number: str = "") -> list[str]:
         """Return a block that is to be joined, and whether there is NaN, which no maximum tells."""
@@ -167,6 +174,9 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
             return f"tl.sum(t{value}, {along})"
         found = f"tl.{JOIN[total.op]}(t{value}, {along})"
         return f'tl.where(tl.sum(k{value}, {along}) > 0, float("nan"), {found})'
+
+    def finished(self, total: Total, text: str) -> str:
+        return f"({total.finished(text, FINISHED, COUNTS)}).to({self.number})"
 
     def give(self, total: Total) -> str:
         place = f"memory + {self.ones.index(total.value) * MOST} + program"
@@ -235,8 +245,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
                 add += ["else:", f"    {self.give_columns(total, more)}"]
             inside += add
         loop = ["for start in range(0, columns, BLOCK):", *[f"    {line}" for line in inside]]
-        ends = [finished(each, self.end(each)) for each in of_row]
-        values = [f"{v.value} = ({e}).to({self.number})" for v, e in zip(of_row, ends, strict=True)]
+        values = [f"{each.value} = {self.finished(each, self.end(each))}" for each in of_row]
         return [*begin, *loop, *values]
 
     def of_columns(self, total: Total, program: str) -> str:
@@ -262,7 +271,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
                 f"    given = first + tl.arange(0, {PARTS})[:, None]",
                 f"    t{value} += tl.load({place}, mask=near & (given < programs), other=0.0)",
                 f"t{value} = tl.sum(t{value}, axis=0, keep_dims=True)",
-                f"{value} = ({finished(total, f't{value}')}).to({self.number})",
+                f"{value} = {self.finished(total, f't{value}')}",
             ]
         return [*found, *self.loads(step), *step.lines, *self.stores(step)]
 
@@ -281,17 +290,6 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
 
     def stores(self, step: Step) -> list[str]:
         return [line for j in step.results for line in stored(j, self.parts.results[j])]
-
-
-def finished(total: Total, text: str) -> str:
-    """Return what a sum is made, before it is rounded: a mean, a variance or its root."""
-    if total.op is ops.MEAN:
-        return f"({text}) / {COUNTS[total.kind]}"
-    if total.op not in SQUARED:
-        return text
-    count = f"(zero + {COUNTS[total.kind]}).to(tl.float64) - {total.correction!r}"
-    found = f"({text}) / tl.maximum({count}, 0.0)"
-    return f"tl.sqrt({found})" if total.op is ops.STD else found
 
 
 def numbers(parts: Parts) -> list[str]:

@@ -332,31 +332,21 @@ def test_edge_values_come_through_as_in_plain_code_or_in_float64(edge: float) ->
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(None, (40, 30)), (-1, (40, 30)), (-1, (3, 2100))])
-def test_deviations_are_finite_where_their_squares_are_not(axis: Any, shape: Any) -> None:
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_deviations_are_in_range_where_their_squares_are_not(
+    axis: Any, shape: Any, size: float
+) -> None:
     def scaled(x: Tensor) -> Tensor:
         return x / xp.std(x, axis=axis, keepdims=True, correction=1)
 
     def backward(grad: Tensor, x: Tensor) -> Tensor:
         return grad * xp.std(x, axis=axis, keepdims=True)
 
-    x = (draw(*shape).detach() * 1e25).requires_grad_()
+    x = (draw(*shape).detach() * size).requires_grad_()
     y, slope = run(both((scaled, backward))[0], x)
     a = x.detach().double().cpu().numpy()
     assert_near(y, a / a.std(axis=axis, keepdims=True, ddof=1))
-    assert_near(slope, cotangent(*shape) * a.std(axis=axis, keepdims=True))
-
-
-@pytest.mark.parametrize("size", [1e-25, 1e25])
-def test_deviations_whose_squares_are_out_of_range_are_those_of_plain_code(size: float) -> None:
-    def standardize(x: Tensor) -> Tensor:
-        rows = xp.std(x, axis=-1, keepdims=True)
-        return (x - xp.mean(x, axis=-1, keepdims=True)) / rows + x / xp.std(x)
-
-    x = (draw(4, 1100) * size).detach().requires_grad_()
-    ours, _ = run(xg.function(standardize, lambda g, x: g * xp.std(x), fused=True), x)
-    a = x.detach().double().cpu().numpy()
-    own = a - a.mean(axis=-1, keepdims=True)
-    assert_near(ours, own / a.std(axis=-1, keepdims=True) + a / a.std(), scale=8.0)
+    assert_near(slope, cotangent(*shape) * a.std(axis=axis, keepdims=True), scale=0.0)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
