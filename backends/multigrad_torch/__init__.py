@@ -28,7 +28,19 @@ MOVED["multigrad_torch"] = {
 }
 
 from . import differences, dynamo, eject, export, hooks, models
-from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, many, modes, render, vjp
+from .attach import (
+    as_it_is,
+    attach,
+    bridge,
+    exported_ops,
+    host,
+    isolate,
+    many,
+    modes,
+    render,
+    state,
+    vjp,
+)
 from .compile import compile, jit, mirror, regions
 from .dialect import asked, table
 from .distributed import ranks
@@ -76,6 +88,7 @@ backend = Backend(
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
+        transform=state.shown_in_transform,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,

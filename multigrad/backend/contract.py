@@ -203,6 +203,10 @@ class Autodiff:
     """(message) -> the identity on a number, which raises GradientError where a tensor in its place
     asks for a gradient; without it none is refused."""
 
+    transform: Callable[[], frozenset[str] | None] | None = None
+    """Which kinds of `trace.omissions` a transform of functions shows that acts now; None: none
+    acts. Without it there are none that code as written does not pass."""
+
     note_use: Callable[[Tensor, Sequence[Tensor]], Callable[[], bool] | None] | None = None
     """(tensor, outputs) -> whether one derivative may pass through the call that took and gave
     these, and through one that is given the tensor now; None: none passes. Or nobody knows."""

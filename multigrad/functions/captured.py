@@ -19,6 +19,7 @@ from ..trace.scope.identity import items_key
 from ..trace.scope.reads import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .calls.arguments import PLAIN, Layout
+from .calls.decision import Decision, Door, decide
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.mutable import keeping_objects
 from .calls.native import warn_disproved
@@ -54,6 +55,18 @@ class Captured:
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
         self.fused: Fused = getattr(recipe, "fused", "auto")
+
+    def _decide(
+        self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
+    ) -> Decision:
+        """Decide how a call runs at a door; its code has been captured, or is now.
+
+        Raises:
+            NotCaptured: it cannot be captured.
+            UnsupportedOp: the door has no way to do what the code does besides returning.
+        """
+        variant = self._variant_for(layout, leaves)
+        return decide(door, self.recipe, variant, backend, self.native)
 
     def _variant_for(
         self, layout: Layout, leaves: Sequence[Any], *, are_kept: bool = False

@@ -14,6 +14,7 @@ from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..trace.omissions import FORWARD_MODE
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
 from ..trace.scope.present import now
@@ -30,6 +31,7 @@ from .calls.arguments import (
 )
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
+from .calls.decision import EAGER, TRANSFORMED, Decision, decide
 from .calls.facts import watch
 from .calls.mutable import callers_own
 from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
@@ -220,7 +222,7 @@ class Entries(Captured):
         return self.recipe.is_checked or not isinstance(error, GradientError)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        entry = self._entry_of(self._variant_for(layout, leaves), layout, backend)
+        entry = self._entry_of(self._decide(EAGER, layout, leaves, backend), layout, backend)
         if not self.facts - {"dtype"}:
             return entry
         layout = layout.without_objects()
@@ -234,7 +236,7 @@ class Entries(Captured):
             return self._captured_or_native(
                 layout,
                 backend,
-                lambda: self._entry_of(self._variant_for(own, leaves), layout, backend),
+                lambda: self._entry_of(self._decide(EAGER, own, leaves, backend), layout, backend),
             )
 
         def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
@@ -259,30 +261,40 @@ class Entries(Captured):
 
         return Entry(with_facts)
 
-    def _entry_of(self, variant: Variant, layout: Layout, backend: Backend) -> Entry:
-        """Return how a captured form runs; where the original does more than it, on its own
-        framework, that itself.
-        """
-        writes = variant.updates and not self.recipe.copies
-        does_more = variant.lacks or variant.notes or writes
-        if not (does_more and self.native is None and backend.name == self.recipe.dialect()):
+    def _entry_of(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
+        """Return how a captured form runs, or its code as written."""
+        variant = decision.variant
+        if not decision.reason:
             left_out.update((backend.name, note.name) for note in variant.notes)
             return self._lowered_entry(variant, backend)
         native = self._native_entry(layout.without_objects(), backend, None)
-        return self._keyed_entry(native, variant, backend) if variant.graphs.is_random else native
+        return self._choosing_entry(native, variant, backend)
 
-    def _keyed_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
-        """Return an entry that draws from a key where there is one, as the original does not."""
+    def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
+        """Return an entry that runs the graphs where the original has no key to draw from, or does
+        not pass a transform that shows nothing of what they leave out.
+        """
+        transform, is_random = backend.autodiff.transform, variant.graphs.is_random
+        if transform is None and not is_random:
+            return native
         lowered: list[Entry] = []
 
-        def keyed(leaves: Sequence[Any], draws: Draws) -> Any:
-            if draws.counter is None:
-                return native.run(leaves, draws)
+        def choose(leaves: Sequence[Any], draws: Draws) -> Any:
+            if not (is_random and draws.counter is not None):
+                shown = None if transform is None else transform()
+                if shown is None or self._decide_in(shown, variant, backend).reason:
+                    return native.run(leaves, draws)
             if not lowered:
                 lowered.append(self._lowered_entry(variant, backend))
             return lowered[0].run(leaves, draws)
 
-        return Entry(keyed)
+        return Entry(choose)
+
+    def _decide_in(self, shown: frozenset[str], variant: Variant, backend: Backend) -> Decision:
+        """Decide how a call runs in a transform."""
+        if variant.graphs.pushed is not None:  # the author's own rule
+            shown -= {FORWARD_MODE}
+        return decide(TRANSFORMED.showing(shown), self.recipe, variant, backend, self.native)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs

@@ -18,6 +18,7 @@ from ..backend.contract import Backend
 from ..backend.finding.discovery import load_backend
 from ..errors import FormatError, RuleTypeError, UnsupportedOp
 from ..functions.calls.arguments import flatten, owner_of, unwrap
+from ..functions.calls.decision import EXPORTED
 from ..functions.calls.recipe import Variant
 from ..functions.documents.format import MOST_BYTES, parse
 from ..functions.eject.eject import eject_operators
@@ -216,7 +217,7 @@ def _export_function(
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     subject = function.recipe.subject
     try:
-        variant: Variant = function._variant_for(layout, leaves)
+        variant: Variant = function._decide(EXPORTED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise UnsupportedOp(
             f"{subject} runs as written, so it cannot be exported to {path.name!r}: {error.error}"

@@ -14,6 +14,7 @@ from ..errors import MultigradError
 from ..functions.calls.bound import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
+from ..functions.calls.decision import SHOWN
 from ..functions.recipes.examples import find_variant
 from ..graph.ir.graph import Graph
 from ..graph.support import html
@@ -117,7 +118,7 @@ def first_line(function: Function) -> str:
 
 
 def of_variant(function: Function) -> str:
-    return both(find_variant(function).graphs)
+    return both(find_variant(function, SHOWN).graphs)
 
 
 def draw_chain(chain: Chain) -> str:

@@ -153,7 +153,7 @@ class Trace:
         self.assumed: list[Assumption] = []  # what the code asserts of values
         self.way: Any = None  # which branches by values it takes, of all that are recorded
         self.combines = False  # whether it calls what has `accumulate=`
-        self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
+        self.omissions: dict[str, str] = {}  # what the graph leaves out: a kind, and its words
         self.is_once = False  # what was captured of its backward is no derivative's to be taken
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
@@ -169,6 +169,10 @@ class Trace:
         self.types: Any = None
         self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such
         self._like: Node | None = None
+
+    def omit(self, kind: str, words: str = "") -> None:
+        """Note that the graph leaves out something of the code, perhaps in other words."""
+        self.omissions.setdefault(kind, words or kind)
 
     def is_in(self, *dtypes: str) -> bool:
         """Return whether the input's dtype is fixed, and one of these: where it is not, a capture

@@ -20,6 +20,7 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.modes import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
+from multigrad.functions.calls.decision import COMPILED, EXPORTED, decide
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
@@ -32,6 +33,7 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, plain
 from multigrad.rules.model.under import forward_on, put_under
+from multigrad.trace.omissions import AUTOCAST
 from multigrad.trace.scope.draws import Draws
 from multigrad.trace.scope.moving import Moving, settle
 from multigrad.trace.scope.reads import Telling, is_read
@@ -301,6 +303,13 @@ def call_of_function(function: Function, described: Any) -> Call:
             raise Question(LENGTHS)
         return call_of_guest(guest_for(find_layout(function, leaves, tree), leaves))
     variant = find_variant(function, leaves, described, tree)
+    door = EXPORTED if asks_for_operators() else COMPILED
+    if torch._C._is_any_autocast_enabled():
+        door = door.showing(frozenset({AUTOCAST}))
+    torchs = load_backend("torch")
+    _, reason, kinds = decide(door, function.recipe, variant, torchs, function.native)
+    if reason:
+        raise NotCaptured(TraceError(f"{function.recipe.subject} {reason}"), kinds)
     if any(map(is_read_by_graph, variant.facts)):
         message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
         raise NotCaptured(TraceError(message))

@@ -20,6 +20,7 @@ from multigrad.graph.support.trees import optree
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
+from multigrad.trace.omissions import MISSING, TWICE
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions
@@ -47,6 +48,9 @@ Tensor: TypeAlias = Any
 AS_IT_IS = "?"  # how it begins where compiled code reads the class that a Function is made of
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
 MOST_NAMES = 4096
+# In a class as written Dynamo (torch 2.13) makes zeros of missing cotangents, and fails where a
+# tensor is returned twice.
+MISREAD = frozenset((MISSING, TWICE))
 NAMES: dict[Any, str] = {}  # of the calls, by what they depend on
 
 
@@ -103,6 +107,10 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         return function._apply(args, kwargs)  # in a capture that `prepare` began
     name, tensors = ask(function.identifier, (args, kwargs), False)
     if name.startswith(AS_IT_IS):
+        if torch._C._are_functorch_transforms_active():
+            # Dynamo (torch 2.13) would take the forward's own derivative there.
+            torch._dynamo.graph_break(msg=name)
+            return apply_function(function, args, kwargs)
         return getattr(CALLS, name).apply(*args)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
@@ -239,7 +247,11 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
     except Question as question:
         return str(question)
     except NotCaptured as error:
-        if isinstance(subject, str) and (name := keep_class(by_identifier[subject], described)):
+        if (
+            isinstance(subject, str)
+            and MISREAD.isdisjoint(error.kinds)
+            and (name := keep_class(by_identifier[subject], described))
+        ):
             return name
         note_refused(error.error)
         return f"{REFUSED}{error.error}"
@@ -280,7 +292,8 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
         raise Question(READS)
     if token.startswith(HIDDEN):
         raise Question(NUMBERS)
-    told = (described, repr(described), torch.get_default_dtype())  # 1, 1.0, True are equal
+    modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
+    told = (described, repr(described), modes)  # 1, 1.0, True are equal
     key = (function.identifier, told, token, epoch, asks_for_operators())
     if function.is_keyed:
         key = (*key, number_application(function._counter))

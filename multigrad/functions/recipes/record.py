@@ -40,6 +40,7 @@ from ...trace.answers import Pair
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
+from ...trace.omissions import ORDERS
 from ...trace.owners import lend
 from ...trace.scope.reads import NAME, names_in, reading
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
@@ -172,7 +173,7 @@ class _Recording:
                 variant = self.run()
             witness.check_left()
         except TraceError as error:
-            raise NotCaptured(error) from error.__cause__
+            raise NotCaptured(error, self.trace.omissions) from error.__cause__
         return variant
 
     def run(self) -> Variant:
@@ -263,7 +264,7 @@ class _Recording:
             is_pushed_first=is_pushed_first,
         ).without_calls()
         if self.is_imported and second_order and graphs.is_once:
-            trace.lacks = trace.lacks or "the derivative of its backward"
+            trace.omit(ORDERS)
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(sorted({**self.facts, **trace.told}.items()))  # as they are gathered
         return Variant(
@@ -272,7 +273,7 @@ class _Recording:
             outputs,
             fixed,
             facts,
-            lacks=trace.lacks,
+            omissions=dict(trace.omissions),
             assumed=assumed,
             notes=notes,
             updates=updates,

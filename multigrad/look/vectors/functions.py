@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import MultigradError
 from ...functions.documents.canonical import hex_of
 from ...functions.function import Function
+from ...functions.calls.decision import SHOWN
 from ...functions.recipes.examples import find_variant
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOATS, T
@@ -93,7 +94,7 @@ def chain_of(function: Function) -> Chain:
             f"the gradient of {function.name!r} is meant to differ from its forward's derivative, "
             "which is all that the witness knows of a Function"
         )
-    variant = find_variant(function)
+    variant = find_variant(function, SHOWN)
     graph, leaves = variant.graphs.forward, variant.layout.leaves
     tensors = tuple(leaf.name for leaf in leaves if leaf.kind == "tensor")
     kept = {leaf.name for leaf in leaves if leaf.kind == "number"}

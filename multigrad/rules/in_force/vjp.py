@@ -16,6 +16,7 @@ from ...functions.calls.arguments import Layout, flatten, learn_containers, owne
 from ...functions.calls.assumptions import check_assumptions
 from ...functions.calls.binding import Entry, assemble
 from ...functions.calls.bound import BoundFunction
+from ...functions.calls.decision import PULLED
 from ...functions.calls.gradients import match_gradients
 from ...functions.calls.native import check_native, run_recipe
 from ...functions.calls.recipe import Variant
@@ -255,13 +256,15 @@ def _of_function(
     if function._runs_itself:
         return _as_it_is(function, layout, leaves, backend, None)
     try:
-        variant = function._variant_for(layout, leaves)
+        variant, reason, _ = function._decide(PULLED, layout, leaves, backend)
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
         if getattr(function.recipe, "backward", True) is None:
             raise error.error from error.__cause__
         told = function.recipe.give_up(error.error)
         return _as_it_is(function, layout, leaves, backend, told)
+    if reason:
+        return _as_it_is(function, layout, leaves, backend, None)
     graphs = variant.graphs
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     native = function._lowered(variant, backend).native

@@ -1,0 +1,118 @@
+"""How a call runs: by its graph, as its author wrote it, or not at all.
+
+Whoever runs a Function, or writes one down, is a door: it names itself here, with what a graph may
+leave out there, and asks `decide`. So no two doors decide otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...backend.contract import Backend
+from ...errors import UnsupportedOp
+from ...trace.omissions import (
+    ASSERTIONS,
+    AUTOCAST,
+    BRANCHES,
+    FORWARD_MODE,
+    NOTES,
+    ORDERS,
+    SPARSE,
+    TWICE,
+    UNDIFFERENTIATED,
+    UPDATES,
+)
+from .recipe import Recipe, Variant
+from .updates import COPIES, at_line, describe
+
+EFFECTS = frozenset((UPDATES, NOTES))
+# Where compilers and transforms take the graph, which nothing there could decide by values.
+UNSEEN = frozenset((ASSERTIONS, BRANCHES, ORDERS, SPARSE, UNDIFFERENTIATED))
+
+
+class Door(NamedTuple):
+    """A way to run a Function, or to write it down.
+
+    Attributes:
+        name: in messages.
+        takes: the kinds of omissions with which the graph serves there all the same.
+        refuses: those that it refuses on the code's own framework; for others the code runs as
+            written there.
+    """
+
+    name: str
+    takes: frozenset[str]
+    refuses: frozenset[str] = frozenset()
+
+    def showing(self, kinds: frozenset[str]) -> Door:
+        """Return the door as it is while these kinds show there."""
+        return self._replace(takes=self.takes - kinds)
+
+
+ADVICE = f"return what changes, or have it work on copies by xg.convert(..., capture={COPIES})"
+EAGER = Door("eager code", takes=frozenset())
+COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE, AUTOCAST})
+TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE, AUTOCAST})
+PULLED = Door("xg.vjp", takes=UNSEEN | {FORWARD_MODE, AUTOCAST, TWICE})
+PUSHED = Door("xg.jvp", takes=UNSEEN | {FORWARD_MODE, AUTOCAST, TWICE}, refuses=EFFECTS)
+TRANSPOSED = Door("xg.linear_transpose", takes=PUSHED.takes, refuses=EFFECTS)
+EXPORTED = Door("an exported file", takes=PUSHED.takes, refuses=EFFECTS)
+SAVED = Door("a document", takes=PUSHED.takes, refuses=EFFECTS)
+LOWERED = Door("lowered code", takes=PUSHED.takes, refuses=EFFECTS)
+# On another framework than the code's own, where arrays are not written to: a warning says so.
+ELSEWHERE = Door("another framework", takes=PUSHED.takes | EFFECTS)
+# It is only looked at, or measured.
+SHOWN = ELSEWHERE._replace(name="a listing")
+
+
+class Decision(NamedTuple):
+    """How a call runs.
+
+    Attributes:
+        variant: the graphs.
+        reason: why the code runs as written, in words that follow its name; "": the graphs run.
+        kinds: of what its graphs leave out that the door does not.
+    """
+
+    variant: Variant
+    reason: str = ""
+    kinds: frozenset[str] = frozenset()
+
+
+def decide(
+    door: Door, recipe: Recipe, variant: Variant, backend: Backend | None, native: bool | None = None
+) -> Decision:
+    """Decide how a call runs at a door.
+
+    Args:
+        variant: what the call was captured to.
+        backend: the framework of the call; None: that of the code.
+        native: whether the Function runs as written, where its author says so.
+
+    Raises:
+        UnsupportedOp: the door has no way to do what the code does besides returning.
+    """
+    is_home = backend is None or backend.name == recipe.dialect()
+    left_out = {k: v for k, v in omissions_of(recipe, variant).items() if k not in door.takes}
+    if not is_home or not left_out:
+        return Decision(variant)
+    refused = [left_out[kind] for kind in left_out if kind in door.refuses]
+    if refused:
+        raise UnsupportedOp(f"{recipe.subject} {refused[0]}, which {door.name} does not: {ADVICE}")
+    if native is not None:
+        return Decision(variant)
+    return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
+
+
+def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
+    """Return what a graph leaves out of the code of a call: by kind, in words that follow the name
+    of the function.
+    """
+    found = {kind: f"has no graph of {words}" for kind, words in variant.omissions.items()}
+    if variant.updates and not recipe.copies:
+        found[UPDATES] = describe(variant.updates) + at_line(variant.updates)
+    if variant.notes:
+        names = ", ".join(repr(each.name) for each in variant.notes)
+        found[NOTES] = f"sets the attribute {names} of a tensor"
+    return found
