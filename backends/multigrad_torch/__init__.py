@@ -76,6 +76,7 @@ backend = Backend(
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
+        explain_refusal=as_it_is.explain_refusal,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,

@@ -14,6 +14,7 @@ from ..graph.ir.graph import Graph, Node
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, T
 from ..graph.support.trees import optree
+from ..trace.answers import note_lack
 from ..trace.assertions import is_caught
 from ..trace.constants import array_node
 from ..trace.derived.calls import CustomCall, mark
@@ -44,7 +45,7 @@ class Inlined(Entries):
         would go on for ever.
         """
         trace.lost_gradient = self.name
-        trace.lacks = f"the derivatives of {self.name!r} of any order"
+        note_lack(trace, f"the derivatives of {self.name!r} of any order")
         assert isinstance(self.recipe, CodeRecipe)
         return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
 

@@ -95,12 +95,18 @@ def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
     return tuple(trace.facts[fact] for fact in facts)
 
 
+def note_lack(trace: Any, words: str) -> None:
+    """Note what the original does besides, and where, unless something is noted already."""
+    where = trace.location() or trace.defined
+    trace.lacks = trace.lacks or (f"{words} ({where})" if where else words)
+
+
 def refuse_other_layouts(value: Any) -> None:
     """Say that no graph is of sparse tensors; whether the arguments are is a fact."""
     trace = value.trace
     names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
     if trace.kind == "imported function" and trace.in_backward:  # torch alone has sparse gradients
-        trace.lacks = trace.lacks or "what it does with a sparse gradient"
+        note_lack(trace, "what it does with a sparse gradient")
         names = [name for name in names if not name.startswith("grad_out")]
     if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
         raise trace.error("asks for the layout of a tensor, which is known when it runs only")
@@ -131,7 +137,7 @@ def assume(value: Any) -> None:
 def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
     """Note what code asserts of a value; what a backward does is not checked: it may never run."""
     trace = value.trace
-    trace.lacks = "what it asserts of values"
+    note_lack(trace, "what it asserts of values")
     if not trace.in_backward:
         trace.assumed.append(Assumption(value.node, expected, trace.location(), kind))
 

@@ -29,6 +29,7 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.outputs import unmarked
 from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
+from multigrad.trace.answers import note_lack
 from multigrad.trace.trace import Trace, Value
 
 from ..versions import primal_of, static_of
@@ -212,7 +213,7 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
         ]
     except TraceError:  # jax itself computes that, and the proof compares it
         questions.forget(asked)
-        trace.lacks = trace.lacks or NOT_DIFFERENTIATED
+        note_lack(trace, NOT_DIFFERENTIATED)
         return
     finally:
         trace.draws = max(drawn, trace.draws)
@@ -221,7 +222,7 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
         a_node, b_node = unmarked(a.node), unmarked(b.node)
         alike = a_node is b_node or are_close(trace, a_node, b_node)
         if alike is None:
-            trace.lacks = trace.lacks or NOT_DIFFERENTIATED
+            note_lack(trace, NOT_DIFFERENTIATED)
         same = same and alike is not False
     if not same:
         raise trace.error(

@@ -32,7 +32,7 @@ from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.graph.support.data import dataclass
-from multigrad.trace.answers import needs_gradient
+from multigrad.trace.answers import needs_gradient, note_lack
 from multigrad.trace.trace import Trace, Value, cast_node
 from multigrad.trace.xp import all as xp
 
@@ -279,13 +279,13 @@ class ClassRecipe(CodeRecipe):
         else:
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
         if trace is not None and self.gives_tangents:
-            trace.lacks = trace.lacks or "its own jvp, in forward mode"
+            note_lack(trace, "its own jvp, in forward mode")
         is_one = isinstance(outputs, Value)  # first: a symbol asked for its class looks who asks
         outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
         several = not is_one and isinstance(outputs, tuple)
         results: tuple[Any, ...] = tuple(outputs) if several else (outputs,)
         if trace is not None and len(set(map(id, results))) < len(results):
-            trace.lacks = trace.lacks or "the tensor that it returns twice"
+            note_lack(trace, "the tensor that it returns twice")
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
 
         def pull(upstream: Any) -> Any:
@@ -388,7 +388,7 @@ def unwrap_amp(function: Any, trace: Trace | None) -> Any:
         return function
     casts = inspect.getclosurevars(function).nonlocals.get("cast_inputs")
     if casts or function.__code__ in AMP_BACKWARD:
-        trace.lacks = "what it computes under autocast"
+        note_lack(trace, "what it computes under autocast")
     return function.__wrapped__
 
 

@@ -21,7 +21,8 @@ from ...lowering.input_checks import shapes_agree
 from .arguments import Layout, owner_of
 from .failures import defined_at
 from .gradients import match_gradients
-from .recipe import Recipe, Recorded
+from .recipe import Recipe, Recorded, Variant
+from .updates import COPIES, describe
 from .variables import lost_variables
 
 Tensor = Any
@@ -170,6 +171,39 @@ def run_recipe(
     if recorded.pull is None:
         return recorded
     return replace(recorded, pull=partial(attempt, recorded.pull))
+
+
+def find_reason(recipe: Recipe, variant: Variant) -> str:
+    """Return why the original runs though it was captured, "" if its graphs do all that it does."""
+    if variant.lacks:
+        return f"its graph lacks {variant.lacks}"
+    if variant.updates and not recipe.copies:
+        where = next((f" ({each.where})" for each in variant.updates if each.where), "")
+        return f"it {describe(variant.updates)}{where}, as it does not with capture={COPIES}"
+    names = ", ".join(sorted({note.name for note in variant.notes}))
+    return f"it sets attributes of tensors ({names}), as no graph does" if names else ""
+
+
+def explain_fallback(
+    recipe: Recipe, reason: str | TraceError, error: Exception, backend: Backend | None
+) -> None:
+    """Say why an original runs as written where a transform of its framework does not take it.
+
+    Args:
+        reason: why it runs as written.
+        error: what it raised.
+
+    Raises:
+        TraceError: the transform does not take it.
+    """
+    explain = None if backend is None else backend.autodiff.explain_refusal
+    refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
+    if refusal:
+        defined = defined_at(recipe.functions())
+        place = getattr(reason, "place", None) or (defined and (defined.file, defined.line))
+        told = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
+        message = f"{told}. So it runs as written, which {refusal}"
+        raise TraceError(message, place) from error
 
 
 def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:

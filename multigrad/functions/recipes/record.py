@@ -36,7 +36,7 @@ from ...graph.passes.outputs import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, name_cotangents
-from ...trace.answers import Pair
+from ...trace.answers import Pair, note_lack
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
@@ -263,7 +263,7 @@ class _Recording:
             is_pushed_first=is_pushed_first,
         ).without_calls()
         if self.is_imported and second_order and graphs.is_once:
-            trace.lacks = trace.lacks or "the derivative of its backward"
+            note_lack(trace, "the derivative of its backward")
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(sorted({**self.facts, **trace.told}.items()))  # as they are gathered
         return Variant(
