@@ -89,6 +89,7 @@ backend = Backend(
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
         transform=state.shown_in_transform,
+        explain_refusal=as_it_is.explain_refusal,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,

@@ -207,6 +207,9 @@ class Autodiff:
     """Which kinds of `trace.omissions` a transform of functions shows that acts now; None: none
     acts. Without it there are none that code as written does not pass."""
 
+    explain_refusal: Callable[[Exception], str] | None = None
+    """(error) -> why a transform refuses what runs as written, and what to write; else ""."""
+
     note_use: Callable[[Tensor, Sequence[Tensor]], Callable[[], bool] | None] | None = None
     """(tensor, outputs) -> whether one derivative may pass through the call that took and gave
     these, and through one that is given the tensor now; None: none passes. Or nobody knows."""
@@ -218,8 +221,7 @@ class Autodiff:
     """Goes around emitted functions that no native object holds."""
 
     around_bare: Callable[[Function, bool], Function] | None = None
-    """Goes around emitted bare rules; given whether each element of the result depends on that
-    element of the inputs alone."""
+    """Goes around emitted bare rules; given whether they work element by element."""
 
     many: Callable[[Any, Function, bool], Function | None] | None = None
     """(graph of a bare rule, emit, in_place) -> `f(gradients, values)` for a list of tensors; None
@@ -229,8 +231,7 @@ class Autodiff:
     """Whether `render` makes use of a lowering's tangent map."""
 
     transposes: bool = False
-    """Whether what `render` makes of a tangent map has reverse mode, too, by the framework's own
-    transpose of it."""
+    """Whether the framework itself transposes what `render` makes of a tangent map."""
 
     keeps_float_derivatives: bool = False
     """Whether a float kept by forward keeps its derivative in backward."""
@@ -246,7 +247,7 @@ class Autodiff:
     their derivative, else of all."""
 
     only_fast: bool = False
-    """Whether nobody differentiates or transforms what is emitted, so that its fast form serves."""
+    """Whether nobody differentiates or transforms what is emitted: its fast form serves."""
 
     isolate: Callable[[Callable[[], Any], bool], Any] | None = None
     """(run, is_random) -> what `run()` returns, computed at once and on its own, whatever is
@@ -446,8 +447,7 @@ class Ejection:
     """How emitted code becomes a file that runs without multigrad."""
 
     render: Callable[[Emitted], Source]
-    """The source of the native object, of plain ops, and under `Emitted.identifier` of what people
-    call."""
+    """The source of the native object, of plain ops; `Emitted.identifier` is what people call."""
 
     modules: Mapping[str, Any]
     """The framework's modules by the names under which a file has them, preferred names first."""

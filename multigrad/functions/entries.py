@@ -34,7 +34,14 @@ from .calls.binding import Entry, bind_leaves
 from .calls.decision import EAGER, TRANSFORMED, Decision, decide
 from .calls.facts import watch
 from .calls.mutable import callers_own
-from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
+from .calls.native import (
+    explain_fallback,
+    is_imported,
+    is_original_on,
+    no_original,
+    refuse_elsewhere,
+    run_as_it_is,
+)
 from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
 from .calls.updates import check_apart, copied
@@ -87,7 +94,7 @@ class Entries(Captured):
         owner = next((each for each in map(owner_of, given) if each is not None), None)
         as_arrays = owner is None
         if as_arrays and self._asks_original(given):
-            return Entry(partial(self._run_original, nesting))
+            return self._original_entry(partial(optree.tree_unflatten, nesting), None, "")
         if as_arrays:  # Python numbers alone: NumPy's
             wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
             given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
@@ -98,10 +105,11 @@ class Entries(Captured):
         given, tree = self._complete(given, nesting, owner)
         try:
             layout = self.recipe.lay_out(self.parameters, given, tree)
-        except GradientError:  # a dtype that a graph has not
+        except GradientError as error:  # a dtype that a graph has not
             if self.native is False or owner is None or not is_original_on(self.recipe, owner):
                 raise
-            return Entry(partial(self._run_original, nesting))
+            rebuild = partial(optree.tree_unflatten, nesting)
+            return self._original_entry(rebuild, owner, str(error))
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
         if not wrapped and not is_incomplete:
@@ -135,9 +143,21 @@ class Entries(Captured):
         )
         return makes_arrays and is_plain and self.native is not False
 
-    def _run_original(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
-        args, kwargs = callers_own(optree.tree_unflatten(nesting, leaves), leaves)
-        return self.recipe.apply(*args, **kwargs)  # type: ignore[attr-defined]
+    def _original_entry(
+        self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
+    ) -> Entry:
+        """Return an entry that runs the original; `rebuild` makes its arguments of the leaves."""
+        apply = self.recipe.apply  # type: ignore[attr-defined]
+
+        def original(leaves: Sequence[Any], draws: Draws) -> Any:
+            args, kwargs = callers_own(rebuild(leaves), leaves)
+            try:
+                return apply(*args, **kwargs)
+            except Exception as failure:
+                explain_fallback(self.recipe, reason, failure, backend)
+                raise
+
+        return Entry(original)
 
     @property
     def defaults(self) -> tuple[Any, ...]:
@@ -190,7 +210,8 @@ class Entries(Captured):
         if self._runs_itself and (
             not is_imported(self.recipe) or is_original_on(self.recipe, backend)
         ):
-            return self._native_entry(layout.without_objects(), backend, None)
+            reason = "it has native=True" if self.native else "its code looks at values"
+            return self._native_entry(layout.without_objects(), backend, None, reason)
         return self._captured_or_native(
             layout, backend, lambda: self._captured_entry(layout, backend, leaves)
         )
@@ -207,13 +228,13 @@ class Entries(Captured):
             return capture()
         except NotCaptured as error:
             error.error.__cause__ = error.__cause__
-            return self._native_entry(
-                layout.without_objects(), backend, self.recipe.give_up(error.error)
-            )
+            why = self.recipe.give_up(error.error)
+            return self._native_entry(layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:
             if not self._falls_back(error, backend):
                 raise
-            return self._native_entry(layout.without_objects(), backend, None)
+            reason = f"its capture raised {type(error).__name__}: {error}"
+            return self._native_entry(layout.without_objects(), backend, None, reason)
 
     def _falls_back(self, error: Exception, backend: Backend | None) -> bool:
         """Return whether the original runs where this went wrong."""
@@ -267,7 +288,7 @@ class Entries(Captured):
         if not decision.reason:
             left_out.update((backend.name, note.name) for note in variant.notes)
             return self._lowered_entry(variant, backend)
-        native = self._native_entry(layout.without_objects(), backend, None)
+        native = self._native_entry(layout.without_objects(), backend, None, decision.reason)
         return self._choosing_entry(native, variant, backend)
 
     def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
@@ -354,8 +375,10 @@ class Entries(Captured):
 
         return Entry(proving)
 
-    def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
-        entry = self._entry_as_it_is(layout, backend, error)
+    def _native_entry(
+        self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
+    ) -> Entry:
+        entry = self._entry_as_it_is(layout, backend, error, reason)
         if not self.recipe.copies:
             return entry
 
@@ -365,16 +388,12 @@ class Entries(Captured):
 
         return Entry(on_copies)
 
-    def _entry_as_it_is(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
+    def _entry_as_it_is(
+        self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
+    ) -> Entry:
         refuse_elsewhere(error, backend)
         if is_original_on(self.recipe, backend):
-            apply = self.recipe.apply  # type: ignore[attr-defined]
-
-            def original(leaves: Sequence[Any], draws: Draws) -> Any:
-                args, kwargs = callers_own(layout.rebuild(leaves), leaves)
-                return apply(*args, **kwargs)
-
-            return Entry(original)
+            return self._original_entry(layout.rebuild, backend, reason)
         if is_imported(self.recipe) and error is not None:
             raise no_original(error, self.recipe) from error.__cause__
 
@@ -383,7 +402,11 @@ class Entries(Captured):
             return Entry(lambda leaves, draws: across(backend, layout, leaves))
 
         def native(leaves: Sequence[Any], draws: Draws) -> Any:
-            return run_as_it_is(self.recipe, layout, backend, leaves, error)
+            try:
+                return run_as_it_is(self.recipe, layout, backend, leaves, error)
+            except Exception as failure:
+                explain_fallback(self.recipe, reason, failure, backend)
+                raise
 
         return Entry(native)
 

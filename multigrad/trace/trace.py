@@ -171,8 +171,10 @@ class Trace:
         self._like: Node | None = None
 
     def omit(self, kind: str, words: str = "") -> None:
-        """Note that the graph leaves out something of the code, perhaps in other words."""
-        self.omissions.setdefault(kind, words or kind)
+        """Note that the graph leaves out something of the code, perhaps in other words, and where."""
+        where = self.location() or self.defined
+        words = words or kind
+        self.omissions.setdefault(kind, f"{words} ({where})" if where else words)
 
     def is_in(self, *dtypes: str) -> bool:
         """Return whether the input's dtype is fixed, and one of these: where it is not, a capture

@@ -309,7 +309,7 @@ def call_of_function(function: Function, described: Any) -> Call:
     torchs = load_backend("torch")
     _, reason, kinds = decide(door, function.recipe, variant, torchs, function.native)
     if reason:
-        raise NotCaptured(TraceError(f"{function.recipe.subject} {reason}"), kinds)
+        raise NotCaptured(TraceError(f"{function.recipe.subject}: {reason}"), kinds)
     if any(map(is_read_by_graph, variant.facts)):
         message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
         raise NotCaptured(TraceError(message))

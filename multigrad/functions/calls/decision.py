@@ -24,7 +24,7 @@ from ...trace.omissions import (
     UPDATES,
 )
 from .recipe import Recipe, Variant
-from .updates import COPIES, at_line, describe
+from .updates import COPIES, describe
 
 EFFECTS = frozenset((UPDATES, NOTES))
 # Where compilers and transforms take the graph, which nothing there could decide by values.
@@ -71,7 +71,7 @@ class Decision(NamedTuple):
 
     Attributes:
         variant: the graphs.
-        reason: why the code runs as written, in words that follow its name; "": the graphs run.
+        reason: why the code runs as written; "": the graphs run.
         kinds: of what its graphs leave out that the door does not.
     """
 
@@ -99,20 +99,19 @@ def decide(
         return Decision(variant)
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
     if refused:
-        raise UnsupportedOp(f"{recipe.subject} {refused[0]}, which {door.name} does not: {ADVICE}")
+        raise UnsupportedOp(f"{recipe.subject}: {refused[0]}, which {door.name} does not; {ADVICE}")
     if native is not None:
         return Decision(variant)
     return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
 
 
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
-    """Return what a graph leaves out of the code of a call: by kind, in words that follow the name
-    of the function.
-    """
-    found = {kind: f"has no graph of {words}" for kind, words in variant.omissions.items()}
+    """Return what a graph leaves out of the code of a call, in words by kind."""
+    found = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.copies:
-        found[UPDATES] = describe(variant.updates) + at_line(variant.updates)
+        where = next((f" ({each.where})" for each in variant.updates if each.where), "")
+        found[UPDATES] = f"it {describe(variant.updates)}{where}"
     if variant.notes:
-        names = ", ".join(repr(each.name) for each in variant.notes)
-        found[NOTES] = f"sets the attribute {names} of a tensor"
+        names = ", ".join(sorted({note.name for note in variant.notes}))
+        found[NOTES] = f"it sets attributes of tensors ({names})"
     return found

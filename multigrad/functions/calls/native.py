@@ -172,6 +172,28 @@ def run_recipe(
     return replace(recorded, pull=partial(attempt, recorded.pull))
 
 
+def explain_fallback(
+    recipe: Recipe, reason: str | TraceError, error: Exception, backend: Backend | None
+) -> None:
+    """Say why an original runs as written where a transform of its framework does not take it.
+
+    Args:
+        reason: why it runs as written.
+        error: what it raised.
+
+    Raises:
+        TraceError: the transform does not take it.
+    """
+    explain = None if backend is None else backend.autodiff.explain_refusal
+    refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
+    if refusal:
+        defined = defined_at(recipe.functions())
+        place = getattr(reason, "place", None) or (defined and (defined.file, defined.line))
+        told = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
+        message = f"{told}. So it runs as written, which {refusal}"
+        raise TraceError(message, place) from error
+
+
 def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
     """Say on another framework than the code's own why its graph is not used; there, it runs as it
     is.

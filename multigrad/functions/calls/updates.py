@@ -97,12 +97,6 @@ def describe(updates: Sequence[Update]) -> str:
     return f"updates its argument {paths} in place"
 
 
-def at_line(updates: Sequence[Update]) -> str:
-    """Return where the first of the updates is that a line tells, in parentheses."""
-    where = next((update.where for update in updates if update.where is not None), None)
-    return f" ({where.file}:{where.line})" if where is not None else ""
-
-
 def warn_left_out(subject: str, updates: Sequence[Update], backend: str, module: str) -> None:
     """Say that the arguments of a call keep their values."""
     where = next((update.where for update in updates if update.where is not None), None)
