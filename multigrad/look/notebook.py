@@ -12,9 +12,9 @@ from typing import Any
 from ..backend.finding.discovery import Statuses
 from ..errors import MultigradError
 from ..functions.calls.bound import BoundFunction
+from ..functions.calls.decision import SHOWN
 from ..functions.chain import Chain
 from ..functions.function import Function
-from ..functions.calls.decision import SHOWN
 from ..functions.recipes.examples import find_variant
 from ..graph.ir.graph import Graph
 from ..graph.support import html

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..backend.finding.discovery import in_use
 from ..errors import MultigradError
+from ..functions.calls.decision import SHOWN
 from ..functions.chain import Chain
 from ..functions.function import Function
-from ..functions.calls.decision import SHOWN
 from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph

@@ -12,9 +12,9 @@ from ..backend.contract import Backend
 from ..backend.emitted import Attached
 from ..backend.finding.discovery import load_backend
 from ..errors import RuleTypeError, TraceError, UnsupportedOp
+from ..functions.calls.decision import LOWERED
 from ..functions.eject.eject import eject
 from ..functions.function import Function
-from ..functions.calls.decision import LOWERED
 from ..functions.recipes.examples import find_variant
 from ..graph.support.notebook import Shown
 from ..lowering.forwards import Forward

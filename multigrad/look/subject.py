@@ -17,9 +17,9 @@ from ..capture.code.signature import name_of
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, positional_names, unwrap
 from ..functions.calls.bound import BoundFunction
+from ..functions.calls.decision import SHOWN
 from ..functions.function import Function
 from ..functions.plain import PairRecipe
-from ..functions.calls.decision import SHOWN
 from ..functions.recipes.examples import find_variant
 from ..functions.recipes.record import NotCaptured
 from ..graph.ops.numerics import as_numpy_dtype

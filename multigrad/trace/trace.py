@@ -171,7 +171,7 @@ class Trace:
         self._like: Node | None = None
 
     def omit(self, kind: str, words: str = "") -> None:
-        """Note that the graph leaves out something of the code, perhaps in other words, and where."""
+        """Note what the graph leaves out of the code, perhaps in other words, and where."""
         where = self.location() or self.defined
         words = words or kind
         self.omissions.setdefault(kind, f"{words} ({where})" if where else words)

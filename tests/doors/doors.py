@@ -1,8 +1,7 @@
 """Doors: the ways to run the code of a situation on torch.
 
-Each is called as `door(step, apply, tensors)`, and returns the outputs and the gradients of a loss of
-theirs. What a converted class gives at a door is what the class itself gives there, or where torch
-has no way to run that, at the door that stands beside it.
+Each is called as `door(step, apply, tensors)`, and returns the outputs and the gradients of their
+loss. What a converted class gives at a door is what the class itself gives at one that it passes.
 """
 
 from __future__ import annotations

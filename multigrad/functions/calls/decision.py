@@ -50,7 +50,7 @@ class Door(NamedTuple):
         return self._replace(takes=self.takes - kinds)
 
 
-ADVICE = f"return what changes, or have it work on copies by xg.convert(..., capture={COPIES})"
+INSTEAD = f"return the new value, or have it write on copies by capture={COPIES}"
 EAGER = Door("eager code", takes=frozenset())
 COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE, AUTOCAST})
 TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE, AUTOCAST})
@@ -81,7 +81,11 @@ class Decision(NamedTuple):
 
 
 def decide(
-    door: Door, recipe: Recipe, variant: Variant, backend: Backend | None, native: bool | None = None
+    door: Door,
+    recipe: Recipe,
+    variant: Variant,
+    backend: Backend | None,
+    native: bool | None = None,
 ) -> Decision:
     """Decide how a call runs at a door.
 
@@ -99,7 +103,7 @@ def decide(
         return Decision(variant)
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
     if refused:
-        raise UnsupportedOp(f"{recipe.subject}: {refused[0]}, which {door.name} does not; {ADVICE}")
+        raise UnsupportedOp(f"{recipe.subject}: {refused[0]}, which {door.name} does not")
     if native is not None:
         return Decision(variant)
     return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
@@ -109,9 +113,9 @@ def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
     """Return what a graph leaves out of the code of a call, in words by kind."""
     found = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.copies:
-        where = next((f" ({each.where})" for each in variant.updates if each.where), "")
-        found[UPDATES] = f"it {describe(variant.updates)}{where}"
+        where = next((f"{each.where}; " for each in variant.updates if each.where), "")
+        found[UPDATES] = f"it {describe(variant.updates)} ({where}{INSTEAD})"
     if variant.notes:
         names = ", ".join(sorted({note.name for note in variant.notes}))
-        found[NOTES] = f"it sets attributes of tensors ({names})"
+        found[NOTES] = f"it sets attributes of tensors ({names}; return them as results)"
     return found

@@ -128,7 +128,9 @@ def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
     if any(dialect.mutable for dialect in map(find_dialect, trace.routes) if dialect is not None):
         omissions[BRANCHES] = BRANCHES  # jax and TensorFlow compile
     facts, combines = {**b.facts, **a.facts}, a.combines or b.combines
-    return replace(a, graphs=graphs, omissions=omissions, facts=facts, combines=combines, reach=None)
+    return replace(
+        a, graphs=graphs, omissions=omissions, facts=facts, combines=combines, reach=None
+    )
 
 
 def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph) -> FunctionGraph:

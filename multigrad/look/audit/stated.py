@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...functions.function import Function
 from ...functions.calls.decision import SHOWN
+from ...functions.function import Function
 from ...functions.recipes.examples import find_variant
 from ...graph import ops
 from ...graph.passes.simplify import is_elementwise

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import MultigradError
+from ...functions.calls.decision import SHOWN
 from ...functions.documents.canonical import hex_of
 from ...functions.function import Function
-from ...functions.calls.decision import SHOWN
 from ...functions.recipes.examples import find_variant
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOATS, T
