@@ -224,8 +224,9 @@ class Entries(Captured):
         On its own framework an imported one runs as it is whatever went wrong; but for gradients
         that do not fit, unless that framework refuses them itself.
         """
-        try:
-            return capture()
+        opaque = backend.compiler.opaque
+        try:  # a compiler that runs code around this call as written reads on in what that calls
+            return capture() if opaque is None else opaque(capture)()
         except NotCaptured as error:
             error.error.__cause__ = error.__cause__
             why = self.recipe.give_up(error.error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
@@ -47,6 +48,11 @@ from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
 Tensor: TypeAlias = Any
 AS_IT_IS = "?"  # how it begins where compiled code reads the class that a Function is made of
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
+# What Dynamo takes for a constant, or this file takes apart.
+PLAIN = (
+    *(torch.Tensor, tuple, list, dict, str, bytes, int, float, complex, type(None), slice, range),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, Enum),
+)
 MOST_NAMES = 4096
 # In a class as written Dynamo (torch 2.13) makes zeros of missing cotangents, and fails where a
 # tensor is returned twice.
@@ -105,7 +111,10 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     """What Dynamo traces in the place of `Function.__call__`."""
     if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
         return function._apply(args, kwargs)  # in a capture that `prepare` began
-    name, tensors = ask(function.identifier, (args, kwargs), False)
+    if any([is_object(value) for value in args]) and not kwargs:
+        name, tensors = class_for_objects(function.identifier), []
+    else:
+        name, tensors = ask(function.identifier, (args, kwargs), False)
     if name.startswith(AS_IT_IS):
         if torch._C._are_functorch_transforms_active():
             # Dynamo (torch 2.13) would take the forward's own derivative there.
@@ -191,6 +200,11 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     return ("value", value)
 
 
+def is_object(value: Any) -> bool:
+    """Return whether an argument is none of the constants that Dynamo knows."""
+    return not (callable(value) or isinstance(value, PLAIN))
+
+
 def holds_symbols(arguments: Any) -> bool:
     """Return whether a capture's symbols are among arguments."""
     return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(arguments))
@@ -206,13 +220,9 @@ def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ..
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply outside of compiled code, after a graph break."""
     if versions.COMPILES and torch.compiler.is_exporting():
-        args, kwargs = optree.tree_map(detach, (args, kwargs), none_is_leaf=True)
+        with torch.no_grad():  # the arguments themselves, which code may write to
+            return function._apply(args, kwargs)
     return function._apply(args, kwargs)
-
-
-def detach(leaf: Any) -> Any:
-    """Return a tensor that no gradient passes."""
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 # --- what runs outside of the trace --------------------------------------------------------------
@@ -250,7 +260,7 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
         if (
             isinstance(subject, str)
             and MISREAD.isdisjoint(error.kinds)
-            and (name := keep_class(by_identifier[subject], described))
+            and (name := keep_class(by_identifier[subject], bool(described[1][1][1])))
         ):
             return name
         note_refused(error.error)
@@ -319,13 +329,21 @@ def keep(key: Any, call: Call) -> str:
     return name
 
 
-def keep_class(function: Function, described: Any) -> str:
+@dynamo.assume_constant_result
+def class_for_objects(identifier: str) -> str:
+    """Return the name of the class of a Function that is given objects, else why there is none."""
+    function = by_identifier[identifier]
+    given = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
+    return keep_class(function) or given
+
+
+def keep_class(function: Function, has_keywords: bool = False) -> str:
     """Return the name of the class that a Function is made of, "" where Dynamo may not read it.
 
     Where it is not captured eager code runs it as it is, and so may compiled code.
     """
     own = getattr(function.recipe, "function_class", None)
-    is_plain = function.native is not False and not function.is_keyed and not described[1][1][1]
+    is_plain = function.native is not False and not function.is_keyed and not has_keywords
     if own is None or not is_plain or function.recipe.copies or torch.compiler.is_exporting():
         return ""
     name = f"{AS_IT_IS}{function.identifier}"
