@@ -202,7 +202,7 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
 
 def is_object(value: Any) -> bool:
     """Return whether an argument is none of the constants that Dynamo knows."""
-    return not (callable(value) or isinstance(value, PLAIN))
+    return not (isinstance(value, PLAIN) or callable(value))
 
 
 def holds_symbols(arguments: Any) -> bool:
