@@ -309,8 +309,11 @@ def keep(key: Any, call: Call) -> str:
 def keep_class(function: Function, described: Any) -> str:
     """Return the name of the class that a Function is made of, "" where Dynamo may not read it.
 
-    Where it is not captured eager code runs it as it is, and so may compiled code.
+    Where it is not captured eager code runs it as it is, and so may compiled code, but for
+    transforms of torch.func: there Dynamo (torch 2.13) takes the derivative of its forward.
     """
+    if torch._C._are_functorch_transforms_active():
+        return ""
     own = getattr(function.recipe, "function_class", None)
     is_plain = function.native is not False and not function.is_keyed and not described[1][1][1]
     if own is None or not is_plain or function.recipe.copies or torch.compiler.is_exporting():
