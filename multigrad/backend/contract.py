@@ -204,8 +204,7 @@ class Autodiff:
     asks for a gradient; without it none is refused."""
 
     transform: Callable[[], frozenset[str] | None] | None = None
-    """Which kinds of `trace.omissions` a transform of functions shows that acts now; None: none
-    acts. Without it there are none that code as written does not pass."""
+    """The kinds of `trace.omissions` that show in the transform around a call; None: in none."""
 
     explain_refusal: Callable[[Exception], str] | None = None
     """(error) -> why a transform refuses what runs as written, and what to write; else ""."""

@@ -14,7 +14,6 @@ from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
-from ..trace.omissions import FORWARD_MODE
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
 from ..trace.scope.present import now
@@ -314,8 +313,6 @@ class Entries(Captured):
 
     def _decide_in(self, shown: frozenset[str], variant: Variant, backend: Backend) -> Decision:
         """Decide how a call runs in a transform."""
-        if variant.graphs.pushed is not None:  # the author's own rule
-            shown -= {FORWARD_MODE}
         return decide(TRANSFORMED.showing(shown), self.recipe, variant, backend, self.native)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:

@@ -116,10 +116,6 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     else:
         name, tensors = ask(function.identifier, (args, kwargs), False)
     if name.startswith(AS_IT_IS):
-        if torch._C._are_functorch_transforms_active():
-            # Dynamo (torch 2.13) would take the forward's own derivative there.
-            torch._dynamo.graph_break(msg=name)
-            return apply_function(function, args, kwargs)
         return getattr(CALLS, name).apply(*args)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
@@ -340,8 +336,11 @@ def class_for_objects(identifier: str) -> str:
 def keep_class(function: Function, has_keywords: bool = False) -> str:
     """Return the name of the class that a Function is made of, "" where Dynamo may not read it.
 
-    Where it is not captured eager code runs it as it is, and so may compiled code.
+    Where it is not captured eager code runs it as it is, and so may compiled code, but for
+    transforms of torch.func: there Dynamo (torch 2.13) takes the derivative of its forward.
     """
+    if torch._C._are_functorch_transforms_active():
+        return ""
     own = getattr(function.recipe, "function_class", None)
     is_plain = function.native is not False and not function.is_keyed and not has_keywords
     if own is None or not is_plain or function.recipe.copies or torch.compiler.is_exporting():

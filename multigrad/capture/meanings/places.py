@@ -234,7 +234,7 @@ def along_axes(x: Tensor) -> Tensor:
 
 
 def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
-    x = along_axes(x)
+    x = as_tensor(along_axes(x), index)
     if is_places(index):
         return xp.take_at(x, index, operator.index(dim))
     return xp.take(x, index, dim)

@@ -229,6 +229,8 @@ class V(Comparing):
         return Whole(self.trace, self.node)
 
     def __getattr__(self, name: str) -> Any:
+        if name in SLOTS:  # Dynamo looks at one that is being made
+            raise AttributeError(name)
         if self.notes and name in self.notes:
             return self.notes[name]
         if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
