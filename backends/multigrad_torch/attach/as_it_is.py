@@ -20,6 +20,7 @@ from .attach import is_pushing, warn_of_trace
 from .state import tracing_state, transforms_active
 
 Tensor: TypeAlias = torch.Tensor
+PUSHES_NOTHING = "so it has no forward mode"
 NO_JVP = (
     "forward mode refuses, as no jvp returns tangents: write one, or take the gradient in "
     "reverse mode"
@@ -116,6 +117,8 @@ def explain_refusal(error: Exception) -> str:
     if not (transforms_active() or is_pushing()):
         return ""
     said = str(error)
+    if said.endswith(PUSHES_NOTHING):  # as it says itself
+        return ""
     for pattern, refusal in REFUSALS.items():
         if re.search(pattern, said):
             return refusal
@@ -173,7 +176,7 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Tensor) -> Any:
-            raise NotImplementedError(f"{name!r} runs as written, so it has no forward mode")
+            raise NotImplementedError(f"{name!r} runs as written, {PUSHES_NOTHING}")
 
     NativeFunction.__name__ = name
     outputs = NativeFunction.apply(*tensors)

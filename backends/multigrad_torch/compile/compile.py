@@ -111,7 +111,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     """What Dynamo traces in the place of `Function.__call__`."""
     if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
         return function._apply(args, kwargs)  # in a capture that `prepare` began
-    if any([is_object(value) for value in args]) and not kwargs:
+    if any(map(is_object, args)) and not kwargs:
         name, tensors = class_for_objects(function.identifier), []
     else:
         name, tensors = ask(function.identifier, (args, kwargs), False)

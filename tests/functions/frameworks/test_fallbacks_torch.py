@@ -160,7 +160,7 @@ AT = r"\(test_fallbacks_torch.py:\d+\) calls .tolist\(\)"
         (Split, "jvp", rf"{AT}.*no jvp returns tangents"),
         (HasNoVmap, "vmap", rf"{AT}.*does not return \(output, out_dims\)"),
         (HasNoJvp, "jvp", rf"{AT}.*no jvp returns tangents"),
-        (Marks, "grad", r"sets attributes of tensors \(scale\).*split it"),
+        (Marks, "grad", r"sets attributes of tensors \(scale; .*split it"),
     ],
 )
 def test_what_torch_does_not_transform_is_refused_with_the_reason_and_what_to_write(
