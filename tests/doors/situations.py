@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 Tensor = torch.Tensor
 SITUATIONS: dict[str, Callable[[], Situation]] = {}
+BEYOND: set[str] = set()
 
 
 class Situation(NamedTuple):
@@ -38,6 +39,14 @@ def situation(make: Callable[[], Situation]) -> Callable[[], Situation]:
     return make
 
 
+def beyond(make: Callable[[], Situation]) -> Callable[[], Situation]:
+    """Add a situation whose class does more than a graph holds: no transform of torch.func runs it
+    as written.
+    """
+    BEYOND.add(make.__name__)
+    return situation(make)
+
+
 def x() -> Tensor:
     return torch.tensor([[0.5, -1.25, 2.0], [3.0, 0.25, -0.5]], requires_grad=True)
 
@@ -53,7 +62,7 @@ def call(apply: Any, *tensors: Tensor) -> Any:
 # --- updates --------------------------------------------------------------------------------------
 
 
-@situation
+@beyond
 def a_running_mean_is_updated() -> Situation:
     class RunningMean(Function):
         @staticmethod
@@ -69,7 +78,7 @@ def a_running_mean_is_updated() -> Situation:
     return Situation(RunningMean, (x(), torch.zeros(3)), call)
 
 
-@situation
+@beyond
 def an_observer_widens_its_range() -> Situation:
     class Observer(Function):
         @staticmethod
@@ -88,7 +97,7 @@ def an_observer_widens_its_range() -> Situation:
     return Situation(Observer, (x(), torch.tensor(-1.0), torch.tensor(1.0)), call)
 
 
-@situation
+@beyond
 def a_codebook_moves_towards_its_codes() -> Situation:
     class Codebook(Function):
         @staticmethod
@@ -107,7 +116,7 @@ def a_codebook_moves_towards_its_codes() -> Situation:
     return Situation(Codebook, (x(), codes, torch.ones(4)), call)
 
 
-@situation
+@beyond
 def an_argument_marked_dirty_is_returned() -> Situation:
     class Triples(Function):
         @staticmethod
@@ -122,7 +131,7 @@ def an_argument_marked_dirty_is_returned() -> Situation:
     return Situation(Triples, (x(),), lambda apply, x: apply(x * 1))
 
 
-@situation
+@beyond
 def an_argument_marked_dirty_is_read_and_the_result_is_not() -> Situation:
     class Triples(Function):
         @staticmethod
@@ -143,7 +152,7 @@ def an_argument_marked_dirty_is_read_and_the_result_is_not() -> Situation:
     return Situation(Triples, (x(),), step)
 
 
-@situation
+@beyond
 def an_update_nobody_was_told_of() -> Situation:
     class Shifts(Function):
         @staticmethod
@@ -165,7 +174,7 @@ def an_update_nobody_was_told_of() -> Situation:
     return Situation(Shifts, (x(),), step)
 
 
-@situation
+@beyond
 def an_update_by_a_mask() -> Situation:
     class Clears(Function):
         @staticmethod
@@ -180,7 +189,7 @@ def an_update_by_a_mask() -> Situation:
     return Situation(Clears, (x(), torch.ones(2, 3)), call)
 
 
-@situation
+@beyond
 def an_update_of_a_row_by_an_index() -> Situation:
     class Writes(Function):
         @staticmethod
@@ -195,7 +204,7 @@ def an_update_of_a_row_by_an_index() -> Situation:
     return Situation(Writes, (x(), torch.ones(4, 3), torch.tensor([2, 0])), call)
 
 
-@situation
+@beyond
 def an_update_by_copy() -> Situation:
     class Remembers(Function):
         @staticmethod
@@ -214,7 +223,7 @@ def an_update_by_copy() -> Situation:
     return Situation(Remembers, (x(), torch.zeros(2, 3)), step)
 
 
-@situation
+@beyond
 def a_counter_of_integers_is_updated() -> Situation:
     class Counts(Function):
         @staticmethod
@@ -249,7 +258,7 @@ def an_update_with_setup_context() -> Situation:
     return Situation(RunningMax, (x(), torch.full((3,), 0.5)), call)
 
 
-@situation
+@beyond
 def a_backward_updates_a_statistic() -> Situation:
     class Gathers(Function):
         @staticmethod
@@ -265,7 +274,7 @@ def a_backward_updates_a_statistic() -> Situation:
     return Situation(Gathers, (x(), torch.zeros(())), call)
 
 
-@situation
+@beyond
 def two_calls_share_one_state() -> Situation:
     class Adds(Function):
         @staticmethod
@@ -283,7 +292,7 @@ def two_calls_share_one_state() -> Situation:
     return Situation(Adds, (x(), w(), torch.ones(())), step)
 
 
-@situation
+@beyond
 def a_buffer_of_a_module_is_updated() -> Situation:
     class Moves(Function):
         @staticmethod
@@ -307,7 +316,7 @@ def a_buffer_of_a_module_is_updated() -> Situation:
     return Situation(Moves, (x(),), lambda apply, x: norm(apply, x), norm.mean)
 
 
-@situation
+@beyond
 def a_view_of_an_argument_is_updated() -> Situation:
     class FirstRow(Function):
         @staticmethod
@@ -322,7 +331,7 @@ def a_view_of_an_argument_is_updated() -> Situation:
     return Situation(FirstRow, (x(), torch.zeros(2, 3)), call)
 
 
-@situation
+@beyond
 def an_argument_that_is_a_view_is_updated() -> Situation:
     class Adds(Function):
         @staticmethod
@@ -340,7 +349,7 @@ def an_argument_that_is_a_view_is_updated() -> Situation:
     return Situation(Adds, (x(), torch.zeros(2, 3)), step)
 
 
-@situation
+@beyond
 def a_detached_alias_is_updated() -> Situation:
     class Adds(Function):
         @staticmethod
@@ -358,7 +367,7 @@ def a_detached_alias_is_updated() -> Situation:
 # --- what is written elsewhere --------------------------------------------------------------------
 
 
-@situation
+@beyond
 def a_result_has_an_attribute() -> Situation:
     class Scales(Function):
         @staticmethod
@@ -378,7 +387,7 @@ def a_result_has_an_attribute() -> Situation:
     return Situation(Scales, (x(),), step)
 
 
-@situation
+@beyond
 def a_result_has_a_tensor_for_an_attribute() -> Situation:
     class Scales(Function):
         @staticmethod
@@ -398,7 +407,7 @@ def a_result_has_a_tensor_for_an_attribute() -> Situation:
     return Situation(Scales, (x(),), step)
 
 
-@situation
+@beyond
 def an_argument_gets_an_attribute() -> Situation:
     class Marks(Function):
         @staticmethod
@@ -418,7 +427,7 @@ def an_argument_gets_an_attribute() -> Situation:
     return Situation(Marks, (x(),), step)
 
 
-@situation
+@beyond
 def a_list_outside_is_appended_to() -> Situation:
     log: list[int] = []
 
@@ -435,7 +444,7 @@ def a_list_outside_is_appended_to() -> Situation:
     return Situation(Logs, (x(),), call, log)
 
 
-@situation
+@beyond
 def a_list_that_it_is_given_is_appended_to() -> Situation:
     log: list[int] = []
 
@@ -452,7 +461,7 @@ def a_list_that_it_is_given_is_appended_to() -> Situation:
     return Situation(Logs, (x(),), lambda apply, x: apply(x, log), log)
 
 
-@situation
+@beyond
 def a_dict_that_it_is_given_counts_calls() -> Situation:
     state: dict[str, int] = {"calls": 0}
 
@@ -469,7 +478,7 @@ def a_dict_that_it_is_given_counts_calls() -> Situation:
     return Situation(Counts, (x(),), lambda apply, x: apply(x, state), state)
 
 
-@situation
+@beyond
 def an_object_that_it_is_given_counts_calls() -> Situation:
     class State:
         calls = 0
@@ -489,7 +498,7 @@ def an_object_that_it_is_given_counts_calls() -> Situation:
     return Situation(Counts, (x(),), lambda apply, x: apply(x, state), vars(state))
 
 
-@situation
+@beyond
 def a_list_outside_is_appended_to_in_backward() -> Situation:
     log: list[int] = []
 
@@ -506,7 +515,7 @@ def a_list_outside_is_appended_to_in_backward() -> Situation:
     return Situation(Logs, (x(),), call, log)
 
 
-@situation
+@beyond
 def a_hook_on_its_argument() -> Situation:
     log: list[int] = []
 
@@ -524,7 +533,7 @@ def a_hook_on_its_argument() -> Situation:
     return Situation(Hooks, (x(),), call, log)
 
 
-@situation
+@beyond
 def a_gradient_is_left_on_a_parameter() -> Situation:
     weight = torch.nn.Parameter(torch.ones(3))
 
@@ -580,7 +589,7 @@ def a_branch_by_a_value() -> Situation:
     return Situation(Branches, (x(),), call)
 
 
-@situation
+@beyond
 def an_update_on_one_branch_by_a_value() -> Situation:
     class Updates(Function):
         @staticmethod
@@ -596,7 +605,7 @@ def an_update_on_one_branch_by_a_value() -> Situation:
     return Situation(Updates, (x(), torch.ones(())), call)
 
 
-@situation
+@beyond
 def one_tensor_returned_twice() -> Situation:
     class Twice(Function):
         @staticmethod
@@ -701,7 +710,7 @@ def a_backward_that_is_differentiable_once() -> Situation:
     return Situation(Once, (x(),), call)
 
 
-@situation
+@beyond
 def values_that_go_through_numpy() -> Situation:
     class ViaNumPy(Function):
         @staticmethod
@@ -715,7 +724,7 @@ def values_that_go_through_numpy() -> Situation:
     return Situation(ViaNumPy, (x(),), call)
 
 
-@situation
+@beyond
 def values_that_go_through_numpy_and_are_counted() -> Situation:
     log: list[float] = []
 
@@ -796,7 +805,7 @@ def the_asked_gradients_decide() -> Situation:
     return Situation(Asks, (x(), w()), lambda apply, x, w: apply(x, w.detach()) + apply(x, w))
 
 
-@situation
+@beyond
 def no_zeros_for_missing_cotangents() -> Situation:
     class Missing(Function):
         @staticmethod
@@ -884,7 +893,7 @@ def a_weight_read_from_outside() -> Situation:
     return Situation(Reads, (x(),), step)
 
 
-@situation
+@beyond
 def a_tensor_outside_is_updated() -> Situation:
     seen = torch.zeros(3)
 
@@ -901,7 +910,7 @@ def a_tensor_outside_is_updated() -> Situation:
     return Situation(Updates, (x(),), call, seen)
 
 
-@situation
+@beyond
 def a_count_on_the_class() -> Situation:
     class Counts(Function):
         calls = 0
