@@ -269,7 +269,8 @@ def convert(
         from multigrad.look.command.convert import Asked, convert_named
 
         names, on = tuple(split(backends)), tuple(split(compiled))
-        asked = Asked(tuple(inputs or ()), names, on, copies, limit, transforms)
+        options = {"copies": copies, "limit": limit, "transforms": transforms}
+        asked = Asked(tuple(inputs or ()), names, on, **options)
         code = convert_named(what, asked, as_json=as_json, echo=typer.echo)
     raise typer.Exit(code)
 
