@@ -100,6 +100,8 @@ backend = Backend(
     modes=Modes(
         jvp=modes.jvp,
         checkpoints={"jax.checkpoint": modes.checkpointed},
+        mapped=modes.mapped,
+        whole=modes.whole,
         lacks=modes.LACKS,
     ),
     ranks=Ranks(group=ranks.group),

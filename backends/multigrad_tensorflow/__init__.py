@@ -98,6 +98,8 @@ backend = Backend(
     modes=Modes(
         jvp=modes.jvp,
         checkpoints={"tf.recompute_grad": modes.checkpointed},
+        mapped=modes.mapped,
+        whole=tf.function,
         lacks=modes.LACKS,
     ),
     ranks=Ranks(group=ranks.group),

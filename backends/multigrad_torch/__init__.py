@@ -147,6 +147,8 @@ backend = Backend(
             "torch.utils.checkpoint": modes.checkpointed,
             "torch.utils.checkpoint with use_reentrant=True": modes.reentrant,
         },
+        mapped=modes.mapped,
+        whole=modes.whole,
         once=modes.once,
         autocast=modes.autocast,
         kept=modes.kept,

@@ -62,6 +62,7 @@ Tensor: TypeAlias = Any
 Key: TypeAlias = Any
 Source: TypeAlias = str
 Function: TypeAlias = Callable[..., Any]
+Vjp: TypeAlias = Callable[[Function, Any], tuple[Any, Function]]
 # How an object is taken apart, and put together: of what is beside its parts, and parts.
 Parts: TypeAlias = tuple[Callable[[Any], tuple[Any, Any]], Callable[[Any, Any], Any]]
 # `run(*tensors) -> (outputs, pull, undifferentiable)`, where `pull(*cotangents)` gives a gradient
@@ -118,12 +119,10 @@ class Tensors:
     """Whether a tensor holds all its elements; without it each does."""
 
     is_contiguous: Callable[[Tensor], bool] | None = None
-    """Whether a tensor lies in memory in order, so that a reshape of it is a view; without it each
-    does."""
+    """Whether a tensor lies in memory in order: reshapes are views; without it each does."""
 
     requires_grad: Callable[[Tensor], bool] | None = None
-    """Whether a tensor asks for a gradient, where that is known at a call; without it each float
-    tensor may."""
+    """Whether a tensor asks for a gradient, if that is known at a call; without it a float may."""
 
     refuse: Callable[[type], str | None] | None = None
     """Why a class among `types` is not taken, and what to write; None: it is."""
@@ -188,7 +187,7 @@ class Autodiff:
     bind: Callable[[Any, Tensor, tuple[Any, ...]], Callable[[Tensor], Tensor]] | None = None
     """(object, x, values) -> `f(tin)` for tensors like x, faster than `call`."""
 
-    vjp: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    vjp: Vjp | None = None
     """(run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors;
     without it `xg.vjp` captures."""
 
@@ -375,8 +374,7 @@ class Interop:
     """A tensor as others may read it; without it they get NumPy's copy."""
 
     borrow: Callable[[SharedBuffer, bool], Tensor] | None = None
-    """(lent, own) -> a tensor of what was lent, in place where alignment and layout allow; `own`:
-    in memory of its own."""
+    """(lent, own) -> a tensor of what was lent, in place if it can be; `own`: in its own memory."""
 
     outside: Callable[[Function], Function] | None = None
     """Goes around emitted functions that run outside of the framework's autodiff, for another's."""
@@ -512,22 +510,24 @@ class Modes:
     """(run, inputs, tangents) -> the outputs of `run(inputs)`, and their tangents, by forward mode;
     None among tangents is none."""
 
-    checkpoints: Mapping[str, Callable[[Function, Any], tuple[Any, Function]]] = field(
-        default_factory=dict
-    )
-    """By name, an `Autodiff.vjp` that keeps the inputs alone and runs `run` again in its
-    pullback."""
+    checkpoints: Mapping[str, Vjp] = field(default_factory=dict)
+    """By name, an `Autodiff.vjp` that keeps the inputs alone: its pullback runs `run` again."""
 
-    once: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    mapped: Vjp | None = None
+    """An `Autodiff.vjp` of `run` for examples, which lie along the first axis of each tensor."""
+
+    whole: Callable[[Function], Function] | None = None
+    """(function) -> the same as one program of the compiler's, which says why it is none."""
+
+    once: Vjp | None = None
     """An `Autodiff.vjp` whose pullback is called once, where that is not as well with its own."""
 
-    autocast: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    autocast: Vjp | None = None
     """An `Autodiff.vjp` where the framework itself chooses bfloat16 in `run`, and not in the
     pullback; that raises GradientError where it fails in code that is written for it."""
 
     kept: Callable[[Function, Any, Function], list[Kept]] | None = None
-    """(run, inputs, cotangents) -> what the custom gradients in `run(inputs)` keep; `cotangents`
-    makes some of the outputs."""
+    """(run, inputs, make cotangents of outputs) -> what custom gradients in `run(inputs)` keep."""
 
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Why the framework has none of these, by the name of the field."""

@@ -254,6 +254,13 @@ def convert(
     limit: Annotated[
         float, typer.Option(min=1.0, help="Seconds for each custom gradient of a package.")
     ] = 120.0,
+    transforms: Annotated[
+        bool,
+        typer.Option(
+            "--transforms/--no-transforms",
+            help="Try vmap and the compiler of its own framework too: seconds for each.",
+        ),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
     """Convert a custom gradient to each backend and compare, or name the line not captured."""
@@ -262,7 +269,8 @@ def convert(
         from multigrad.look.command.convert import Asked, convert_named
 
         names, on = tuple(split(backends)), tuple(split(compiled))
-        asked = Asked(tuple(inputs or ()), names, on, copies=copies, limit=limit)
+        options = {"copies": copies, "limit": limit, "transforms": transforms}
+        asked = Asked(tuple(inputs or ()), names, on, **options)
         code = convert_named(what, asked, as_json=as_json, echo=typer.echo)
     raise typer.Exit(code)
 

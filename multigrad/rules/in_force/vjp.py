@@ -120,7 +120,11 @@ def open_inputs(
 
 
 def vjp_leaves(
-    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Any,
+    backend: Backend,
+    vjp: Callable[..., Any] | None = None,
 ) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
     """Return the outputs of f as a flat list, their nesting, and the map from their cotangents to
     one gradient per leaf.
@@ -128,12 +132,14 @@ def vjp_leaves(
     Args:
         leaves, tree: the arguments as a flat list, and the nesting of (args, kwargs).
         backend: the one that owns the tensors among the leaves.
+        vjp: takes the place of `Autodiff.vjp`.
     """
-    if backend.autodiff.vjp is None:
+    vjp = vjp or backend.autodiff.vjp
+    if vjp is None:
         outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
         return *optree.tree_flatten(outputs, none_is_leaf=True), pull_leaves
     places, run, nesting = on_tensors(f, leaves, tree)
-    flat, pull_tensors = backend.autodiff.vjp(run, [leaves[i] for i in places])
+    flat, pull_tensors = vjp(run, [leaves[i] for i in places])
 
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
