@@ -35,7 +35,7 @@ from .calls.mutable import callers_own
 from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
 from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
-from .calls.updates import check_apart, copied
+from .calls.updates import check_apart, copied_all
 from .captured import Captured
 from .proof.setting import ALL, how_much
 from .recipes.record import NotCaptured
@@ -343,24 +343,17 @@ class Entries(Captured):
         return Entry(proving)
 
     def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
-        entry = self._entry_as_it_is(layout, backend, error)
-        if not self.recipe.copies:
-            return entry
-
-        def on_copies(leaves: Sequence[Any], draws: Draws) -> Any:
-            own = {id(leaf): copied(leaf) for leaf in leaves}  # of one given twice, one
-            return entry.run([own[id(leaf)] for leaf in leaves], draws)
-
-        return Entry(on_copies)
-
-    def _entry_as_it_is(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
         refuse_elsewhere(error, backend)
         if is_original_on(self.recipe, backend):
             apply = self.recipe.apply  # type: ignore[attr-defined]
 
             def original(leaves: Sequence[Any], draws: Draws) -> Any:
                 args, kwargs = callers_own(layout.rebuild(leaves), leaves)
-                return apply(*args, **kwargs)
+                if not self.recipe.copies:
+                    return apply(*args, **kwargs)
+                args, kwargs = copied_all((args, kwargs))
+                # The derivative of a copy gives a cotangent memory of its own.
+                return copied_all(apply(*args, **kwargs))
 
             return Entry(original)
         if is_imported(self.recipe) and error is not None:

@@ -75,7 +75,7 @@ class Rounding:
         """The graphs' values in float64."""
         if self._wide is None:
             self._wide = run_graphs(
-                self.graphs, self.names, self.sample, KEY, self.dtype, self.choose
+                self.graphs, self.names, self.sample, KEY, dtype=self.dtype, choose=self.choose
             )
         return self._wide
 
@@ -161,7 +161,13 @@ class Rounding:
         spreads = {name: np.zeros(np.shape(self.wide[name].value)) for name in self.names}
         for seed in range(RUNS):
             results = run_rounded(
-                self.graphs, given, self.dtype, roundings, smallest, seed, self.choose
+                self.graphs,
+                given,
+                self.dtype,
+                roundings,
+                smallest=smallest,
+                seed=seed,
+                choose=self.choose,
             )
             for name, result in zip(self.names, results, strict=True):
                 spreads[name] = np.maximum(spreads[name], self._apart(name, result))
