@@ -43,7 +43,7 @@ from .calls.native import (
 )
 from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
-from .calls.updates import check_apart, copied
+from .calls.updates import check_apart, copied_all
 from .captured import Captured
 from .proof.setting import ALL, how_much
 from .recipes.record import NotCaptured
@@ -146,12 +146,16 @@ class Entries(Captured):
         self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
     ) -> Entry:
         """Return an entry that runs the original; `rebuild` makes its arguments of the leaves."""
-        apply = self.recipe.apply  # type: ignore[attr-defined]
+        apply, copies = self.recipe.apply, self.recipe.copies  # type: ignore[attr-defined]
 
         def original(leaves: Sequence[Any], draws: Draws) -> Any:
             args, kwargs = callers_own(rebuild(leaves), leaves)
             try:
-                return apply(*args, **kwargs)
+                if not copies:
+                    return apply(*args, **kwargs)
+                args, kwargs = copied_all((args, kwargs))
+                # The derivative of a copy gives a cotangent memory of its own.
+                return copied_all(apply(*args, **kwargs))
             except Exception as failure:
                 explain_fallback(self.recipe, reason, failure, backend)
                 raise
@@ -374,19 +378,6 @@ class Entries(Captured):
         return Entry(proving)
 
     def _native_entry(
-        self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
-    ) -> Entry:
-        entry = self._entry_as_it_is(layout, backend, error, reason)
-        if not self.recipe.copies:
-            return entry
-
-        def on_copies(leaves: Sequence[Any], draws: Draws) -> Any:
-            own = {id(leaf): copied(leaf) for leaf in leaves}  # of one given twice, one
-            return entry.run([own[id(leaf)] for leaf in leaves], draws)
-
-        return Entry(on_copies)
-
-    def _entry_as_it_is(
         self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
     ) -> Entry:
         refuse_elsewhere(error, backend)

@@ -27,7 +27,7 @@ from ...trace.answers import Pair
 from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp.shapes import stack
-from .conventions import conventions_read
+from .conventions import UNORDERED, conventions_read, note
 from .libraries import add_library
 
 Handler = Callable[..., Any]
@@ -63,6 +63,7 @@ class Habits:
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
         promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
         whole: the dtype of an integer that is returned, such as a length.
+        unordered: meanings of functions that leave the order of equal elements open.
     """
 
     exchanges_two: bool = False
@@ -79,6 +80,7 @@ class Habits:
     small_integers_wrap: bool = False
     float8_is_limited: bool = False
     whole: str = INT64
+    unordered: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +461,12 @@ def habits_of(trace: Trace) -> Habits:
     """Return what spellings mean in the code that is captured."""
     dialect = find_dialect(trace.dialect)
     return Habits() if dialect is None else dialect.habits
+
+
+def leave_order_open(x: Value, name: str) -> None:
+    """Note that equal elements may come in any order, where the code's library says no other."""
+    if name in habits_of(x.trace).unordered:
+        note(x.trace, f"{UNORDERED} {name}")
 
 
 def check_dialect(name: Any) -> str:

@@ -169,7 +169,11 @@ register_dialect(
         one_class=True,
         refusals=refusals(NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
-        habits=Habits(small_integers_wrap=True, inexact=INEXACT),
+        habits=Habits(
+            small_integers_wrap=True,
+            inexact=INEXACT,
+            unordered=frozenset({"argsort"}),
+        ),
         types=TYPES,
     ),
 )

@@ -12,6 +12,7 @@ from ...graph import ops
 from ...graph.ir.types import SCALAR_SHAPE, is_float
 from ...trace.trace import Value
 from ...trace.xp import all as xp
+from ..code.table import leave_order_open
 
 Tensor = Any
 Reduction = Callable[..., Tensor]
@@ -81,12 +82,14 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     """Of equal ones the first, where torch leaves the choice open."""
     if not x.ndim:
         raise TypeError("topk of a tensor without axes")
+    leave_order_open(x, "topk")
     found, count = sort(x, dim, largest), whole(k)
     return Extremes(_cut(found.values, dim, count), lambda: _cut(found.indices, dim, count))
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     """The k-th smallest, counted from 1."""
+    leave_order_open(x, "kthvalue")
     found, place = sort(x, dim), whole(k) - 1
 
     def pick(ordered: Value) -> Value:

@@ -20,6 +20,7 @@ from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, li
 from ...trace.xp import all as xp
 from ...trace.xp import indices as xp_indices
 from ..code.names import handlers
+from ..code.table import leave_order_open
 from . import extremes
 from .index_tensors import is_places
 
@@ -70,6 +71,8 @@ def argsort(
 ) -> Tensor:
     """NumPy's default may sort equal elements in any order; ours keeps theirs."""
     over = axis_of(dim, axis)
+    if kind != "stable":
+        leave_order_open(x, "argsort")
     return xp.argsort(xp.reshape(x, -1), 0) if over is None else xp.argsort(x, over, descending)
 
 

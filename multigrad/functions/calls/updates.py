@@ -16,6 +16,7 @@ from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, make_node
 from ...graph.ir.types import BOOL, dtype_name
+from ...graph.support.trees import optree
 from ...trace.derived.calls import CustomCall, mark
 from ...trace.replay import replay
 from ...trace.trace import Trace, Value
@@ -113,6 +114,12 @@ def copied(leaf: Any) -> Any:
     if owner_of(leaf) is None:
         return leaf
     return leaf | leaf if dtype_name(leaf.dtype) == BOOL else leaf * 1
+
+
+def copied_all(tree: Any) -> Any:
+    """Return nested tensors each in memory of its own; of one that is there twice, one copy."""
+    own: dict[int, Any] = {}
+    return optree.tree_map(lambda x: own.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
 
 
 def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:
