@@ -128,9 +128,7 @@ def run_of(choice: Choice) -> Any:
     return make_layer_run(choice.layer.layer, choice.rule)
 
 
-def put(
-    parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], watches: bool
-) -> None:
+def put(parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], watches: bool) -> None:
     """Let a handle act on layers."""
     if watches:
         watch(handle)
