@@ -169,12 +169,21 @@ class Activation(HoldingLayer):
         self, activation: AnyActivation, found: Rule | None, params: Mapping[str, Any]
     ) -> None:
         """Take another rule, or params that are part of its code."""
+        before, known = self._params, [*self._non_trainable_variables]
         with self._changing():
-            self._hold(activation, self.backend)
             fetch_state(self._traced_for)
-            for variable in self._params.state().values():
-                self._untrack_variable(variable)
-            self._params = Params(self, params, found, bound_rule_of(activation))
+            gone = before.state().values()
+            try:
+                taken = Params(self, params, found, bound_rule_of(activation))
+                self._hold(activation, self.backend)
+                self._params = taken
+            except BaseException:
+                gone = self._non_trainable_variables
+                gone = [each for each in gone if all(each is not one for one in known)]
+                raise
+            finally:
+                for variable in gone:
+                    self._untrack_variable(variable)
 
     @property
     def weights(self) -> list[Any]:

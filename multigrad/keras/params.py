@@ -71,15 +71,16 @@ class RuleParams(Mapping[str, Any]):
         Raises:
             RuleTypeError: the rule's code looks at the number.
         """
-        for schedule in self.schedules.values():
-            schedule.unfollow(self)
-        self.schedules = {}
         for name, schedule in schedules.items():
             if name not in self.variables or not isinstance(schedule, Schedule):
                 raise RuleTypeError(
                     f"{self._owner}: param {name!r} is part of the rule's code, so it cannot "
                     "follow a schedule; pass a number"
                 )
+        for schedule in self.schedules.values():
+            schedule.unfollow(self)
+        self.schedules = {}
+        for name, schedule in schedules.items():
             count = schedule.count  # before it is followed: its own, not that of the Variable
             if name in self.counts:
                 self.counts[name].put(count, self._models())
