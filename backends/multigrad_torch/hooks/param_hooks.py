@@ -25,7 +25,7 @@ from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from .. import versions
 from ..distributed.tensors import is_distributed, lay_out, layout_of
 from . import sharded
-from .module_forwards import Forwards, forget, forwards_of, rules_for
+from .module_forwards import Forwards, forget, forget_idle, forwards_of, rules_for
 from .odd_gradients import apply_to_gradient, apply_unscaled
 from .reduced import Reduction, ddp_class
 
@@ -101,8 +101,7 @@ class ParamHooks:
         root = forwards_of(model)
         if self.renew in root.renewals:
             root.renewals.remove(self.renew)
-        if not root.hooks and not root.renewals:
-            forget(model)
+        forget_idle(model)
 
     def __enter__(self) -> Self:
         return self
