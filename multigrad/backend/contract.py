@@ -112,6 +112,9 @@ class Tensors:
     write: Callable[[Tensor, Tensor], Any] | None = None
     """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
 
+    unwritable: Callable[[Tensor], str] | None = None
+    """Why a tensor cannot be written to ("it is read-only"); "" if it can. Without it each can."""
+
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as its code asks ("cpu", "cuda"); without it that is told "cpu"."""
 
@@ -223,7 +226,8 @@ class Autodiff:
 
     many: Callable[[Any, Function, bool], Function | None] | None = None
     """(graph of a bare rule, emit, in_place) -> `f(gradients, values)` for a list of tensors; None
-    from either: one after another. `emit(graph)` is a graph as a function."""
+    from either: one after another. `emit(graph)` is a graph as a function. In place there is also
+    `f(gradients, values, True)`, which writes nothing and gives None where the call would."""
 
     forward_mode: bool = False
     """Whether `render` makes use of a lowering's tangent map."""

@@ -11,6 +11,8 @@ and stays what it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,7 +26,7 @@ from ..rules.schedule import Schedule
 from ..trace.scope.moving import Moving, settle
 from . import counts
 from .counts import CountVariable
-from .steps import assign_number, read_array, read_value
+from .steps import assign_number, is_taken, read_array, read_value
 from .tracing import HOST
 
 Tensor = Any
@@ -286,6 +288,34 @@ class Params(RuleParams):
             k: now[k] for k in self.variables if k in now and now[k] != self._defaults.get(k)
         }
         return {**{name: now[name] for name in self.given if name in now}, **changed}
+
+
+@contextmanager
+def unchanged_on_failure(layer: Any) -> Iterator[None]:
+    """Where what is within raises, let a layer have the params that it has, with their numbers."""
+    params, tracked = layer._params, [*layer._non_trainable_variables]
+    held = {name: copy(each) for name, each in vars(params).items() if isinstance(each, dict)}
+    numbers = [(each, read_array(each)) for each in params.state().values() if not is_taken(each)]
+    try:
+        yield
+    except BaseException:
+        for schedule in params.schedules.values():
+            schedule.unfollow(params)
+        vars(params).update(held)
+        for schedule in params.schedules.values():
+            schedule.follow(params)
+        now, layer._params = [*layer._non_trainable_variables], params
+        for change, some, others in (
+            (layer._untrack_variable, now, tracked),
+            (layer._track_variable, tracked, now),
+        ):
+            known = {*map(id, others)}
+            for each in some:
+                if id(each) not in known:
+                    change(each)
+        for variable, number in numbers:
+            variable.assign(number)
+        raise
 
 
 def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:

@@ -25,6 +25,7 @@ from ..functions.eject.eject import eject_operators
 from ..functions.function import Function
 from ..functions.recipes.operators import OPERATORS_FILE, read_operators
 from ..functions.recipes.record import NotCaptured
+from ..graph.machine.files import write_whole
 from ..graph.support.trees import optree
 from ..rules.in_force.activation import Activation
 from ..rules.model.rule import read_number
@@ -128,7 +129,7 @@ def export(
     program, operators = write(obj, path, given, dynamic_shapes, strict)
     if standalone is not None:
         graphs = {operator.name: operator.graphs for operator in operators}
-        Path(standalone).write_text(eject_operators(graphs, backend), encoding="utf-8")
+        write_whole(standalone, eject_operators(graphs, backend))
     return program
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 import multigrad as xg
 from multigrad.errors import MultigradError
+from multigrad.graph.machine.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.options import (
     FAILED,
@@ -178,7 +179,7 @@ def eject(
         elif out.exists() and not force:
             raise MultigradError(f"{out} exists; name another file, or add --force")
         else:
-            out.write_text(text, encoding="utf-8")
+            write_whole(out, text)
 
 
 @app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")
