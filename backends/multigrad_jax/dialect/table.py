@@ -26,7 +26,6 @@ from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
 from multigrad.capture.symbols.symbols import SymbolicDType
 from multigrad.capture.values.attributes import (
-    COMPLEX,
     INDICES,
     MEMORY,
     PARTS,
@@ -282,7 +281,7 @@ METHODS: dict[str, Handler] = {
     **handlers(
         {
             arrays: "dot; ravel: ravel flatten; sort",
-            elementwise: "identity: conj; floor_divide: __floordiv__",
+            elementwise: "floor_divide: __floordiv__",
             slopes: "absolute: __abs__; clip",
         }
     ),
@@ -292,18 +291,12 @@ METHODS: dict[str, Handler] = {
 }
 
 
-def itself(x: Tensor) -> Tensor:
-    """The real part of what is real."""
-    return x
-
-
 # Attributes of `jax.Array` that no symbol answers, and why.
 UNANSWERED = {
     PRIVATE: "_* __numpy_dtype__ __jax_array__ aval weak_type",
     VALUES: "argpartition choose compress nonzero",
     INDICES: "searchsorted",
     PARTS: "diagonal flat",
-    COMPLEX: "conj conjugate",
     MEMORY: """
         addressable_data addressable_shards byteswap committed copy_to_host_async devices
         global_shards is_deleted is_fully_addressable is_fully_replicated itemsize nbytes
@@ -337,7 +330,7 @@ register_dialect(
         jnp.dtype,
         "cpu",
         methods=METHODS,
-        attributes={"at": At, "imag": xp.zeros_like, "real": itself},
+        attributes={"at": At, "imag": xp.zeros_like},
         habits=Habits(inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}),
         hidden=HIDDEN,
         mutable=False,

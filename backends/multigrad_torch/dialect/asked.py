@@ -7,6 +7,7 @@ dtype. How it lies in memory shows in no value, so that a capture is made both w
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,7 @@ from multigrad.capture.meanings.casts import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.capture.values import methods
 from multigrad.graph import ops
+from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes
 from multigrad.graph.support.data import dataclass
 from multigrad.trace.answers import assume, gradient_of, is_dense, place_of, refuse_other_layouts
@@ -28,6 +30,8 @@ from multigrad.trace.axes import known_shape
 from multigrad.trace.omissions import AUTOCAST
 from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
 from multigrad.trace.xp import all as xp
+
+from .schemas import TORCH
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -84,6 +88,18 @@ def never(x: Tensor) -> bool:
     return False
 
 
+def itself(x: Tensor) -> Tensor:
+    """The real part, or the conjugate, of what is real."""
+    return x
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """The transpose of a matrix; torch takes a number too."""
+    if x.ndim not in (0, 2):
+        raise x.trace.error(f"uses .H of a tensor of {x.ndim} axes, which torch has of matrices")
+    return xp.permute_dims(x)
+
+
 def layout(x: Tensor) -> torch.layout:
     refuse_other_layouts(x)
     return torch.strided
@@ -101,8 +117,10 @@ def element_size(x: Tensor) -> int:
 ATTRIBUTES: dict[str, Callable[[Tensor], Any]] = {
     **{f"is_{place}": lies_on(place) for place in ("cpu", "cuda", "mps", "xpu")},
     **dict.fromkeys(("is_mkldnn", "is_nested", "is_quantized", "is_sparse"), never),
+    "H": adjoint,
     "itemsize": element_size,
     "layout": layout,
+    "mH": xp.matrix_transpose,
     "requires_grad": gradient_of,
 }
 
@@ -116,9 +134,19 @@ def is_contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> bo
     return is_dense(x)
 
 
-def is_complex(x: Tensor) -> bool:
+def is_complex(input: Tensor) -> bool:
     """No graph is of complex numbers: the arguments are checked."""
     return False
+
+
+def isreal(input: Tensor) -> Tensor:
+    return xp.ones_like(input, "bool")
+
+
+def angle(input: Tensor) -> Tensor:
+    """Half a turn for what is negative; minus zero is not, as it is in NumPy."""
+    turned = xp.where(xp.less(input, 0), math.pi, 0.0)
+    return xp.where(xp.isnan(input), input, turned) if is_float(input.node.type) else turned
 
 
 def get_device(x: Tensor) -> int:
@@ -352,7 +380,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     **handlers(
         {
             __name__: """
-                cpu; cuda; element_size; expand; get_device; is_complex; is_contiguous; new;
+                angle; cpu; cuda; element_size; expand; get_device; is_complex: is_complex is_conj
+                is_neg; is_contiguous; isreal; itself: conj_physical resolve_conj resolve_neg; new;
                 resize_; resize_as_; squeeze; to; type_: type
             """,
             methods: "dim: ndimension",
@@ -362,7 +391,17 @@ METHODS: dict[str, Callable[..., Any]] = {
     "_is_any_true": xp.any,
     "nelement": methods.METHODS["numel"],
 }
-ALIASES: dict[Any, Callable[..., Any]] = {torch.is_complex: is_complex, torch.squeeze: squeeze}
+ALIASES: dict[Any, Callable[..., Any]] = {
+    torch.squeeze: squeeze,
+    **TORCH.taking_the_same(
+        {
+            __name__: """
+                angle; is_complex: is_complex is_conj is_neg; isreal; itself: conj conj_physical
+                real resolve_conj resolve_neg
+            """,
+        }
+    ),
+}
 HIDDEN: dict[Any, Callable[..., Any]] = {torch._check: _check}
 # Not among the functions that people know, which docs show.
 PRIVATE: dict[Any, Callable[..., Any]] = {

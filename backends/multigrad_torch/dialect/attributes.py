@@ -37,7 +37,7 @@ REASONS = {
     PARTS: """
         as_strided as_strided_* chunk diag diag_embed diagflat diagonal dsplit fill_diagonal_ fliplr
         flipud hsplit narrow_copy resize resize_ resize_as resize_as_ rot90 split split_with_sizes
-        tensor_split unbind unflatten unfold unsafe_* vsplit diff adjoint H mH
+        tensor_split unbind unflatten unfold unsafe_* vsplit diff
     """,
     ALGEBRA: """
         addbmm addbmm_ addmm addmm_ addmv addmv_ addr addr_ baddbmm baddbmm_ cholesky* corrcoef cov
@@ -46,8 +46,7 @@ REASONS = {
         vdot
     """,
     COMPLEX: """
-        angle cdouble cfloat chalf conj conj_* imag is_complex is_conj is_neg isreal istft real
-        resolve_* stft
+        cdouble cfloat chalf imag istft stft
     """,
     INTEGERS: "gcd gcd_ int_repr lcm lcm_ random_",
     MEMORY: """

@@ -132,7 +132,7 @@ FUNCTIONS: dict[Any, Handler] = {
                 argsort(kind=, order=, stable=); count_nonzero; take_along_dim: take_along_axis
             """,
             reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
-            trace: "copy_of: copy(order=)",
+            trace: "copy_of: copy(order=) conjugate",
             xp: """
                 full_like; median; ones_like; permute_dims: transpose; squeeze; stack; take; tile;
                 zeros_like: zeros_like empty_like
@@ -165,6 +165,7 @@ register_dialect(
         as_numpy_dtype,
         "cpu",
         methods={**METHODS, **numpy_parts.METHODS},
+        attributes={"imag": xp.zeros_like},
         hidden={np.isscalar: is_scalar},
         one_class=True,
         refusals=refusals(NUMPY),

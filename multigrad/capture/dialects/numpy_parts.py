@@ -121,9 +121,35 @@ def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
     return xp.cumsum(x, axis)
 
 
+# --- complex words of real tensors ----------------------------------------------------------------
 def real(val: Tensor) -> Tensor:
     """The tensors of a rule are real."""
     return val
+
+
+def real_if_close(a: Tensor, tol: Any = 100) -> Tensor:
+    return a
+
+
+def isreal(x: Tensor) -> Tensor:
+    return xp.ones_like(x, "bool")
+
+
+def iscomplex(x: Tensor) -> Tensor:
+    return xp.zeros_like(x, "bool")
+
+
+def iscomplexobj(x: Tensor) -> bool:
+    return False
+
+
+def isrealobj(x: Tensor) -> bool:
+    return True
+
+
+def angle(z: Tensor, deg: bool = False) -> Tensor:
+    radians = xp.atan2(0.0, z)
+    return xp.multiply(radians, 180 / np.pi) if deg else radians
 
 
 AT_LEAST = ("atleast_1d", "atleast_2d", "atleast_3d")
@@ -163,11 +189,12 @@ FUNCTIONS: dict[Any, Handler] = {
             products: "cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
                 average; cov; cross; cumulative_sum; divmod_: divmod; isclose;
-                meshgrid; modf; pad; polyval; ptp; real; vdot
+                meshgrid; modf; pad; polyval; ptp; real; vdot; angle; iscomplex; iscomplexobj;
+                isreal; isrealobj; real_if_close
             """,
             xp: """
                 matmul: linalg.matmul; matrix_transpose: matrix_transpose linalg.matrix_transpose;
-                outer: linalg.outer; trunc: fix
+                outer: linalg.outer; trunc: fix; zeros_like: imag
             """,
         }
     ),

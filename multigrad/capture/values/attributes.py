@@ -80,7 +80,6 @@ NUMPY = {
     INDICES: "put searchsorted take",
     PARTS: "diagonal flat",
     ALGEBRA: "dot",
-    COMPLEX: "conj conjugate imag real",
     MEMORY: """
         byteswap ctypes flags getfield itemsize nbytes resize setfield setflags strides to_device
         base

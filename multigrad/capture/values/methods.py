@@ -327,9 +327,9 @@ METHODS: dict[str, Callable[..., Any]] = {
             items: "item; to_list: tolist",
             __name__: """
                 add; astype; clamp; clip; contiguous; dim; div: div divide true_divide;
-                expand_as; fill; identity: positive; is_floating_point; new_full; new_ones;
-                new_tensor; new_zeros: new_zeros new_empty; norm; sub: sub subtract; to; type_:
-                type; type_as
+                expand_as; fill; identity: conj conjugate positive; is_floating_point; new_full;
+                new_ones; new_tensor; new_zeros: new_zeros new_empty; norm; sub: sub subtract; to;
+                type_: type; type_as
             """,
         }
     ),

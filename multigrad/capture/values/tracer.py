@@ -162,6 +162,10 @@ class V(Comparing):
         return xp.matrix_transpose(self)
 
     @property
+    def real(self) -> Any:
+        return self
+
+    @property
     def data(self) -> Any:
         return xp.stop_gradient(self)
 

@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:size_average and reduce args"),
     pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated"),
     pytest.mark.filterwarnings("ignore:torch.row_stack is deprecated"),
+    pytest.mark.filterwarnings("ignore:Tensor.H is deprecated on 0-D tensors"),
 ]
 F = torch.nn.functional
 Tensor = Any
@@ -30,6 +31,20 @@ def ends(p: Tensor) -> Tensor:
 
 # Matrices x and y, w square, v a vector, b a batch of matrices, p and q between 0 and 1.
 CALLS: dict[str, list[Call]] = {
+    "words of complex numbers on real ones": [
+        lambda x, y, w, v, b, p, q: x.conj() * torch.conj(y) + x.conj_physical(),
+        lambda x, y, w, v, b, p, q: x.resolve_conj() * torch.resolve_neg(y) + x.real * y.real,
+        lambda x, y, w, v, b, p, q: torch.real(x) if not torch.is_complex(x) else y,
+        lambda x, y, w, v, b, p, q: x.mH @ y + torch.adjoint(x) @ y + x.adjoint() @ y.conj(),
+        lambda x, y, w, v, b, p, q: x.H @ y + v.sum().H,
+        lambda x, y, w, v, b, p, q: b.mH,
+        lambda x, y, w, v, b, p, q: x.isreal() * y + torch.isreal(y) * x,
+        lambda x, y, w, v, b, p, q: x.angle() * y,
+        lambda x, y, w, v, b, p, q: torch.angle(x * torch.tensor([-0.0, 0.0, -1.0, torch.nan])),
+        lambda x, y, w, v, b, p, q: torch.angle((-2 * x).int()) + (x > 0).angle(),
+        lambda x, y, w, v, b, p, q: y if x.is_conj() or x.is_neg() else x * 2,
+        lambda x, y, w, v, b, p, q: x.clone().conj().mul_(2.0) + torch.conj_physical(y),
+    ],
     "linear": [
         lambda x, y, w, v, b, p, q: F.linear(x, w),
         lambda x, y, w, v, b, p, q: F.linear(x, w, v),

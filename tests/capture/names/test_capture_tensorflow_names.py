@@ -93,10 +93,11 @@ ROWS: dict[str, Arguments] = {
     "nn.log_poisson_loss": lambda x, y: (y * y, x),
     "math.nextafter": of_both,
     **named(
-        "abs asinh atan math.ceil math.conj constant convert_to_tensor cos cosh math.erf math.erfc "
-        "exp "
+        "abs math.angle asinh atan math.ceil math.conj constant convert_to_tensor cos cosh "
+        "math.erf math.erfc exp "
         "math.expm1 floor identity is_tensor math.is_finite math.is_inf math.is_nan "
-        "math.log_sigmoid negative ones_like math.real math.reciprocal math.reciprocal_no_nan "
+        "math.imag math.log_sigmoid negative ones_like math.real math.reciprocal "
+        "math.reciprocal_no_nan "
         "math.bessel_i0e math.bessel_i1e math.special.bessel_i0e math.special.bessel_i1e "
         "math.rint round sigmoid sign sin sinh square stop_gradient tan tanh zeros_like nn.elu "
         "nn.gelu nn.leaky_relu nn.relu nn.relu6 nn.selu nn.silu nn.softplus nn.softsign "

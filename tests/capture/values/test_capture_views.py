@@ -46,6 +46,11 @@ NUMPY: dict[str, Any] = {
     "astype without a copy": lambda a: a.astype(a.dtype, copy=False),
     "astype of a name without a copy": lambda a: a.astype(np.float32, copy=False),
     "positive": lambda a: np.positive(a),
+    "conj": lambda a: a.conj(),
+    "np.conj": lambda a: np.conj(a),
+    "real": lambda a: a.real,
+    "imag of a copy": lambda a: a.imag.copy(),
+    "real_if_close": lambda a: np.real_if_close(a),
     "clip to nothing": lambda a: np.clip(a, None, None),
     "ravel": lambda a: np.ravel(a),
     "flattened by NumPy": lambda a: np.asarray(a).flatten(),
@@ -57,6 +62,11 @@ NUMPY: dict[str, Any] = {
     "expand_dims": lambda a: np.expand_dims(a, 0),
 }
 TORCH: dict[str, Any] = {
+    "conj in torch": lambda a: a.conj(),
+    "resolve_conj": lambda a: a.resolve_conj(),
+    "real in torch": lambda a: a.real,
+    "mH": lambda a: a.mH,
+    "H": lambda a: a.H,
     "clone": lambda a: a.clone(),
     "contiguous": lambda a: a.contiguous(),
     "a transposed contiguous": lambda a: a.mT.contiguous(),
@@ -114,7 +124,8 @@ CAPTURED = {
     "to with a copy by position", "float", "double", "type_as", "select", "select at the end",
     "narrow", "view_as", "backwards", "transposed", "transposed twice", "a row of a transposed",
     "a new axis", "axes swapped", "flattened by NumPy", "squeezed", "moveaxis", "expand_dims",
-    "view", "unsqueeze", "permute",
+    "view", "unsqueeze", "permute", "conj", "np.conj", "real", "imag of a copy", "real_if_close",
+    "conj in torch", "resolve_conj", "real in torch", "mH", "H",
 }  # fmt: skip
 
 

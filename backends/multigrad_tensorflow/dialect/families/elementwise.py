@@ -31,6 +31,11 @@ def identity(x: Tensor, *ignored: Any) -> Tensor:
     return xp.stack(x, 0) if isinstance(x, list | tuple) else x
 
 
+def angle(input: Tensor) -> Tensor:
+    """Half a turn for what is negative; NaN is not."""
+    return xp.where(xp.less(input, 0), math.pi, xp.zeros_like(input))
+
+
 def identity_n(x: Any, *ignored: Any) -> Any:
     if isinstance(x, Value):
         raise TypeError("a tensor instead of a list of tensors")
@@ -224,7 +229,9 @@ def _range_within(own: str, dtype: Any) -> tuple[int, int]:
     return max(source.min, dtype.min), min(source.max, dtype.max)
 
 
-NAMED = TENSORFLOW.called({xp: "zeros_like; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"})
+NAMED = TENSORFLOW.called(
+    {xp: "zeros_like: zeros_like math.imag; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"}
+)
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
@@ -233,7 +240,7 @@ ALIASES: dict[Any, Handler] = {
                 add_n: add_n math.accumulate_n; cast_to: cast; clip_by_value; constant; convert:
                 convert_to_tensor; identity: math.conj identity math.real raw_ops.Identity;
                 divide_no_nan: math.divide_no_nan raw_ops.DivNoNan; math.erfcinv; floordiv:
-                math.floordiv raw_ops.FloorDiv; identity_n; is_tensor; multiply_no_nan:
+                math.floordiv raw_ops.FloorDiv; identity_n; is_tensor; math.angle; multiply_no_nan:
                 math.multiply_no_nan raw_ops.MulNoNan; math.polygamma; math.polyval;
                 math.reciprocal_no_nan; saturate_cast; squared_difference: math.squared_difference
                 raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:
