@@ -7,6 +7,7 @@ import torch
 from multigrad.backend import (
     Autodiff,
     Backend,
+    Casts,
     Compiler,
     Draws,
     Exports,
@@ -30,7 +31,7 @@ MOVED["multigrad_torch"] = {
 from . import differences, dynamo, eject, export, hooks, models
 from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, many, modes, render, vjp
 from .compile import compile, jit, mirror, regions
-from .dialect import asked, table
+from .dialect import asked, gradients, table, types
 from .distributed import ranks
 from .importers import autograd_function, operators
 from .kernels import bits, elementwise, ops, random
@@ -81,6 +82,12 @@ backend = Backend(
         namespace=attach.NAMESPACE,
         forward_mode=True,
         joins_loops=True,
+        casts=Casts(
+            is_on=torch._C._is_any_autocast_enabled,
+            without=gradients.without_autocast,
+            of=types.casts_op,
+            transforms=attach.transforms,
+        ),
         notes_shapes=True,
         isolate=isolate.isolate,
     ),

@@ -30,6 +30,7 @@ from .calls.arguments import (
 )
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
+from .calls.casts import ORIGINAL, SAME, follow_casts, way_if_cast
 from .calls.facts import watch
 from .calls.mutable import callers_own
 from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
@@ -267,9 +268,18 @@ class Entries(Captured):
         does_more = variant.lacks or variant.notes or writes
         if not (does_more and self.native is None and backend.name == self.recipe.dialect()):
             left_out.update((backend.name, note.name) for note in variant.notes)
-            return self._lowered_entry(variant, backend)
+            return self._unless_cast(self._lowered_entry(variant, backend), variant, backend)
         native = self._native_entry(layout.without_objects(), backend, None)
         return self._keyed_entry(native, variant, backend) if variant.graphs.is_random else native
+
+    def _unless_cast(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
+        """Return an entry that runs otherwise while its framework chooses dtypes by itself."""
+        way = way_if_cast(self.recipe, self.native, variant, backend)
+        if way == SAME:
+            return entry
+        layout = variant.layout.without_objects()
+        native = self._native_entry(layout, backend, None) if way == ORIGINAL else None
+        return follow_casts(entry, native, self.recipe, layout, backend)
 
     def _keyed_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
         """Return an entry that draws from a key where there is one, as the original does not."""

@@ -78,6 +78,7 @@ class Inlined(Entries):
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
         trace.lacks = trace.lacks or variant.lacks
+        trace.is_cast |= variant.is_cast
         trace.combines |= variant.combines or bool(self.recipe.modes)
         trace.is_once |= not graphs.second_order
         given = {

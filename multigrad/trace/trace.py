@@ -154,6 +154,7 @@ class Trace:
         self.way: Any = None  # which branches by values it takes, of all that are recorded
         self.combines = False  # whether it calls what has `accumulate=`
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
+        self.is_cast = False  # whether its library may choose the dtypes of its calls, as autocast
         self.is_once = False  # what was captured of its backward is no derivative's to be taken
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
@@ -163,8 +164,7 @@ class Trace:
         # Gives a node another name; where code takes gradients, each tensor has its own.
         self.rename: Callable[[Node], Node] | None = None
         self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
-        # With respect to which the code takes gradients.
-        self.leaves: list[weakref.ref[Value]] = []
+        self.leaves: list[weakref.ref[Value]] = []  # whose gradients the code takes
         # What the library says of the calls of a function; None: all floats are the input's.
         self.types: Any = None
         self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such

@@ -20,6 +20,7 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.modes import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
+from multigrad.functions.calls.casts import ORIGINAL, SAME, way_if_cast
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
@@ -304,6 +305,12 @@ def call_of_function(function: Function, described: Any) -> Call:
     if any(map(is_read_by_graph, variant.facts)):
         message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
         raise NotCaptured(TraceError(message))
+    way = SAME
+    if torch._C._is_any_autocast_enabled():
+        way = way_if_cast(function.recipe, function.native, variant, load_backend("torch"))
+    if way == ORIGINAL and not function.is_keyed:
+        message = f"{function.recipe.subject} computes under torch.autocast, which no graph follows"
+        raise NotCaptured(TraceError(message))
     layout = variant.layout
     numbers = [leaves[i] for i in layout.indices("number")]
     if not any(map(is_tensor, numbers)):
@@ -314,7 +321,8 @@ def call_of_function(function: Function, described: Any) -> Call:
         call = emit_operator(function, variant, words, taken)
         return replace(call, assemble=emit_outputs(variant))
     names = draw(function.draws, words) if variant.graphs.is_random else {}
-    return replace(emit_call(variant, words, names, taken), assemble=emit_outputs(variant))
+    call = emit_call(variant, words, names, taken, is_uncast=way != SAME)
+    return replace(call, assemble=emit_outputs(variant))
 
 
 def emit_outputs(variant: Variant) -> Callable[..., Any]:
@@ -459,9 +467,15 @@ def draw(draws: Draws, words: list[str]) -> dict[str, Any]:
 
 
 def emit_call(
-    variant: Variant, words: Sequence[str], names: dict[str, Any], taken: Sequence[str]
+    variant: Variant,
+    words: Sequence[str],
+    names: dict[str, Any],
+    taken: Sequence[str],
+    *,
+    is_uncast: bool = False,
 ) -> Call:
-    """Return calls of the lowered class; `taken`: their parameters, tensors first.
+    """Return calls of the lowered class; `taken`: their parameters, tensors first; `is_uncast`:
+    whether the autocast around them does not reach it.
 
     It gets, and gives, copies of what it keeps: a compiler does not notice (torch 2.13) that a
     caller writes into what an `autograd.Function` has kept, and backward would read what was
@@ -479,10 +493,13 @@ def emit_call(
     given = ", ".join([*tensors, *words])
     results = [f"y{i}" for i in range(len(emitted.outputs))]
     left, right = map(", ".join, (results, map(own, emitted.outputs, results)))
+    around = "autocast('cpu', enabled=False), autocast('cuda', enabled=False)"
     source = f"""def call({", ".join(taken)}):
-    {left} = Native.apply({given})
+    {f"with {around}" if is_uncast else "if True"}:
+        {left} = Native.apply({given})
     return {right}
 """
+    names = {"autocast": torch.autocast, **names}
     namespaces = [{"Native": each, **names} for each in (native.eager, native)]
     plain, in_graph = _named_calls(source, native.__name__, namespaces)
     return Call(plain, in_graph)

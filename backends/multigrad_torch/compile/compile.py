@@ -280,7 +280,8 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
         raise Question(READS)
     if token.startswith(HIDDEN):
         raise Question(NUMBERS)
-    told = (described, repr(described), torch.get_default_dtype())  # 1, 1.0, True are equal
+    modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
+    told = (described, repr(described), *modes)  # 1, 1.0, True are equal
     key = (function.identifier, told, token, epoch, asks_for_operators())
     if function.is_keyed:
         key = (*key, number_application(function._counter))

@@ -292,7 +292,7 @@ def is_grad_enabled(trace: Trace) -> bool:
 def is_autocast_enabled(trace: Trace, device_type: str = "") -> bool:
     """Answer as torch does outside of autocast, under which the class itself runs."""
     for_classes(trace, torch.is_autocast_enabled, CHANGES)
-    trace.lacks = trace.lacks or "what it computes under autocast"
+    trace.is_cast = True
     return False
 
 

@@ -388,7 +388,7 @@ def unwrap_amp(function: Any, trace: Trace | None) -> Any:
         return function
     casts = inspect.getclosurevars(function).nonlocals.get("cast_inputs")
     if casts or function.__code__ in AMP_BACKWARD:
-        trace.lacks = "what it computes under autocast"
+        trace.is_cast = True
     return function.__wrapped__
 
 

@@ -31,10 +31,7 @@ from ...graph.ir.types import (
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
 from ...trace.axes import known_shape
-from ...trace.owners import (
-    OF_CODE,
-    OF_TENSORS,
-)
+from ...trace.owners import OF_CODE, OF_TENSORS
 from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.modes import ModeOf, modes
@@ -132,6 +129,7 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None:
             return record(*args, **kwargs)
+        self.trace.is_cast = self.trace.is_cast or oracle.casts(function)
         fixed = self.trace.facts.get("dtype")
         is_narrow = fixed in FLOATS_OF_16_BITS
         follows = function in FOLLOWS

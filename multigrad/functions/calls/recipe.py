@@ -85,6 +85,8 @@ class Variant:
             they were captured from, why that could not be done, or the error that says that they
             are not the same.
         lacks: what the original does besides, in words; on its own framework that runs itself.
+        is_cast: whether its library may choose the dtypes of its calls, as autocast does; while it
+            does so, the original runs.
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
@@ -100,6 +102,7 @@ class Variant:
     facts: Mapping[str, Any] = field(default_factory=dict)
     proofs: dict[str, str | DisprovedError] = field(default_factory=dict)
     lacks: str = ""
+    is_cast: bool = False
     assumed: tuple[Assumption, ...] = ()
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()

@@ -273,6 +273,7 @@ class _Recording:
             fixed,
             facts,
             lacks=trace.lacks,
+            is_cast=trace.is_cast,
             assumed=assumed,
             notes=notes,
             updates=updates,

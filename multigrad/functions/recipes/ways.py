@@ -126,8 +126,15 @@ def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
     lacks = a.lacks or b.lacks
     if any(dialect.mutable for dialect in map(find_dialect, trace.routes) if dialect is not None):
         lacks = lacks or "the one way of several that it takes"  # jax and TensorFlow compile
-    facts, combines = {**b.facts, **a.facts}, a.combines or b.combines
-    return replace(a, graphs=graphs, lacks=lacks, facts=facts, combines=combines, reach=None)
+    return replace(
+        a,
+        graphs=graphs,
+        lacks=lacks,
+        is_cast=a.is_cast or b.is_cast,
+        facts={**b.facts, **a.facts},
+        combines=a.combines or b.combines,
+        reach=None,
+    )
 
 
 def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph) -> FunctionGraph:
