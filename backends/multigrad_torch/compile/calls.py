@@ -493,16 +493,28 @@ def emit_call(
     given = ", ".join([*tensors, *words])
     results = [f"y{i}" for i in range(len(emitted.outputs))]
     left, right = map(", ".join, (results, map(own, emitted.outputs, results)))
-    around = "autocast('cpu', enabled=False), autocast('cuda', enabled=False)"
+    if is_uncast:
+        for each in {native, native.eager}:  # which is compiled under the autocast around forward
+            each.backward = staticmethod(uncast(each.backward))
     source = f"""def call({", ".join(taken)}):
-    {f"with {around}" if is_uncast else "if True"}:
-        {left} = Native.apply({given})
+    {left} = {"apply" if is_uncast else "Native.apply"}({given})
     return {right}
 """
-    names = {"autocast": torch.autocast, **names}
-    namespaces = [{"Native": each, **names} for each in (native.eager, native)]
+    namespaces = [
+        {"Native": each, "apply": uncast(each.apply), **names} for each in (native.eager, native)
+    ]
     plain, in_graph = _named_calls(source, native.__name__, namespaces)
     return Call(plain, in_graph)
+
+
+def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes in the dtypes that it is given, whatever is around it."""
+
+    def run(*args: Any) -> Any:
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*args)
+
+    return run
 
 
 def _named_calls(
