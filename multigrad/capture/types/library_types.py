@@ -220,9 +220,7 @@ class LibraryTypes:
     def _anew(
         self, result: Any, answer: Answer, args: Any, kwargs: Any, record: Callable[..., Any]
     ) -> Any:
-        """Return a result in the library's type: cast, where that is exact, else recorded once more
-        with its operands cast first.
-        """
+        """Return a result in the library's type: cast where exact, else made of cast operands."""
         pairs = zip(leaves_of(result), answer, strict=True)
         wrong = [(x, dtype) for x, (dtype, _) in pairs if is_other(x, dtype)]
         if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
@@ -553,6 +551,9 @@ class LibraryTypes:
             raise Unaskable from None
         oracle, dtype = self._oracle(), dtype_name(x.dtype)
         if oracle is not None and owner == self.library():
-            dtype = oracle.canonical(dtype, self._mode(self.library()))
+            mode = self._mode(owner)
+            if x.dtype == mode and id(x) not in self.trace.sources:  # made here, perhaps by default
+                self._note_mode()
+            dtype = oracle.canonical(dtype, mode)
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)
