@@ -7,6 +7,7 @@ import torch
 from multigrad.backend import (
     Autodiff,
     Backend,
+    Casts,
     Compiler,
     Draws,
     Exports,
@@ -38,11 +39,10 @@ from .attach import (
     many,
     modes,
     render,
-    state,
     vjp,
 )
 from .compile import compile, jit, mirror, regions
-from .dialect import asked, table
+from .dialect import asked, gradients, table, types
 from .distributed import ranks
 from .importers import autograd_function, operators
 from .kernels import bits, elementwise, ops, random
@@ -89,13 +89,18 @@ backend = Backend(
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
-        transform=state.shown_in_transform,
+        transform=attach.transform,
         explain_refusal=as_it_is.explain_refusal,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
         joins_loops=True,
+        casts=Casts(
+            is_on=torch._C._is_any_autocast_enabled,
+            without=gradients.without_autocast,
+            of=types.casts_op,
+        ),
         notes_shapes=True,
         isolate=isolate.isolate,
     ),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ..graph import random
 from ..graph.ir.op import Op
 from ..graph.support.data import dataclass
+from .casts import Casts
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels
@@ -151,8 +152,8 @@ class Kernels:
     scan: Function | None = None
     """(carry, rows, constants, body, reverse) -> the carry after a turn for each row, and what the
     turns gave, stacked, in one tuple. `rows` are tensors, of whose first axes the body takes one
-    row each, from the last to the first where `reverse`; it takes the carry, the rows and the
-    constants by position, and returns the next carry and what the turn gives in one tuple."""
+    row each, from the last where `reverse`; it takes carry, rows and constants by position, and
+    returns the next carry and what the turn gives in one tuple."""
 
     scalar_left: Mapping[Op, Function] = field(default_factory=dict)
     """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
@@ -164,8 +165,8 @@ class Kernels:
     """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""
 
     open_number: Callable[[Any], Any] | None = None
-    """(number) -> a 0-d tensor in the place of a symbol of a number, as lengths have that are not
-    known yet and for which rows are not made, and any other as it is."""
+    """(number) -> a 0-d tensor for a symbol, as of an unknown length, for which rows are not made;
+    any other as it is."""
 
     fast: FastKernels = field(default_factory=FastKernels)
     """Kernels for code that nobody takes a derivative of."""
@@ -238,6 +239,9 @@ class Autodiff:
     keeps_float_derivatives: bool = False
     """Whether a float kept by forward keeps its derivative in backward."""
 
+    casts: Casts | None = None
+    """How the framework chooses the dtypes of calls by itself; else it does not."""
+
     watches_outputs: bool = True
     """Whether nobody writes into an output that forward keeps without an error in backward."""
 
@@ -245,16 +249,14 @@ class Autodiff:
     """Whether nothing is kept of a tensor of which backward reads the shape and dtype alone."""
 
     joins_loops: bool = False
-    """Whether `render` makes use of `Code.whole`: of fast code where floats that forward keeps lose
-    their derivative, else of all."""
+    """Whether `render` makes use of `Code.whole`; of fast code where kept floats are cut off."""
 
     only_fast: bool = False
     """Whether nobody differentiates or transforms what is emitted: its fast form serves."""
 
     isolate: Callable[[Callable[[], Any], bool], Any] | None = None
-    """(run, is_random) -> what `run()` returns, computed at once and on its own, whatever is
-    traced, transformed, recorded or put in force around the call; the framework's generator stays
-    as it is."""
+    """(run, is_random) -> what `run()` returns, computed at once, whatever is traced, transformed,
+    recorded or put in force around the call; the framework's generator stays as it is."""
 
     rehearse: Callable[[Function, Sequence[Any]], Function] | None = None
     """(run, arrays) -> what gives `run(*tensors)` for NumPy arrays of these shapes and dtypes, if
@@ -285,8 +287,8 @@ class Reader(NamedTuple):
     """Whether it does so now."""
 
     call: Function
-    """What to call then: `(activation, x, values=())`, with the values of its own rule's params if
-    the caller holds them, or `(function, args, kwargs)`."""
+    """What to call then: `(activation, x, values=())`, with values of its own rule's params that
+    the caller holds, or `(function, args, kwargs)`."""
 
     reads_code: bool = False
     """Whether it reads the line that asks, too: it is asked before all others."""
@@ -294,8 +296,7 @@ class Reader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiler:
-    """Everything that keeps code beyond a call: caches, graphs, and regions that run again in
-    backward.
+    """All that keeps code beyond a call: caches, graphs, and regions that run again in backward.
 
     The events tell it what such code depends on: the rule in force, and which rule a name means.
     """
@@ -323,8 +324,7 @@ class Compiler:
     """A `use` is entered, with this token; returns what to call where it is left."""
 
     on_tensors: Callable[[Any], None] | None = None
-    """Rules are in force that have tensors for params; where they end, `on_enter` shows what
-    is in force then."""
+    """Rules are in force that have tensors for params; where they end, `on_enter` tells."""
 
     on_read: Callable[..., None] | None = None
     """(x, activation, scope="activations"): the rule in force is read, for x and an activation

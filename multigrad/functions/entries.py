@@ -14,6 +14,7 @@ from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..trace.omissions import AUTOCAST
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
 from ..trace.scope.present import now
@@ -30,7 +31,16 @@ from .calls.arguments import (
 )
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
-from .calls.decision import EAGER, TRANSFORMED, Decision, decide
+from .calls.casts import follow_casts
+from .calls.decision import (
+    EAGER,
+    ORIGINAL,
+    SAME,
+    TRANSFORMED,
+    Decision,
+    decide,
+    way_while_cast,
+)
 from .calls.facts import watch
 from .calls.mutable import callers_own
 from .calls.native import (
@@ -291,9 +301,20 @@ class Entries(Captured):
         variant = decision.variant
         if not decision.reason:
             left_out.update((backend.name, note.name) for note in variant.notes)
-            return self._lowered_entry(variant, backend)
+            return self._unless_cast(self._lowered_entry(variant, backend), variant, backend)
         native = self._native_entry(layout.without_objects(), backend, None, decision.reason)
         return self._choosing_entry(native, variant, backend)
+
+    def _unless_cast(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
+        """Return an entry that runs otherwise while its framework chooses dtypes by itself."""
+        way = way_while_cast(self.recipe, variant, backend, self.native)
+        if way == SAME:
+            return entry
+        layout = variant.layout.without_objects()
+        reason, native = f"its graph lacks {AUTOCAST}", None
+        if way == ORIGINAL:
+            native = self._native_entry(layout, backend, None, reason)
+        return follow_casts(entry, native, self.recipe, layout, backend)
 
     def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
         """Return an entry that runs the graphs where the original has no key to draw from, or does

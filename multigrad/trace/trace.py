@@ -163,8 +163,7 @@ class Trace:
         # Gives a node another name; where code takes gradients, each tensor has its own.
         self.rename: Callable[[Node], Node] | None = None
         self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
-        # With respect to which the code takes gradients.
-        self.leaves: list[weakref.ref[Value]] = []
+        self.leaves: list[weakref.ref[Value]] = []  # whose gradients the code takes
         # What the library says of the calls of a function; None: all floats are the input's.
         self.types: Any = None
         self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such
@@ -172,9 +171,9 @@ class Trace:
 
     def omit(self, kind: str, words: str = "") -> None:
         """Note what the graph leaves out of the code, perhaps in other words, and where."""
-        where = self.location() or self.defined
-        words = words or kind
-        self.omissions.setdefault(kind, f"{words} ({where})" if where else words)
+        if kind not in self.omissions:
+            where = self.location() or self.defined
+            self.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
 
     def is_in(self, *dtypes: str) -> bool:
         """Return whether the input's dtype is fixed, and one of these: where it is not, a capture

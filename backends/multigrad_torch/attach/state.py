@@ -11,14 +11,10 @@ import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import _disable_current_modes
 
-from multigrad.trace.omissions import AUTOCAST, FORWARD_MODE
-
 from ..versions import told_keys
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
-get_interpreter_stack = torch._C._functorch.get_interpreter_stack
-JVP = torch._C._functorch.TransformType.Jvp
 # The dispatch modes that are entered: one may record a graph, differentiated later.
 count_modes = torch._C._len_torch_dispatch_stack
 # torch.jit.trace does not know constants in a tuple, nor ONNX the fast kernels.
@@ -31,18 +27,6 @@ KINDS = frozenset({Tensor, torch.nn.Parameter})
 dispatch_keys = torch._C._dispatch_keys
 # A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
 PROCESS = os.getpid()
-
-
-def shown_in_transform() -> frozenset[str] | None:
-    """Return what a graph leaves out that shows in the transform of torch.func around this call;
-    None where there is none.
-    """
-    if not transforms_active():
-        return None
-    shown = {AUTOCAST} if torch._C._is_any_autocast_enabled() else set[str]()
-    if any(each.key() == JVP for each in get_interpreter_stack() or ()):
-        shown.add(FORWARD_MODE)
-    return frozenset(shown)
 
 
 def is_memory(x: Tensor) -> bool:

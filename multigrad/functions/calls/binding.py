@@ -64,7 +64,11 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     bare = variant.outputs.is_leaf() and not variant.fixed
 
     def run(leaves: Sequence[Any], draws: Draws) -> Any:
-        return call(*leaves)
+        try:
+            return call(*leaves)
+        except Exception as error:
+            explain(recipe.subject, layout, leaves, error)
+            raise
 
     def run_checked(leaves: Sequence[Any], draws: Draws) -> Any:
         recipe.check(backend, leaves)
@@ -94,7 +98,9 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
             return assemble(variant, (outputs,) if single else outputs)
 
     if len(tensors) < 2:
-        return Entry(inner)
+        return Entry(inner, call=call if inner is run else None)
+    if inner is run:
+        return Entry(run)
 
     def explained(leaves: Sequence[Any], draws: Draws) -> Any:
         try:

@@ -26,6 +26,7 @@ from ...trace.omissions import (
 from .recipe import Recipe, Variant
 from .updates import COPIES, describe
 
+SAME, ORIGINAL, GRAPH = "same", "original", "graph"
 EFFECTS = frozenset((UPDATES, NOTES))
 # Where compilers and transforms take the graph, which nothing there could decide by values.
 UNSEEN = frozenset((ASSERTIONS, BRANCHES, ORDERS, SPARSE, UNDIFFERENTIATED))
@@ -36,7 +37,8 @@ class Door(NamedTuple):
 
     Attributes:
         name: in messages.
-        takes: the kinds of omissions with which the graph serves there all the same.
+        takes: the kinds of omissions with which the graph serves there all the same. AUTOCAST is
+            one of them wherever the framework does not choose dtypes by itself.
         refuses: those that it refuses on the code's own framework; for others the code runs as
             written there.
     """
@@ -51,11 +53,12 @@ class Door(NamedTuple):
 
 
 INSTEAD = f"return the new value, or have it write on copies by capture={COPIES}"
-EAGER = Door("eager code", takes=frozenset())
-COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE, AUTOCAST})
-TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE, AUTOCAST})
-PULLED = Door("xg.vjp", takes=UNSEEN | {FORWARD_MODE, AUTOCAST, TWICE})
-PUSHED = Door("xg.jvp", takes=UNSEEN | {FORWARD_MODE, AUTOCAST, TWICE}, refuses=EFFECTS)
+# Its entries are made once: `way_while_cast` says how they run while dtypes are chosen.
+EAGER = Door("eager code", takes=frozenset((AUTOCAST,)))
+COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE})
+TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE})
+PULLED = Door("xg.vjp", takes=UNSEEN | {FORWARD_MODE, TWICE})
+PUSHED = Door("xg.jvp", takes=PULLED.takes | {AUTOCAST}, refuses=EFFECTS)
 TRANSPOSED = Door("xg.linear_transpose", takes=PUSHED.takes, refuses=EFFECTS)
 EXPORTED = Door("an exported file", takes=PUSHED.takes, refuses=EFFECTS)
 SAVED = Door("a document", takes=PUSHED.takes, refuses=EFFECTS)
@@ -98,7 +101,9 @@ def decide(
         UnsupportedOp: the door has no way to do what the code does besides returning.
     """
     is_home = backend is None or backend.name == recipe.dialect()
-    left_out = {k: v for k, v in omissions_of(recipe, variant).items() if k not in door.takes}
+    casts = None if backend is None else backend.autodiff.casts
+    takes = door.takes if casts is not None and casts.is_on() else door.takes | {AUTOCAST}
+    left_out = {k: v for k, v in omissions_of(recipe, variant).items() if k not in takes}
     if not is_home or not left_out:
         return Decision(variant)
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
@@ -107,6 +112,20 @@ def decide(
     if native is not None:
         return Decision(variant)
     return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
+
+
+def way_while_cast(recipe: Recipe, variant: Variant, backend: Backend, native: bool | None) -> str:
+    """Return what runs a captured form while its framework chooses dtypes by itself: the same as
+    else, the original, or the graph in its own dtypes.
+    """
+    casts, graphs = backend.autodiff.casts, variant.graphs
+    if casts is None or graphs.is_rule:
+        return SAME
+    if backend.name == recipe.dialect():  # of its own calls more is known than of ops
+        is_cast = AUTOCAST in variant.omissions
+        return SAME if not is_cast else GRAPH if native is False else ORIGINAL
+    nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
+    return GRAPH if any(casts.of(node.op) for node in nodes) else SAME
 
 
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
