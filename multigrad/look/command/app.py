@@ -249,8 +249,7 @@ def convert(
         str, typer.Option(help="Those on which it also runs compiled.")
     ] = "jax,tensorflow",
     copies: Annotated[
-        bool,
-        typer.Option("--copies", help="Let it write to copies of its arguments."),
+        bool, typer.Option("--copies", help="Let it write to copies of its arguments.")
     ] = False,
     limit: Annotated[
         float, typer.Option(min=1.0, help="Seconds for each custom gradient of a package.")
