@@ -55,6 +55,7 @@ backend = Backend(
     name="torch",
     tensors=Tensors(
         write=torch.Tensor.copy_,
+        keep=isolate.keep,
         types=(torch.Tensor,),
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,

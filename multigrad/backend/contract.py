@@ -111,6 +111,10 @@ class Tensors:
     write: Callable[[Tensor, Tensor], Any] | None = None
     """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
 
+    keep: Callable[[Tensor, bool], Callable[[], str] | None] | None = None
+    """(tensor, whether to copy its values) -> what puts it back as it is now, and tells in words
+    what had changed; None: it is of no kind that can be put back."""
+
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as its code asks ("cpu", "cuda"); without it that is told "cpu"."""
 
