@@ -56,6 +56,7 @@ backend = Backend(
     tensors=Tensors(
         write=torch.Tensor.copy_,
         unwritable=bridge.say_unwritable,
+        keep=isolate.keep,
         types=(torch.Tensor,),
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,

@@ -18,10 +18,9 @@ from ..lowering.lower import lower_graphs
 from ..trace.scope.identity import items_key
 from ..trace.scope.reads import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
-from .calls.arguments import PLAIN, Layout
+from .calls.arguments import Layout
 from .calls.decision import Decision, Door, decide
 from .calls.facts import facts_of_symbols, gather_facts
-from .calls.mutable import keeping_objects
 from .calls.native import warn_disproved
 from .calls.recipe import Recipe, Variant
 from .calls.updates import warn_left_out
@@ -68,26 +67,13 @@ class Captured:
         variant = self._variant_for(layout, leaves)
         return decide(door, self.recipe, variant, backend, self.native)
 
-    def _variant_for(
-        self, layout: Layout, leaves: Sequence[Any], *, are_kept: bool = False
-    ) -> Variant:
+    def _variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the graphs for arguments, captured under the facts about them that turn out to be
         needed.
-
-        Args:
-            are_kept: whether objects among the arguments are given back what code changes of them.
 
         Raises:
             NotCaptured: it cannot be captured.
         """
-        if not are_kept:
-            objects: list[Any] = []
-            for own, leaf in zip(layout.leaves, leaves, strict=True):
-                if own.kind == "static" and type(leaf) not in PLAIN:
-                    objects.append(leaf)
-            if objects:
-                with keeping_objects(self.name, objects):
-                    return self._variant_for(layout, leaves, are_kept=True)
         while True:
             try:
                 facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)
@@ -119,6 +105,8 @@ class Captured:
             warn_disproved(error, self.__module__)
             variant.proofs[dtype] = error.to_keep()
             return variant
+        except TraceError as error:
+            raise NotCaptured(error) from error
         forward = variant.graphs.forward
         if not proof or "not proven" in forward.origin:
             return variant

@@ -13,6 +13,8 @@ import numpy as np
 
 from ...backend.finding.discovery import in_use
 from ...capture.code.conventions import UNORDERED, told_conventions
+from ...capture.code.snapshot import unchanged
+from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ops.arrays.loops import Endless, turning_at_most
@@ -44,7 +46,7 @@ from .rounding import (
     is_meant,
     run_in_own_dtype,
 )
-from .run import KEY, Outcome, keeping_generators
+from .run import KEY, Outcome
 from .samples import Sample, Slot
 from .trail import find_parting
 from .verdict import (
@@ -91,6 +93,7 @@ class Attempt:
         is_generic: whether numbers in code take the dtype of what they meet, as a rule's do.
         content: gives what a verdict rests on besides the graphs: functions, values, facts; (): it
             is not kept for other processes.
+        outside: the functions that the original runs, and the objects that it is given.
         ties: whether somebody wrote the derivative: those that frameworks derive differ in
             rounding, and on edges.
     """
@@ -117,6 +120,7 @@ class Attempt:
     infinite: bool = True
     is_again: bool = False
     content: Callable[[], tuple[Any, ...]] = tuple
+    outside: tuple[Sequence[Any], Sequence[Any]] = ((), ())
 
     @property
     def dtype(self) -> Any:
@@ -151,8 +155,10 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     key = None if is_call else _key(attempt)
     if key is not None and is_kept(key):
         return ""
-    with keeping_generators(), turning_at_most(MOST_TURNS):
+    with unchanged(*attempt.outside) as outside, turning_at_most(MOST_TURNS):
         reason = _prove_call(attempt) if is_call else _prove(attempt)
+    if outside.change and not is_call:
+        raise TraceError(f"{attempt.subject.words} {outside.change}, which a graph does not do")
     if key is not None and not reason:
         keep(key)
     return reason

@@ -90,6 +90,7 @@ def prove_function(
         ties=not given.is_derived,
         is_again="" in given.variant.proofs.values(),
         content=partial(_content, given, dialect, functions),
+        outside=(functions, [x.value for x in given.layout.leaves if x.kind == "static"]),
     )
     return prove(attempt, is_call=is_call)
 

@@ -18,9 +18,9 @@ from ...backend.finding.discovery import in_use
 from ...capture.code.modes import ModeOf, keeping_modes
 from ...capture.code.readings import written_in
 from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
-from ...capture.code.witness import Witness
 from ...capture.control.rolled import roll
 from ...capture.copies.capture import has_number_from_elsewhere
+from ...capture.copies.witness import Witness
 from ...capture.dialects import xp as xp_dialect
 from ...capture.indexing.indexing import Picked
 from ...capture.meanings.extremes import Extremes
@@ -122,11 +122,12 @@ def _capture(
     if trace.asks_for_memory:
         check_memory(variant, _Recording(recipe, layout, trace.facts, Way(way.taken)))
     is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
-    if trace.witness.moved or trace.lifted or is_suspect:
+    if trace.witness.is_suspect or trace.lifted or is_suspect:
         again = _Recording(recipe, layout, trace.facts, Way(way.taken), recording)
-        other = again.run_asking()
+        with trace.witness.outside.dropping_added():
+            other = again.run_asking()
         check_tensors(trace, again.trace)
-        drew = trace.witness.moved and again.trace.witness.moved
+        drew = trace.witness.outside.moved and again.trace.witness.outside.moved
         check_draws(trace, variant, other, drew=drew)
     graphs = variant.graphs.without_needless_marks()
     return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
@@ -167,7 +168,8 @@ class _Recording:
 
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols were asked and could not say, whoever caught it."""
-        witness = self.trace.witness = Witness(self.trace)
+        given = [leaf.value for leaf in self.layout.leaves if leaf.kind == "static"]
+        witness = self.trace.witness = Witness(self.trace, self.recipe.functions(), given)
         try:
             with witness, questions.asking():
                 variant = self.run()
