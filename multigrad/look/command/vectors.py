@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from multigrad.look.vectors.document import (
+from multigrad.testing.test_vectors.document import (
     document_of,
     every_subject,
     read_dtypes,
