@@ -19,14 +19,6 @@ from multigrad.backend import (
     Ranks,
     Tensors,
 )
-from multigrad.graph.support.former import MOVED
-
-# Before anything of it is imported under a former name, as pickles do.
-MOVED["multigrad_torch"] = {
-    "functional": "compat.functional",
-    "module_forwards": "hooks.module_forwards",
-    "param_hooks": "hooks.param_hooks",
-}
 
 from . import differences, dynamo, eject, export, hooks, models
 from .attach import (

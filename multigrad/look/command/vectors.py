@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from multigrad.graph.machine.files import write_whole
-from multigrad.look.vectors.document import (
+from multigrad.testing.test_vectors.document import (
     document_of,
     every_subject,
     read_dtypes,

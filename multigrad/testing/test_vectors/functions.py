@@ -19,7 +19,7 @@ from ...functions.function import Function
 from ...functions.recipes.examples import find_variant
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import FLOATS, T
-from ..subject import gives_surrogate
+from ...look.subject import gives_surrogate
 from . import cases, points
 from .discrete import OF_BOOLS, OF_FLOATS, operands_of
 from .elementwise import FORMULAS
