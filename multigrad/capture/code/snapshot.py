@@ -34,6 +34,7 @@ from .table import contents, mentioned, registered_dialects
 
 OWN = __name__.partition(".")[0]
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length
+MOST_INSIDE = 64  # of the items of one that are looked into
 MOST_ELEMENTS = 2**22  # of all tensors and arrays whose values are copied
 MOST_OBJECTS = 256
 DEPTH = 8  # from a module to the statistics of a layer in a block of it
@@ -85,12 +86,14 @@ class Snapshot:
         if isinstance(value, types.BuiltinFunctionType | types.MethodType):
             value = value.__self__
         elif isinstance(value, partial):
-            for each in (value.func, *value.args, *value.keywords.values()):
-                self.see(each, depth + 1)
-            return
+            value = (value.func, *value.args, *value.keywords.values())
         if id(value) in self._kept or len(self._kept) > MOST_OBJECTS or depth > DEPTH:
             return
         if is_plain(value) or isinstance(value, types.FunctionType | Value):
+            return
+        if isinstance(value, tuple):
+            for each in value[:MOST_INSIDE]:
+                self.see(each, depth + 1)
             return
         kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
         if kind is not None:
@@ -113,7 +116,7 @@ class Snapshot:
         except (LookupError, ValueError):  # a variable without a value, a closed file
             return
         self._kept[id(value)] = value, partial(put_back, value, before, read, write)
-        if isinstance(value, dict | list | set | deque) and len(value) <= 64:
+        if isinstance(value, dict | list | set | deque) and len(value) <= MOST_INSIDE:
             for each in list(before.values() if isinstance(before, dict) else before):
                 self.see(each, depth + 1)
 
