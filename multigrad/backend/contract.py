@@ -141,8 +141,7 @@ class Kernels:
     """The framework's callables for the ops of the IR."""
 
     rows: Mapping[Op, Function]
-    """By op; they take operands by position and attributes by name. An op with a symbol may be left
-    out: it is written infix."""
+    """By op: operands by position, attributes by name. One with a symbol may be left out."""
 
     unsupported: Mapping[Op, str | Mapping[str, str]]
     """What is missing, with the reason; for an op that stands in `rows` but lacks some dtypes, the
@@ -169,8 +168,7 @@ class Kernels:
     """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""
 
     open_number: Callable[[Any], Any] | None = None
-    """(number) -> a 0-d tensor for a symbol, as of an unknown length, for which rows are not made;
-    any other as it is."""
+    """(number) -> a 0-d tensor for a symbol, for which rows are not made; any other as it is."""
 
     fast: FastKernels = field(default_factory=FastKernels)
     """Kernels for code that nobody takes a derivative of."""
@@ -196,12 +194,10 @@ class Autodiff:
     """(object, x, values) -> `f(tin)` for tensors like x, faster than `call`."""
 
     vjp: Vjp | None = None
-    """(run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors;
-    without it `xg.vjp` captures."""
+    """(run, inputs) -> (outputs, pullback), on flat lists; without it `xg.vjp` captures."""
 
     vmap: Callable[[Function], Function] | None = None
-    """(function) -> the function of a batch along the first axis of each tensor, whose derivative
-    is that of the custom gradients in it."""
+    """(function) -> the function of a batch along first axes, with its custom gradients."""
 
     forbid_derivative: Callable[[str], Callable[[Any], Any]] | None = None
     """(message) -> the identity on tensors, any derivative of which raises GradientError."""
@@ -342,8 +338,7 @@ class Compiler:
     """(epoch): a name changed its meaning."""
 
     on_replace: Callable[[], None] | None = None
-    """A layer holds something else: nothing may be used again that was compiled before and
-    `on_read` does not guard."""
+    """A layer holds something else: what `on_read` does not guard may not run again."""
 
     is_tracing: Callable[[], bool] | None = None
     """Whether what runs now is traced, so that a change made by it would be made once."""
@@ -360,8 +355,7 @@ class Compiler:
     where neither its guards nor `on_replace` tell, is compiled anew."""
 
     on_call: Callable[[], AbstractContextManager[Any]] | None = None
-    """A Function is called that reads the rule in force: where a region runs again, that of its
-    first run."""
+    """A Function reads the rule in force: where a region runs again, that of its first run."""
 
     on_draw: Callable[[Callable[[], Key]], Key] | None = None
     """(draw) -> a Function's key: where a region runs again, that of its first run."""
@@ -403,8 +397,7 @@ class Imports:
     """The operators with a gradient that packages have registered, as namespace::name."""
 
     find_operator: Callable[[Any], Callable[..., Any] | None] | None = None
-    """(its name, or an object that stands for it) -> the operator as a function with a signature;
-    None: it is none."""
+    """(its name, or what stands for it) -> the operator as a function with a signature, or None."""
 
     container: Callable[[Any], Parts | None] | None = None
     """How an object is taken apart, and put together of other parts, whose class its users have
@@ -426,15 +419,13 @@ class Models:
     of a model that is changed in place."""
 
     override: Callable[[Function, Any], Function] | None = None
-    """(function, {operation: rule} or a composite) -> the function with those rules, for this
-    framework's tensors."""
+    """(function, {operation: rule} or a composite) -> the function with those rules."""
 
     is_operation: Callable[[Any], bool] | None = None
     """Whether a selector of `override` is an operation of the framework (a function of it)."""
 
     quantize: Callable[..., Any] | None = None
-    """(model, weights, activations, bits=, axis=, sample=) -> the model, quantized by estimators:
-    see `multigrad.models.quantize`."""
+    """(model, weights, activations, bits=, axis=, sample=) -> the quantized model."""
 
     kept: Callable[..., list[Any]] | None = None
     """(model, shapes, dtypes) -> the fields of `look.memory.Residual` of each tensor it keeps."""
@@ -482,8 +473,7 @@ class Exports:
     program that was written, and the operators that it calls, documents of which stand in it."""
 
     functions: Mapping[str, Function] = field(default_factory=dict)
-    """The same for a Function alone, (graphs, path, tensors, numbers, dynamic_shapes) -> the paths
-    of forward and backward."""
+    """The same for a Function, (graphs, path, tensors, numbers, dynamic_shapes) -> two paths."""
 
     register: Function | None = None
     """(operator) -> the framework's operator for its graphs, registered where it is not yet."""
@@ -515,8 +505,7 @@ class Modes:
     """
 
     jvp: Callable[[Function, Any, Any], tuple[list[Any], list[Any]]] | None = None
-    """(run, inputs, tangents) -> the outputs of `run(inputs)`, and their tangents, by forward mode;
-    None among tangents is none."""
+    """(run, inputs, tangents) -> outputs and their tangents, by forward mode; None is zero."""
 
     checkpoints: Mapping[str, Vjp] = field(default_factory=dict)
     """By name, an `Autodiff.vjp` that keeps the inputs alone: its pullback runs `run` again."""

@@ -133,9 +133,8 @@ class LibraryTypes:
         if oracle.casts(function):
             self.trace.omit(AUTOCAST)
         fixed = self.trace.facts.get("dtype")
-        is_narrow = fixed in FLOATS_OF_16_BITS
         follows = function in FOLLOWS
-        keeps = not is_narrow and (follows or function in ORDERS)
+        keeps = fixed not in FLOATS_OF_16_BITS and (follows or function in ORDERS)
         if keeps and (dtype := self._kept(oracle, args)):
             given, before = dtype if follows else BOOL, self.given
             self.given, self._is_inside, self._kept_in = (given,), True, (dtype, args)

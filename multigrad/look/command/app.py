@@ -257,8 +257,7 @@ def convert(
     transforms: Annotated[
         bool,
         typer.Option(
-            "--transforms/--no-transforms",
-            help="Try vmap and the compiler of its own framework too: seconds for each.",
+            "--transforms/--no-transforms", help="Try vmap and its compiler: seconds each."
         ),
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
