@@ -174,7 +174,9 @@ class LibraryTypes:
                 )
             if fixed is None:
                 self._note_composed(function, result, args, kwargs)
-            elif is_narrow and self._computes_wide(function, result, (args, kwargs)):
+            elif fixed in FLOATS_OF_16_BITS and self._computes_wide(
+                function, result, (args, kwargs)
+            ):
                 listed = tuple(map(self._as_stacked, args))
                 given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
