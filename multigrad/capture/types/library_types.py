@@ -132,9 +132,9 @@ class LibraryTypes:
             return record(*args, **kwargs)
         if oracle.casts(function):
             self.trace.omit(AUTOCAST)
-        fixed = self.trace.facts.get("dtype")
+        is_narrow = (fixed := self.trace.facts.get("dtype")) in FLOATS_OF_16_BITS
         follows = function in FOLLOWS
-        keeps = fixed not in FLOATS_OF_16_BITS and (follows or function in ORDERS)
+        keeps = not is_narrow and (follows or function in ORDERS)
         if keeps and (dtype := self._kept(oracle, args)):
             given, before = dtype if follows else BOOL, self.given
             self.given, self._is_inside, self._kept_in = (given,), True, (dtype, args)
@@ -174,9 +174,7 @@ class LibraryTypes:
                 )
             if fixed is None:
                 self._note_composed(function, result, args, kwargs)
-            elif fixed in FLOATS_OF_16_BITS and self._computes_wide(
-                function, result, (args, kwargs)
-            ):
+            elif is_narrow and self._computes_wide(function, result, (args, kwargs)):
                 listed = tuple(map(self._as_stacked, args))
                 given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
