@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.autograd import Function
 
@@ -916,3 +917,57 @@ def a_count_on_the_class() -> Situation:
             return grad * 5
 
     return Situation(Counts, (x(),), call, lambda: Counts.calls)
+
+
+@situation
+def a_new_attribute_of_an_object_counts() -> Situation:
+    class Log:
+        pass
+
+    log = Log()
+
+    class Counts(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            log.calls = getattr(log, "calls", 0) + 1
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * 5
+
+    return Situation(Counts, (x(),), call, lambda: log.calls)
+
+
+@situation
+def a_layer_outside_keeps_statistics() -> Situation:
+    norm = torch.nn.BatchNorm1d(3)
+
+    class Normalizes(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x - norm(x.detach()).mean()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * 2
+
+    return Situation(Normalizes, (x(),), call, lambda: [*norm.state_dict().values()])
+
+
+@situation
+def an_array_outside_counts() -> Situation:
+    counts = np.zeros(2)
+
+    class Counts(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            counts[0] += 1
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            counts[1] += 1
+            return grad * 5
+
+    return Situation(Counts, (x(),), call, lambda: counts.tolist())

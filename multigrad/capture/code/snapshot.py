@@ -29,7 +29,7 @@ from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
-from .callables import method_of, plain_function
+from .callables import method_of, plain_function, root_module
 from .libraries import is_library_file
 from .table import contents, mentioned, nested_codes, registered_dialects
 
@@ -71,7 +71,7 @@ class Snapshot:
         for generator in global_generators():
             self._see_generator(generator)
         for function in functions_of(*functions):
-            if function.__module__.partition(".")[0] == OWN:
+            if root_module(function) == OWN:
                 continue
             self.see_function(function, {name for name, _ in mentioned(function)})
         for value in values:
