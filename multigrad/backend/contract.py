@@ -112,8 +112,7 @@ class Tensors:
     """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
 
     keep: Callable[[Tensor, bool], Callable[[], str] | None] | None = None
-    """(tensor, whether to copy its values) -> what puts it back as it is now, and tells in words
-    what had changed; None: it is of no kind that can be put back."""
+    """(tensor, whether to copy it) -> what puts it back and says what had changed, or None."""
 
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as its code asks ("cpu", "cuda"); without it that is told "cpu"."""
@@ -122,12 +121,10 @@ class Tensors:
     """Whether a tensor holds all its elements; without it each does."""
 
     is_contiguous: Callable[[Tensor], bool] | None = None
-    """Whether a tensor lies in memory in order, so that a reshape of it is a view; without it each
-    does."""
+    """Whether a tensor is contiguous, so that a reshape of it is a view; without it each is."""
 
     requires_grad: Callable[[Tensor], bool] | None = None
-    """Whether a tensor asks for a gradient, where that is known at a call; without it each float
-    tensor may."""
+    """Whether a tensor asks for a gradient, if a call tells; without it each float one may."""
 
     refuse: Callable[[type], str | None] | None = None
     """Why a class among `types` is not taken, and what to write; None: it is."""

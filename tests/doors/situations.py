@@ -940,22 +940,6 @@ def a_new_attribute_of_an_object_counts() -> Situation:
 
 
 @situation
-def a_layer_outside_keeps_statistics() -> Situation:
-    norm = torch.nn.BatchNorm1d(3)
-
-    class Normalizes(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x - norm(x.detach()).mean()
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 2
-
-    return Situation(Normalizes, (x(),), call, lambda: [*norm.state_dict().values()])
-
-
-@situation
 def an_array_outside_counts() -> Situation:
     counts = np.zeros(2)
 
