@@ -40,6 +40,7 @@ backend = Backend(
         weak=bridge.weak,
         read_number=bridge.read_number,
         write_number=bridge.write_number,
+        keep=bridge.keep,
     ),
     kernels=Kernels(
         rows=ops.OPS,

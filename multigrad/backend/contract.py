@@ -117,8 +117,7 @@ class Tensors:
     """Why a tensor cannot be written to ("it is read-only"); "" if it can. Without it each can."""
 
     keep: Callable[[Tensor, bool], Callable[[], str] | None] | None = None
-    """(tensor, whether to copy its values) -> what puts it back as it is now, and tells in words
-    what had changed; None: it is of no kind that can be put back."""
+    """(tensor, whether to copy it) -> what puts it back and says what had changed, or None."""
 
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as its code asks ("cpu", "cuda"); without it that is told "cpu"."""

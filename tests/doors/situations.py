@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.autograd import Function
 
@@ -925,3 +926,41 @@ def a_count_on_the_class() -> Situation:
             return grad * 5
 
     return Situation(Counts, (x(),), call, lambda: Counts.calls)
+
+
+@situation
+def a_new_attribute_of_an_object_counts() -> Situation:
+    class Log:
+        pass
+
+    log = Log()
+
+    class Counts(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            log.calls = getattr(log, "calls", 0) + 1
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * 5
+
+    return Situation(Counts, (x(),), call, lambda: log.calls)
+
+
+@situation
+def an_array_outside_counts() -> Situation:
+    counts = np.zeros(2)
+
+    class Counts(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            counts[0] += 1
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            counts[1] += 1
+            return grad * 5
+
+    return Situation(Counts, (x(),), call, lambda: counts.tolist())

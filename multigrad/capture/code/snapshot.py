@@ -10,11 +10,12 @@ from __future__ import annotations
 import array
 import contextvars
 import io
+import math
 import queue
 import random
 import sys
+import threading
 import types
-import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,16 +29,17 @@ from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
-from .callables import plain_function
+from .callables import method_of, plain_function, root_module
 from .libraries import is_library_file
-from .table import contents, mentioned, registered_dialects
+from .table import contents, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length
 MOST_INSIDE = 64  # of the items of one that are looked into
 MOST_ELEMENTS = 2**22  # of all tensors and arrays whose values are copied
-MOST_OBJECTS = 256
+MOST_OBJECTS = 2048
 DEPTH = 8  # from a module to the statistics of a layer in a block of it
+FIXED = (type, types.ModuleType, threading.local)  # whose attributes lie elsewhere
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
 
 
@@ -46,7 +48,6 @@ class Snapshot:
 
     Attributes:
         names: those by which code may reach what objects hold.
-        owners: the user's own objects, classes and modules that were seen, by id.
         moved: whether a generator of random numbers had drawn, when it was put back.
         added: the attributes that were new then, and may be a cache.
         used_up: in words, what cannot be put back once it is used; "" for nothing.
@@ -55,11 +56,12 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self.owners: dict[int, Any] = {}
         self.moved = False
         self.added: list[tuple[Any, str]] = []
         self.used_up = self.change = ""
-        self._kept: dict[int, tuple[Any, Callable[[], str]]] = {}
+        self._seen: set[int] = set()  # ids of what those below keep alive
+        self._owners: list[tuple[Any, int]] = []
+        self._restores: list[Callable[[], str]] = []
         self._room = MOST_ELEMENTS
 
     def see_all(self, functions: Iterable[Any], values: Iterable[Any]) -> None:
@@ -69,13 +71,19 @@ class Snapshot:
         for generator in global_generators():
             self._see_generator(generator)
         for function in functions_of(*functions):
+            if root_module(function) == OWN:
+                continue
             self.see_function(function, {name for name, _ in mentioned(function)})
         for value in values:
             self.see(value)
 
     def see_function(self, function: types.FunctionType, names: Iterable[str]) -> None:
         """Remember what a function of the user's refers to."""
-        self.names.update(names)
+        new = set(names) - self.names
+        self.names |= new
+        for owner, depth in list(self._owners) if new else ():
+            for name in new & _attributes(owner).keys():
+                self.see(_attributes(owner)[name], depth + 1)
         for value in referred(function, names):
             self.see(value)
 
@@ -87,43 +95,58 @@ class Snapshot:
             value = value.__self__
         elif isinstance(value, partial):
             value = (value.func, *value.args, *value.keywords.values())
-        if id(value) in self._kept or len(self._kept) > MOST_OBJECTS or depth > DEPTH:
-            return
         if is_plain(value) or isinstance(value, types.FunctionType | Value):
+            return
+        if id(value) in self._seen or len(self._seen) > MOST_OBJECTS or depth > DEPTH:
             return
         if isinstance(value, tuple):
             for each in value[:MOST_INSIDE]:
                 self.see(each, depth + 1)
             return
-        kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
-        if kind is not None:
-            self._see_contents(kind, value, depth)
-        elif is_generator(value):
+        if is_generator(value):
             self._see_generator(value)
-        elif isinstance(value, np.ndarray):
-            self._see_array(value)
         elif is_state(value):
             self._see_tensor(value)
-        elif hasattr(type(value), "__next__") or isinstance(value, queue.SimpleQueue):
+        elif isinstance(value, np.ndarray):
+            self._see_array(value)
+        elif (access := access_of(value)) is not None:
+            self._see_contents(value, access, depth)
+        elif is_used_up(value):
             self.used_up = self.used_up or f"a {type(value).__name__}, which each use changes"
-        elif has_state(value) or is_instance(value):
+            return
+        if is_owner(value) and not is_state(value):
             self._see_owner(value, depth)
 
-    def _see_contents(self, kind: type, value: Any, depth: int) -> None:
-        read, write = KINDS[kind]
+    def _see_array(self, value: np.ndarray[Any, Any]) -> None:
+        """Remember an array's values; a large one is not to be written to meanwhile."""
+        if not value.flags.writeable:
+            return
+        self._room -= value.size
+        if self._room >= 0:
+            self._remember(value, partial(put_back, value, value.copy(), np.copy, _write_array))
+        else:
+            value.setflags(write=False)
+            self._remember(value, partial(_unlock, value))
+
+    def _remember(self, value: Any, restore: Callable[[], str]) -> None:
+        self._seen.add(id(value))
+        self._restores.append(restore)
+
+    def _see_contents(self, value: Any, access: Access, depth: int) -> None:
+        read, write = access
         try:
             before = read(value)
         except (LookupError, ValueError):  # a variable without a value, a closed file
             return
-        self._kept[id(value)] = value, partial(put_back, value, before, read, write)
+        self._remember(value, partial(put_back, value, before, read, write))
         if isinstance(value, dict | list | set | deque) and len(value) <= MOST_INSIDE:
             for each in list(before.values() if isinstance(before, dict) else before):
                 self.see(each, depth + 1)
 
     def _see_generator(self, generator: Any) -> None:
-        if id(generator) not in self._kept:
+        if id(generator) not in self._seen:
             read, write = _access(generator)
-            self._kept[id(generator)] = generator, partial(self._rewind, read, write, read())
+            self._remember(generator, partial(self._rewind, read, write, read()))
 
     def _rewind(self, read: Callable[[], Any], write: Callable[[Any], Any], before: Any) -> str:
         if not _same_state(read(), before):
@@ -131,31 +154,25 @@ class Snapshot:
             self.moved = True
         return ""
 
-    def _see_array(self, value: np.ndarray[Any, Any]) -> None:
-        """Remember an array's values, of a large one their checksum."""
-        if not value.flags.writeable:
-            return
-        self._room -= value.size
-        access = (np.copy, _write_array) if self._room >= 0 else (_checksum, _lose)
-        self._kept[id(value)] = value, partial(put_back, value, access[0](value), *access)
-
     def _see_tensor(self, value: Any) -> None:
         try:
             keep = backend_of(value).tensors.keep
         except BackendNotFound:
             return
-        self._room -= 0 if keep is None else value.numel()
-        restore = None if keep is None else keep(value, self._room >= 0)
+        if keep is None:
+            return
+        self._room -= math.prod(value.shape)
+        restore = keep(value, self._room >= 0)
         if restore is not None:
-            self._kept[id(value)] = value, restore
+            self._remember(value, restore)
 
     def _see_owner(self, value: Any, depth: int) -> None:
         rows = _attributes(value)
-        if has_state(value):
-            self.owners[id(value)] = value
-        self._kept[id(value)] = value, partial(self._restore_attributes, value, rows)
+        self._owners.append((value, depth))
+        self._remember(value, partial(self._restore_attributes, value, rows))
+        names = self.names | _method_names(type(value))
         for name, each in rows.items():
-            if name in self.names or not (has_state(each) or is_instance(each)):
+            if name in names or not (is_used_up(each) or _leads_on(each)):
                 self.see(each, depth + 1)
 
     def _restore_attributes(self, owner: Any, before: dict[Any, Any]) -> str:
@@ -178,9 +195,14 @@ class Snapshot:
             found = f"assigns to the attribute {name!r} of {shown(owner)}"
         return found
 
+    @property
+    def owners(self) -> Iterator[Any]:
+        """The user's own objects that were seen."""
+        yield from (o for o, _ in self._owners if not isinstance(o, FIXED) and has_state(o))
+
     def restore(self) -> None:
         """Put all back."""
-        found = [restore() for _, restore in self._kept.values()]
+        found = [restore() for restore in self._restores]
         self.change = next(filter(None, found), "")
 
     @contextmanager
@@ -200,8 +222,9 @@ class Snapshot:
 
     def clear(self) -> None:
         """Hold nothing more: what was seen may lead to symbols."""
-        self.owners.clear()
-        self._kept.clear()
+        self._owners.clear()
+        self._seen.clear()
+        self._restores.clear()
 
 
 @contextmanager
@@ -249,8 +272,7 @@ def put_back(
     if _same_items(now, before):
         return ""
     write(value, before)
-    lost = " of too many elements to be put back" if write is _lose else ""
-    return f"changes a {type(value).__name__}{lost} from outside of it"
+    return f"changes a {type(value).__name__} from outside of it"
 
 
 def _same_items(a: Any, b: Any) -> bool:
@@ -312,16 +334,21 @@ def _write_bytes(value: Any, items: bytes) -> None:
     value[:] = array.array(value.typecode, items) if isinstance(value, array.array) else items
 
 
-def _checksum(value: np.ndarray[Any, Any]) -> int:
-    return zlib.crc32(np.ascontiguousarray(value).tobytes())
+def _read_memory(value: Any) -> bytes:
+    return memoryview(value).tobytes()
+
+
+def _write_memory(value: Any, items: bytes) -> None:
+    memoryview(value).cast("B")[:] = items
 
 
 def _write_array(value: np.ndarray[Any, Any], items: np.ndarray[Any, Any]) -> None:
-    value[...] = items
+    value[...] = items  # that had changed, so that it can be written to
 
 
-def _lose(value: Any, items: Any) -> None:
-    """Leave it: only a checksum is known of it."""
+def _unlock(value: np.ndarray[Any, Any]) -> str:
+    value.setflags(write=True)
+    return ""
 
 
 def _read_variable(value: contextvars.ContextVar[Any]) -> list[Any]:
@@ -345,6 +372,17 @@ KINDS: dict[type, Access] = {
     io.BytesIO: (_read_file, _write_file),
     contextvars.ContextVar: (_read_variable, _write_variable),
 }
+
+
+def access_of(value: Any) -> Access | None:
+    """Return what reads and what writes the contents of a value that has some."""
+    kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
+    if kind is not None:
+        return KINDS[kind]
+    try:  # a number that processes share
+        return None if memoryview(value).readonly else (_read_memory, _write_memory)
+    except (BufferError, TypeError):
+        return None
 
 
 def global_generators() -> Iterator[Any]:
@@ -419,22 +457,40 @@ def has_state(value: Any) -> bool:
     return not is_own and bool(hasattr(value, "__dict__") or attributes_of(value))
 
 
-def is_instance(value: Any) -> bool:
-    """Return whether a value is a library's object with attributes, neither class nor module."""
+def is_owner(value: Any) -> bool:
+    """Return whether a value has attributes: the user's, or a library's that is neither class nor
+    module.
+    """
     if isinstance(value, type | types.ModuleType | types.FunctionType | Value):
-        return False
-    return hasattr(value, "__dict__") and type(value).__module__.partition(".")[0] != OWN
+        return has_state(value)
+    is_own = type(value).__module__.startswith(OWN)
+    return not is_own and (hasattr(value, "__dict__") or has_state(value))
+
+
+def _leads_on(value: Any) -> bool:
+    return is_owner(value) and not is_state(value) and access_of(value) is None
+
+
+def is_used_up(value: Any) -> bool:
+    """Return whether each use of a value changes it, beyond what can be put back."""
+    is_other = isinstance(value, queue.SimpleQueue) or hasattr(type(value), "__next__")
+    return is_other and access_of(value) is None
 
 
 def _attributes(owner: Any) -> dict[Any, Any]:
-    if isinstance(owner, type | types.ModuleType):
-        return dict(vars(owner))
-    return dict(attributes_of(owner))
+    return dict(vars(owner) if isinstance(owner, FIXED) else attributes_of(owner))
+
+
+def _method_names(kind: type) -> set[str]:
+    """Return the names that a user's methods mention."""
+    methods = [method_of(each) for base in kind.__mro__ for each in vars(base).values()]
+    users = [m for m in methods if m is not None and not is_library_file(m.__code__.co_filename)]
+    return {name for m in users for code in nested_codes(m.__code__) for name in code.co_names}
 
 
 def _assign(owner: Any, name: str, value: Any) -> None:
     """Set an attribute, of an object without running code of its class."""
-    if isinstance(owner, type | types.ModuleType):
+    if isinstance(owner, FIXED):
         setattr(owner, name, value)
     elif isinstance(getattr(type(owner), name, None), types.MemberDescriptorType):
         object.__setattr__(owner, name, value)
@@ -443,7 +499,7 @@ def _assign(owner: Any, name: str, value: Any) -> None:
 
 
 def _remove(owner: Any, name: str) -> None:
-    if isinstance(owner, type | types.ModuleType) or name not in vars(owner):
+    if isinstance(owner, FIXED) or name not in vars(owner):
         delattr(owner, name)
     else:
         del vars(owner)[name]

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ...errors import TraceError
 from ...trace.scope.identity import attributes_of
 from ...trace.trace import Trace, Value
 from ..code.outside_tensors import tensors_of
@@ -47,7 +48,11 @@ class Witness:
         self.outside.see_all(functions, values)
 
     def __enter__(self) -> Self:
-        self._check_used_up()
+        try:
+            self._check_used_up()
+        except TraceError:
+            self.outside.restore()
+            raise
         return self
 
     @property
@@ -103,9 +108,7 @@ class Witness:
 
     def _state(self) -> str:
         """Return in words which tensor of an object the rule's functions mention, "" for none."""
-        for owner in self.outside.owners.values():
-            if isinstance(owner, type | types.ModuleType):
-                continue
+        for owner in self.outside.owners:
             own = dict(attributes_of(owner))
             held = [own, *(each for each in own.values() if type(each) in DICTS)]
             for name in sorted(self.outside.names):

@@ -13,14 +13,14 @@ from typing import Any
 from .arguments import flatten
 from .failures import NotCaptured
 
-CONTAINERS = frozenset((list, dict, deque, OrderedDict, defaultdict))
+CONTAINERS = frozenset((list, dict, tuple, deque, OrderedDict, defaultdict))
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 # The arguments of the call that runs, where containers are among them.
 GIVEN: ContextVar[Arguments | None] = ContextVar("multigrad_given", default=None)
 
 
 def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call is given a list or a dict."""
+    """Return whether a call is given a list or a dict, or a tuple, which may hold one."""
     return not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values())))
 
 
