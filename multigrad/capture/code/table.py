@@ -31,17 +31,15 @@ from .conventions import UNORDERED, conventions_read, note
 from .libraries import add_library
 
 Handler = Callable[..., Any]
-WRITING = (
-    "__setitem__",
-    "__iadd__",
-    "__isub__",
-    "__imul__",
-    "__itruediv__",
-    "__ipow__",
-    "__iand__",
-    "__ior__",
-    "__ixor__",
-)
+# Augmented assignments, and what each computes.
+AUGMENTED = {
+    f"__i{name.strip('_')}__": getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and_", "or_", "xor", "lshift", "rshift"),
+    )
+}
+WRITING = ("__setitem__", *AUGMENTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +200,11 @@ def register_dialect(name: str, dialect: Dialect) -> None:
     """Add a dialect under its library's import name."""
     _dialects[name] = dialect
     add_library(name)
+
+
+def updates(dialect: Dialect, name: str) -> bool:
+    """Return whether an augmented assignment reaches whoever else holds a library's tensor."""
+    return dialect.mutable and hasattr(dialect.tensor, name)
 
 
 def find_dialect(name: str) -> Dialect | None:
