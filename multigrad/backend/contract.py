@@ -90,11 +90,17 @@ class Tensors:
     from_numpy: Callable[[Any], Tensor]
     """A NumPy array as a tensor of the same dtype, on the framework's default device."""
 
+    constant: Callable[[Any, Sequence[Tensor]], Tensor] | None = None
+    """(array, tensors) -> what a NumPy array is beside these; None: what `from_numpy` makes."""
+
     is_traced: Callable[[Any], bool] = never
     """Whether a value is known at run time only."""
 
     weak: Callable[[Any, Any], Any] | None = None
     """(scalar, dtype) -> the scalar in that dtype, where a tensor would be promoted by it."""
+
+    numbers_widen: bool = False
+    """Whether a NumPy number beside tensors has the dtype that it says, as an array has."""
 
     weak_literals: bool = False
     """Whether `weak` is needed for literals too; -0.0 always goes through it."""
@@ -118,12 +124,10 @@ class Tensors:
     """Whether a tensor holds all its elements; without it each does."""
 
     is_contiguous: Callable[[Tensor], bool] | None = None
-    """Whether a tensor lies in memory in order, so that a reshape of it is a view; without it each
-    does."""
+    """Whether a tensor lies in memory in order: its reshape is a view; without it each does."""
 
     requires_grad: Callable[[Tensor], bool] | None = None
-    """Whether a tensor asks for a gradient, where that is known at a call; without it each float
-    tensor may."""
+    """Whether a tensor asks for a gradient, if a call knows; without it each of floats may."""
 
     refuse: Callable[[type], str | None] | None = None
     """Why a class among `types` is not taken, and what to write; None: it is."""
@@ -134,8 +138,7 @@ class Kernels:
     """The framework's callables for the ops of the IR."""
 
     rows: Mapping[Op, Function]
-    """By op; they take operands by position and attributes by name. An op with a symbol may be left
-    out: it is written infix."""
+    """By op; operands by position, attributes by name. An op that has a symbol needs no row."""
 
     unsupported: Mapping[Op, str | Mapping[str, str]]
     """What is missing, with the reason; for an op that stands in `rows` but lacks some dtypes, the
@@ -393,8 +396,7 @@ class Imports:
     """The operators with a gradient that packages have registered, as namespace::name."""
 
     find_operator: Callable[[Any], Callable[..., Any] | None] | None = None
-    """(its name, or an object that stands for it) -> the operator as a function with a signature;
-    None: it is none."""
+    """(its name, or what stands for it) -> the operator as a function with a signature, or None."""
 
     container: Callable[[Any], Parts | None] | None = None
     """How an object is taken apart, and put together of other parts, whose class its users have
@@ -473,8 +475,7 @@ class Exports:
     program that was written, and the operators that it calls, documents of which stand in it."""
 
     functions: Mapping[str, Function] = field(default_factory=dict)
-    """The same for a Function alone, (graphs, path, tensors, numbers, dynamic_shapes) -> the paths
-    of forward and backward."""
+    """(graphs, path, tensors, numbers, dynamic_shapes) -> a Function's paths, forward, backward."""
 
     register: Function | None = None
     """(operator) -> the framework's operator for its graphs, registered where it is not yet."""
@@ -512,8 +513,7 @@ class Modes:
     checkpoints: Mapping[str, Callable[[Function, Any], tuple[Any, Function]]] = field(
         default_factory=dict
     )
-    """By name, an `Autodiff.vjp` that keeps the inputs alone and runs `run` again in its
-    pullback."""
+    """By name, an `Autodiff.vjp` that keeps inputs alone and runs `run` again in its pullback."""
 
     once: Callable[[Function, Any], tuple[Any, Function]] | None = None
     """An `Autodiff.vjp` whose pullback is called once, where that is not as well with its own."""

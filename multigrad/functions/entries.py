@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
+from ..backend.tensors.values import framework_of, in_one_framework
 from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
@@ -31,7 +32,7 @@ from .calls.arguments import (
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
 from .calls.facts import watch
-from .calls.mutable import callers_own
+from .calls.mutable import callers_own, giving
 from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
 from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
@@ -82,7 +83,7 @@ class Entries(Captured):
         if learn_containers(given):
             return Entry(partial(self._run_apart, nesting))
         wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
-        owner = next((each for each in map(owner_of, given) if each is not None), None)
+        owner = framework_of(given)
         as_arrays = owner is None
         if as_arrays and self._asks_original(given):
             return Entry(partial(self._run_original, nesting))
@@ -93,7 +94,9 @@ class Entries(Captured):
             args, kwargs = optree.tree_unflatten(nesting, given)
             self.parameters.bind(*args, **kwargs)  # says which argument is missing
         is_incomplete = self._is_incomplete(given)
-        given, tree = self._complete(given, nesting, owner)
+        whole, tree = self._complete(given, nesting, owner)
+        given = in_one_framework(whole)
+        mixes = any(a is not b for a, b in zip(given, whole, strict=True))
         try:
             layout = self.recipe.lay_out(self.parameters, given, tree)
         except GradientError:  # a dtype that a graph has not
@@ -102,13 +105,18 @@ class Entries(Captured):
             return Entry(partial(self._run_original, nesting))
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
-        if not wrapped and not is_incomplete:
+        if not (wrapped or is_incomplete or mixes):
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
 
         def run_opened(leaves: Sequence[Any], draws: Draws) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
-            return inner.run(self._complete(opened, nesting, backend)[0], draws)
+            whole = self._complete(opened, nesting, backend)[0]
+            if not mixes:
+                return inner.run(whole, draws)
+            alike = in_one_framework(whole)
+            with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), alike):
+                return inner.run(alike, draws)
 
         return Entry(run_opened)
 
