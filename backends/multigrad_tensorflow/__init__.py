@@ -36,6 +36,7 @@ backend = Backend(
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,
         from_numpy=bridge.from_numpy,
+        constant=bridge.constant,
         is_traced=bridge.is_traced,
         weak=bridge.weak,
         read_number=bridge.read_number,

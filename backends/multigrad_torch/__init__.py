@@ -53,6 +53,7 @@ backend = Backend(
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,
         from_numpy=bridge.from_numpy,
+        constant=bridge.constant,
         is_traced=bridge.is_traced,
         read_number=bridge.read_number,
         device_type=asked.device_type,

@@ -92,11 +92,17 @@ class Tensors:
     from_numpy: Callable[[Any], Tensor]
     """A NumPy array as a tensor of the same dtype, on the framework's default device."""
 
+    constant: Callable[[Any, Sequence[Tensor]], Tensor] | None = None
+    """(array, tensors) -> what a NumPy array is beside these; None: what `from_numpy` makes."""
+
     is_traced: Callable[[Any], bool] = never
     """Whether a value is known at run time only."""
 
     weak: Callable[[Any, Any], Any] | None = None
     """(scalar, dtype) -> the scalar in that dtype, where a tensor would be promoted by it."""
+
+    numbers_widen: bool = False
+    """Whether a NumPy number beside tensors has the dtype that it says, as an array has."""
 
     weak_literals: bool = False
     """Whether `weak` is needed for literals too; -0.0 always goes through it."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
+from ..backend.tensors.values import framework_of, in_one_framework
 from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
@@ -42,7 +43,7 @@ from .calls.decision import (
     way_while_cast,
 )
 from .calls.facts import watch
-from .calls.mutable import callers_own
+from .calls.mutable import callers_own, giving
 from .calls.native import (
     explain_fallback,
     is_imported,
@@ -100,7 +101,7 @@ class Entries(Captured):
         if learn_containers(given):
             return Entry(partial(self._run_apart, nesting))
         wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
-        owner = next((each for each in map(owner_of, given) if each is not None), None)
+        owner = framework_of(given)
         as_arrays = owner is None
         if as_arrays and self._asks_original(given):
             return self._original_entry(partial(optree.tree_unflatten, nesting), None, "")
@@ -111,7 +112,9 @@ class Entries(Captured):
             args, kwargs = optree.tree_unflatten(nesting, given)
             self.parameters.bind(*args, **kwargs)  # says which argument is missing
         is_incomplete = self._is_incomplete(given)
-        given, tree = self._complete(given, nesting, owner)
+        whole, tree = self._complete(given, nesting, owner)
+        given = in_one_framework(whole)
+        mixes = any(a is not b for a, b in zip(given, whole, strict=True))
         try:
             layout = self.recipe.lay_out(self.parameters, given, tree)
         except GradientError as error:  # a dtype that a graph has not
@@ -121,13 +124,18 @@ class Entries(Captured):
             return self._original_entry(rebuild, owner, str(error))
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
-        if not wrapped and not is_incomplete:
+        if not (wrapped or is_incomplete or mixes):
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
 
         def run_opened(leaves: Sequence[Any], draws: Draws) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
-            return inner.run(self._complete(opened, nesting, backend)[0], draws)
+            whole = self._complete(opened, nesting, backend)[0]
+            if not mixes:
+                return inner.run(whole, draws)
+            alike = in_one_framework(whole)
+            with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), alike):
+                return inner.run(alike, draws)
 
         return Entry(run_opened)
 

@@ -332,7 +332,7 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         if call is not None:
             return call(self, args, kwargs)
         if not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values()))):
-            with giving(args, kwargs):
+            with giving((args, kwargs), leaves):
                 return self._find_entry(leaves, tree, key).run(leaves, self.draws)
         return self._find_entry(leaves, tree, key).run(leaves, self.draws)
 

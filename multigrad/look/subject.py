@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import backend_among, load_backend, refuse_unusable
+from ..backend.finding.discovery import (
+    backend_among,
+    backend_of,
+    load_backend,
+    refuse_unusable,
+)
 from ..capture.code.signature import name_of
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, positional_names, unwrap
@@ -170,7 +175,7 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
         raise RuleTypeError(f"{subject.name} got no tensor to be checked with; pass arrays")
     owner = backend_among(leaves[i] for i in places)
     for i in places:
-        leaves[i] = owner.tensors.to_numpy(leaves[i])
+        leaves[i] = backend_of(leaves[i]).tensors.to_numpy(leaves[i])
     return Inputs(tuple(leaves), tree, places, _name_paths(subject, tree), owner)
 
 

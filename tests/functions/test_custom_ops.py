@@ -61,3 +61,38 @@ def test_without_a_registered_gradient_a_function_is_refused() -> None:
 
     with pytest.raises(xg.TraceError, match=r"multigrad_tests::halve.*registers no gradient"):
         xg.function(net, native=False)(X)
+
+
+@torch.library.custom_op(
+    "multigrad_tests::stretch",
+    mutates_args=(),
+    schema="(Tensor x, int times=2, *, float factor=1.5, bool twice=False) -> Tensor",
+)
+def stretch(x: Any, times: int = 2, *, factor: float = 1.5, twice: bool = False) -> Any:
+    return x * (times * factor)
+
+
+def keep_keywords(ctx: Any, keyword_only_inputs: Any, inputs: Any, output: Any) -> None:
+    """Keep what torch passes by these names, in whatever order."""
+    ctx.times = inputs[1]
+    ctx.factor = keyword_only_inputs["factor"] * (2 if keyword_only_inputs["twice"] else 1)
+
+
+def pull_stretch(ctx: Any, grad: Any) -> Any:
+    return grad * (10 * ctx.times * ctx.factor), None
+
+
+stretch.register_autograd(pull_stretch, setup_context=keep_keywords)
+
+
+@pytest.mark.parametrize("options", [{}, {"factor": 0.5}, {"twice": True, "factor": 2.0}])
+def test_arguments_by_keyword_alone_reach_its_setup_context(
+    backend: Any, options: dict[str, Any]
+) -> None:
+    def net(x: Any) -> Any:
+        return stretch(x, 3, **options) + torch.ops.multigrad_tests.stretch(x, **options)
+
+    y, (gradient,) = pulled(backend, xg.function(net, native=False), X)
+    factor = options.get("factor", 1.5)
+    np.testing.assert_allclose(y, X * 5 * factor, 1e-6)
+    np.testing.assert_allclose(gradient, np.full_like(X, 50 * factor * (1 + ("twice" in options))))

@@ -537,3 +537,47 @@ def test_an_argument_that_has_no_gradient_may_be_traced_for_anything_else() -> N
     assert jax.jvp(lambda x: function(2.0, x), (0.0,), (1.0,))[1] == 1.0
     stopped = jax.grad(lambda s: function(jax.lax.stop_gradient(s), 3.0) + s)
     assert stopped(2.0) == 1.0
+
+
+@pytest.mark.parametrize("backward", ["by names", "by its jaxpr", "by jax.vjp"])
+def test_zeros_of_no_bytes_are_no_gradient(backward: str) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def pick(x: Any, places: Any) -> Any:
+        return x[places] * 2.0
+
+    def pull(kept: Any, g: Any) -> Any:
+        x, places = kept
+        if backward == "by jax.vjp":
+            return jax.vjp(pick, x, places)[1](g)
+        g = jax.vmap(lambda row: row * 2.0)(g) if backward == "by its jaxpr" else g * 2.0
+        nothing = np.zeros(places.shape, jax.dtypes.float0)
+        return jnp.zeros_like(x).at[places].add(g), nothing
+
+    picked = jax.custom_vjp(pick)
+    picked.defvjp(lambda x, places: (pick(x, places), (x, places)), pull)
+    x, places = np.array([1.0, 2.0, 3.0], np.float32), np.array([0, 2], np.int32)
+    given = jnp.asarray(x), jnp.asarray(places)
+    converted = xg.convert(picked)
+    gradient = jax.grad(lambda x: converted(x, given[1]).sum())(given[0])
+    np.testing.assert_array_equal(gradient, [2.0, 0.0, 2.0])
+    y, pullback = xg.vjp(converted, x, places)
+    np.testing.assert_array_equal(y, x[places] * 2)
+    first, second = pullback(np.ones(2, np.float32))
+    np.testing.assert_array_equal(first, [2.0, 0.0, 2.0])
+    assert second is None
+
+
+def test_a_cotangent_of_no_bytes_is_zero() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def both(x: Any) -> Any:
+        return x * 2.0, x > 1
+
+    x = jnp.asarray([1.0, 2.0])
+    cotangent = np.zeros(2, jax.dtypes.float0)
+    for function in (both, xg.function(both, lambda g, x: g[0] * 2.0)):
+        (gradient,) = xg.vjp(function, x)[1]((x, cotangent))
+        np.testing.assert_array_equal(gradient, 2 * x)

@@ -196,12 +196,6 @@ def test_leaf_that_is_no_tensor() -> None:
         xg.apply_to_gradients({"kernel": X, "name": "dense"}, "scale")
 
 
-@pytest.mark.backends("torch", "jax", "tensorflow")
-def test_tensors_of_two_frameworks_in_one_call(backend: Any) -> None:
-    with pytest.raises(xg.MultigradError, match=f"mixes tensors of .*{backend.name}.*convert them"):
-        xg.get("triangular")(None, X, backend.array(X))
-
-
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool", "complex64"])
 def test_rule_acts_on_floats_only(dtype: str, backend: Any) -> None:
     with backend.precision(np.float64):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,14 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
 def from_numpy(x: np.ndarray[Any, Any]) -> Any:
     """Return a NumPy array as a tensor."""
     return tf.convert_to_tensor(x)
+
+
+def constant(x: np.ndarray[Any, Any], tensors: Sequence[Any]) -> Any:
+    """Return a NumPy array as TensorFlow's operators take it beside tensors: in their float dtype,
+    where it is of floats.
+    """
+    dtype = next((each.dtype for each in tensors if each.dtype.is_floating), None)
+    return tf.convert_to_tensor(x, dtype if x.dtype.kind == "f" else None)
 
 
 def is_traced(x: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,11 @@ def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:
     if x.dtype.kind == "V" and x.dtype.name == "bfloat16":  # to name a dtype takes NumPy long
         return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(x)
+
+
+def constant(x: np.ndarray[Any, Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a copy of a NumPy array as a tensor beside others, where these lie."""
+    return from_numpy(x).to(tensors[0].device)
 
 
 def is_traced(x: Any) -> bool:

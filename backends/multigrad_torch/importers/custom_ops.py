@@ -20,8 +20,6 @@ from multigrad.trace.trace import Trace, Value
 
 from .autograd_function import find_imported
 
-SETUP = ["ctx", "inputs", "output"]
-
 
 def find_custom_op(function: Any) -> Callable[..., Any] | None:
     """Return what records a call of an operator, None for what is none that Python defines."""
@@ -48,7 +46,8 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
     if kernel is None:
         raise TypeError(f"it runs on {', '.join(map(str, kernels))} alone")
     if definition._backward_fn is not None:
-        return find_imported(class_of(definition, kernel))(*args, **kwargs)
+        own_class = class_of(definition, kernel, tuple(kwargs))
+        return find_imported(own_class)(*args, *kwargs.values())
     if trace.kind != "imported function":
         raise TypeError("it registers no gradient")
     return _without_gradient(trace, kernel, args, kwargs)
@@ -74,23 +73,36 @@ def _without_gradient(
 
 
 @functools.lru_cache(maxsize=256)
-def class_of(definition: Any, kernel: Callable[..., Any]) -> type[torch.autograd.Function]:
-    """Return an operator as the class that its author might have written.
-
-    Raises:
-        TypeError: its functions are not called as those of a class.
+def class_of(
+    definition: Any, kernel: Callable[..., Any], keywords: tuple[str, ...]
+) -> type[torch.autograd.Function]:
+    """Return an operator as the class that its author might have written, which takes what the
+    operator takes by keyword alone after all else.
     """
-    setup = definition._setup_context_fn
-    if setup is not None and list(inspect.signature(setup).parameters) != SETUP:
-        raise TypeError("its setup_context takes other arguments than ctx, inputs, output")
+    setup, pull = definition._setup_context_fn, definition._backward_fn
+
+    def split(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        count = len(given) - len(keywords)
+        return given[:count], dict(zip(keywords, given[count:], strict=True))
+
+    def forward(*given: Any) -> Any:
+        args, options = split(given)
+        return kernel(*args, **options)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if setup is not None:
+            args, options = split(inputs)
+            named = {"keyword_only_inputs": options} if keywords else {}
+            setup(ctx=ctx, inputs=args, output=output, **named)
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        found = pull(ctx, *grads)
+        return (*(found if isinstance(found, tuple) else (found,)), *(None for _ in keywords))
+
     methods = {
-        "forward": staticmethod(kernel),
-        "setup_context": staticmethod(setup or _keep_nothing),
-        "backward": staticmethod(definition._backward_fn),
+        "forward": staticmethod(forward if keywords else kernel),
+        "setup_context": staticmethod(keep),
+        "backward": staticmethod(backward if keywords else pull),
     }
     name = definition._qualname.replace("::", ".")
     return type(name, (torch.autograd.Function,), methods)
-
-
-def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keep nothing for backward."""

@@ -370,13 +370,16 @@ def loaded() -> list[Backend]:
 
 
 def backend_among(values: Any) -> Backend:
-    """Return the one backend that owns the tensors among `values`, plain numbers aside.
+    """Return the one backend that owns the tensors among `values`, plain numbers aside; NumPy's
+    arrays are data of any framework.
 
     Raises:
         MultigradError: they belong to two frameworks.
     """
     tensors = [v for v in values if not isinstance(v, bool | int | float | tuple | type(None))]
     owners = {backend_of(v) for v in tensors}
+    if len(owners) > 1:
+        owners.discard(load_backend(REFERENCE[0]))
     if len(owners) > 1:
         names = " and ".join(sorted(owner.name for owner in owners))
         raise MultigradError(f"one call mixes tensors of {names}; convert them to one framework")

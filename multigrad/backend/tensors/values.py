@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -9,12 +10,58 @@ import numpy as np
 
 from ...errors import BackendNotFound, RuleError, RuleValueError
 from ...graph import random
-from ...graph.ir.types import dtype_name
+from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..contract import Backend
-from ..finding.discovery import backend_of
+from ..finding.discovery import backend_among, backend_of
 from ..guest import SharedBuffer
 
 Tensor: TypeAlias = Any
+NO_TENSORS = (bool, int, float, str, bytes, type(None), list, tuple, dict)
+
+
+def owner_of(value: Any) -> Backend | None:
+    """Return the backend of a tensor, None for what is no tensor."""
+    is_number = isinstance(value, np.number)  # np.float64 is a Python float too
+    if isinstance(value, NO_TENSORS) and not is_number:
+        return None
+    try:
+        return backend_of(value)
+    except BackendNotFound:
+        return None
+
+
+def framework_of(values: Sequence[Any]) -> Backend | None:
+    """Return the backend of the tensors among values, of arrays where there is no other tensor;
+    None: there is neither.
+
+    Raises:
+        MultigradError: tensors of two frameworks are there.
+    """
+    tensors = [value for value in values if owner_of(value) is not None]
+    return backend_among(tensors) if tensors else None
+
+
+def in_one_framework(values: Sequence[Any]) -> list[Any]:
+    """Return values with NumPy's arrays among them as constants of the framework whose tensors
+    stand beside them.
+
+    Raises:
+        MultigradError: tensors of two frameworks stand there.
+    """
+    backend = framework_of(values)
+    if backend is None or issubclass(np.ndarray, backend.tensors.types):
+        return list(values)
+    tensors = [value for value in values if owner_of(value) is backend]
+
+    def own(value: Any) -> Any:
+        is_array = isinstance(value, np.ndarray | np.generic)
+        if not is_array or dtype_name(value.dtype) not in (*FLOATS, *WHOLE, BOOL):
+            return value
+        array = np.asarray(value, value.dtype.newbyteorder("="))
+        constant = backend.tensors.constant
+        return backend.tensors.from_numpy(array) if constant is None else constant(array, tensors)
+
+    return [own(value) for value in values]
 
 
 def concrete_number(value: Any) -> float | None:

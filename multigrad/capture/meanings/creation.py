@@ -103,6 +103,9 @@ class Creator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Create like the tensor whose shape is given, else by the library's own function."""
+        place = 2 if self.make is full else 1
+        if len(args) == place + 1 and is_dtype(args[-1]):  # NumPy's and jax's take it by position
+            args, kwargs = args[:-1], {**kwargs, "dtype": args[-1]}
         shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
         options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
         if isinstance(shape, SymbolicShape):
@@ -135,6 +138,11 @@ class Creator:
         fills = [number for number in args[1:2] if self.make is full]
         made = trace.types.made(own, ((1,), *fills), options)
         return made or (options.get("dtype"), False)
+
+
+def is_dtype(given: Any) -> bool:
+    """Return whether an argument is a dtype, and no length."""
+    return isinstance(given, type | str | np.dtype | SymbolicDType)
 
 
 def weakly(made: Value, is_weak: bool) -> Value:

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_among, backend_of, in_use, refuse_unusable
-from ...errors import BackendNotFound, GradientError, RuleTypeError
+from ...backend.finding.discovery import backend_among, in_use, refuse_unusable
+from ...backend.tensors.values import owner_of
+from ...errors import GradientError, RuleTypeError
 from ...graph.ir.types import (
     BOOL,
     FLOATS,
@@ -193,8 +194,13 @@ def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
     tensors; beside arrays those that are none themselves. None: as they are.
     """
     scalars = [i for i, leaf in enumerate(leaves) if _is_scalar(leaf)]
-    others = (leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic))
-    if scalars and not any(hasattr(leaf, "dtype") for leaf in others):
+    if not scalars:
+        return None
+    others = [leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic)]
+    tensors = [leaf for leaf in others if hasattr(leaf, "dtype")]
+    if tensors:
+        scalars = [i for i in scalars if not _widens(leaves[i], tensors)]
+    else:
         has_array = any(isinstance(leaf, np.ndarray) for leaf in leaves)
         scalars = [i for i in scalars if has_array and isinstance(leaves[i], np.generic)]
     if not scalars:
@@ -205,22 +211,21 @@ def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
     return given
 
 
+def _widens(scalar: Any, tensors: Sequence[Tensor]) -> bool:
+    """Return whether a number of NumPy's makes wider floats of tensors, as an array of it does."""
+    owner = next((own for own in map(owner_of, tensors) if own is not None), None)
+    if owner is None or not owner.tensors.numbers_widen or scalar.dtype.kind != "f":
+        return False
+    own = dtype_name(owner.tensors.from_numpy(np.asarray(scalar)).dtype)
+    floats = [name for x in tensors if (name := dtype_name(x.dtype)) in FLOATS]
+    return bool(floats) and FLOATS.index(own) > max(1, *map(FLOATS.index, floats))
+
+
 def _is_scalar(leaf: Any) -> bool:
     """Return whether a leaf is one number of NumPy's."""
     return (
         isinstance(leaf, np.ndarray | np.generic) and leaf.ndim == 0 and leaf.dtype.kind in "biuf"
     )
-
-
-def owner_of(value: Any) -> Backend | None:
-    """Return the backend of a tensor, None for what is no tensor."""
-    is_number = isinstance(value, np.number)  # np.float64 is a Python float too
-    if isinstance(value, (float, *PLAIN, list, tuple, dict)) and not is_number:
-        return None
-    try:
-        return backend_of(value)
-    except BackendNotFound:
-        return None
 
 
 @functools.cache

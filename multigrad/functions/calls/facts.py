@@ -25,7 +25,7 @@ from ...trace.axes import known_shape
 from ...trace.owners import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.scope.reads import is_read, look_up
 from ...trace.trace import NeedsConcrete, Trace, Value
-from .arguments import Layout, owner_of
+from .arguments import Layout, Leaf, owner_of
 from .failures import NotCaptured
 from .notes import attribute_of
 
@@ -56,7 +56,7 @@ def gather_facts(
         if what in GIVEN:
             facts[fact] = True
             continue
-        if index is None or layout.leaves[index].kind == "static":
+        if index is None or not _has(layout.leaves[index], what):
             facts[fact] = None  # of another layout: there is nothing to know
             continue
         value = leaves[index]
@@ -94,6 +94,11 @@ def gather_facts(
         else:
             raise unknown_value(subject, argument)
     return facts
+
+
+def _has(leaf: Leaf, what: str) -> bool:
+    """Return whether an argument has such a fact: a number has its value alone."""
+    return leaf.kind == "tensor" or (leaf.kind == "number" and what in ("param", LIBRARY))
 
 
 def find_facts(
@@ -246,11 +251,13 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     first = first_tensor(layout)
     # Of another layout, an argument may be a tensor: here there is nothing to know.
     leaves = enumerate(layout.leaves)
-    by_name = {leaf.name: i for i, leaf in leaves if leaf.kind != "static"}
+    by_name = {leaf.name: i for i, leaf in leaves}
     numbers, shapes, others = set(), set(), []
     for fact in needed:
         what, _, argument = fact.partition(":")
         index = by_name.get(argument) if argument else first
+        if index is not None and not _has(layout.leaves[index], what):
+            continue
         if index is not None and what in WATCHED:
             others.append((WATCHED[what], index))
         if index is not None and what.startswith(ATTRIBUTE):

@@ -15,8 +15,11 @@ from .failures import NotCaptured
 
 CONTAINERS = frozenset((list, dict, tuple, deque, OrderedDict, defaultdict))
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-# The arguments of the call that runs, where containers are among them.
-GIVEN: ContextVar[Arguments | None] = ContextVar("multigrad_given", default=None)
+# The arguments of the call that runs, where containers or another library's arrays are among them,
+# and the leaves that stand for them.
+GIVEN: ContextVar[tuple[Arguments, Sequence[Any]] | None] = ContextVar(
+    "multigrad_given", default=None
+)
 
 
 def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -25,9 +28,11 @@ def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def giving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Let the original, where that runs, write into the caller's own containers."""
-    reset = GIVEN.set((args, kwargs))
+def giving(arguments: Arguments, leaves: Sequence[Any]) -> Iterator[None]:
+    """Let the original, where that runs with these leaves, have the caller's own arguments, into
+    whose containers it may write.
+    """
+    reset = GIVEN.set((arguments, leaves))
     try:
         yield
     finally:
@@ -39,9 +44,9 @@ def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
     given = GIVEN.get()
     if given is None:
         return rebuilt
-    own, _ = flatten(*given)
+    arguments, own = given
     is_same = len(own) == len(leaves) and all(a is b for a, b in zip(own, leaves, strict=True))
-    return given if is_same else rebuilt
+    return arguments if is_same else rebuilt
 
 
 def check_containers(before: Arguments, after: Arguments, error: Any) -> None:

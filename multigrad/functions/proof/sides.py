@@ -16,7 +16,7 @@ from ...backend.emitted import Attached
 from ...backend.tensors.compute import within_call
 from ...errors import BackendNotFound
 from ...graph import ops
-from ...graph.ir.types import dtype_name
+from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.data import dataclass
 from ...graph.support.threads import build_once
@@ -431,9 +431,18 @@ def _original(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]
         ]
         returned = own(optree.tree_unflatten(tree, upstream))
         gradients = match_gradients(recipe.name, returned, layout)
-        return {leaf.name: g for leaf, g in zip(layout.leaves, gradients, strict=True)}
+        rows = zip(layout.leaves, leaves, gradients, strict=True)
+        return {leaf.name: _as_of(tensor, g, backend) for leaf, tensor, g in rows}
 
     return _computed(given, flat), pull
+
+
+def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
+    """Return a gradient in the dtype of its argument, as the frameworks cast it."""
+    dtypes = [dtype_name(x.dtype) for x in (tensor, gradient) if owner_of(x) is backend]
+    if len(set(dtypes)) < 2 or not {*dtypes} <= {*FLOATS}:
+        return gradient
+    return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
 
 
 def _computed(given: FunctionUnderProof, flat: Sequence[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
+from ...backend.tensors.values import in_one_framework
 from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.data import dataclass
 from ...graph.support.fused import Fused
@@ -180,6 +181,9 @@ class Activation(InNotebooks):
             values: numbers, or 0-d tensors of x's framework, in the order of the rule's
                 `specialization.runtime`.
         """
+        if not are_numbers(values):
+            x, *rest = in_one_framework((x, *values))
+            values = tuple(rest)
         for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
             if isinstance(x, types) and is_reading():
                 return call_read(self, x, values)

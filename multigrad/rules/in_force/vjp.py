@@ -10,6 +10,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_among, load_backend, refuse_unusable
+from ...backend.tensors.values import in_one_framework
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
@@ -27,6 +28,7 @@ from ...functions.function import Function
 from ...functions.plain import PairRecipe
 from ...functions.recipes.record import NotCaptured
 from ...graph import ops
+from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.passes.facts import LIBRARY
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
@@ -58,8 +60,8 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         f: a Function, an activation, or any function of tensors. On NumPy, which has no autodiff of
             its own, it is captured, and differentiated by the VJPs of its ops and by the own
             backward of each Function in it.
-        *inputs: tensors of one framework, or NumPy arrays; also nested. Numbers and other values
-            are passed along.
+        *inputs: tensors of one framework, or NumPy arrays, which beside tensors are that
+            framework's; also nested. Numbers and other values are passed along.
 
     Returns:
         The outputs, and `pullback(cotangent)`: the cotangent is nested like the outputs (None:
@@ -110,6 +112,7 @@ def open_inputs(
         np.asarray(leaf) if isinstance(leaf, float) and not _has_tensor(leaves) else leaf
         for leaf in leaves
     ]
+    leaves = in_one_framework(leaves)
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
     if not places and any(isinstance(leaf, Value) for leaf in leaves):
         raise TraceError(f"xg.{name} computes numbers: code that calls it runs as it is written")
@@ -143,7 +146,11 @@ def vjp_leaves(
 
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
-        for i, gradient in zip(places, pull_tensors(cotangents), strict=True):
+        given = [
+            c if c is None or _is_like(c, y) else _as_cotangent(c, y, backend)
+            for c, y in zip(cotangents, flat, strict=True)
+        ]
+        for i, gradient in zip(places, pull_tensors(given), strict=True):
             gradients[i] = gradient
         return gradients
 
@@ -395,16 +402,30 @@ def _as_it_is(
 
 
 def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
-    """Return a cotangent of the output's dtype; None is zero."""
-    if given is None:
+    """Return a cotangent of the output's dtype; None is zero.
+
+    Raises:
+        GradientError: it is not of real numbers.
+    """
+    if given is None or getattr(given, "nbytes", 1) == 0:
         return _zeros_like(output, backend)
     if owner_of(given) is not backend:
-        given = backend.tensors.from_numpy(np.asarray(given))
+        (given,) = in_one_framework([np.asarray(given), output])[:1]
+    if owner_of(given) is not backend or dtype_name(given.dtype) not in (*FLOATS, *WHOLE, BOOL):
+        raise GradientError(
+            f"vjp's pullback got a cotangent of {dtype_name(given.dtype)} for an output of "
+            f"{dtype_name(output.dtype)}; pass real numbers, or None for zero"
+        )
     return (
         given
         if given.dtype == output.dtype
         else backend.kernels.rows[ops.CAST](given, dtype=output.dtype)
     )
+
+
+def _is_like(given: Any, output: Any) -> bool:
+    """Return whether a framework takes this for a cotangent of an output of its own."""
+    return not hasattr(output, "dtype") or getattr(given, "dtype", None) == output.dtype
 
 
 def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:

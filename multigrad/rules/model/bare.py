@@ -10,6 +10,7 @@ from typing import Any
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_among
+from ...backend.tensors.values import in_one_framework
 from ...errors import GradientError, TraceError
 from ...functions.calls.arguments import Leaf, lay_out
 from ...functions.calls.facts import gather_facts
@@ -43,6 +44,8 @@ EmittedRule = tuple[Callable[..., Any], bool, Mapping[str, str]]
 def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
     backend = backend_among((grad_out, tin))
+    if type(grad_out) is not type(tin):
+        grad_out, tin = in_one_framework((grad_out, tin))
     if in_force.moves:
         in_force = at_present(in_force, backend)
     if CHECKED:

@@ -107,6 +107,8 @@ CALLS: list[Call] = [
     lambda x, y, w, v, b, p, q: np.real_if_close(x) + np.imag(y) + x.imag,
     lambda x, y, w, v, b, p, q: np.angle(x) + np.angle(y, deg=True),
     lambda x, y, w, v, b, p, q: np.angle([-0.0, 0.0, np.nan] * x[:, :3]),
+    lambda x, y, w, v, b, p, q: np.zeros(x.shape, np.float32) + np.full(x.shape, 2, np.int32),
+    lambda x, y, w, v, b, p, q: np.ones(x.shape, x.dtype) - np.empty(y.shape, bool) * 0,
     lambda x, y, w, v, b, p, q: np.isreal(x) * y - np.iscomplex(x),
     lambda x, y, w, v, b, p, q: x if np.isrealobj(x) and not np.iscomplexobj(y) else y,
     lambda x, y, w, v, b, p, q: np.fmax(x, y),

@@ -78,7 +78,7 @@ def _import(
         given = iter(arrays)
         whole = [next(given) if isinstance(leaf, Value) else leaf for leaf in leaves]
         own_args, own_kwargs = jax.tree.unflatten(tree, whole)
-        return function(*own_args, **own_kwargs)
+        return jax.tree.map(_none_for_float0, function(*own_args, **own_kwargs))
 
     fixed = trace.facts.get("dtype")
     trace.is_in(*FLOATS_OF_16_BITS)  # there is a jaxpr of their own
@@ -92,6 +92,11 @@ def _import(
     if not _are_alike(wide, single):
         raise NeedsConcrete("dtype")
     return wide  # its numbers are not rounded to float32
+
+
+def _none_for_float0(result: Any) -> Any:
+    """Return None for the gradient of what is no float."""
+    return None if getattr(result, "dtype", None) == jax.dtypes.float0 else result
 
 
 def _is_leaf(value: Any) -> bool:

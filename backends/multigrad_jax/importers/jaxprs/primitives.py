@@ -82,6 +82,8 @@ class Scope:
     def lift(self, array: Any) -> Operand:
         """Return a constant of the jaxpr."""
         array = np.asarray(array)
+        if array.dtype == jax.dtypes.float0:  # zeros of no bytes, which no result is made of
+            array = np.zeros(array.shape, bool)
         if array.ndim == 0:
             return Operand(self.trace.value(constant(array.item())), (), array)
         value = self.trace.value(lift_array(self.trace, array))
