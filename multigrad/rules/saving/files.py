@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import FormatError
 from ...functions.documents.format import MOST_BYTES, format_document, parse, unseal
-from ...functions.documents.rules import SavedRule, decode_rule, function_of_rule
+from ...functions.documents.rules import decode_rule
 from ...functions.function import Function, restore
 from ...functions.recipes.document import decode_function
 from ...graph.machine.files import write_whole
@@ -92,11 +92,6 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
     if evidence is not None:
         check_evidence(evidence, data)
     return found
-
-
-def function_of(data: Data) -> SavedRule:
-    """Return what stands for a rule's function, as pickles of version 0.1.0 hold it."""
-    return function_of_rule(Rule, data)
 
 
 # --- files ---------------------------------------------------------------------------------------
