@@ -121,12 +121,10 @@ class Tensors:
     """Whether a tensor holds all its elements; without it each does."""
 
     is_contiguous: Callable[[Tensor], bool] | None = None
-    """Whether a tensor lies in memory in order, so that a reshape of it is a view; without it each
-    does."""
+    """Whether a tensor lies in order, so that a reshape of it is a view; without it each does."""
 
     requires_grad: Callable[[Tensor], bool] | None = None
-    """Whether a tensor asks for a gradient, where that is known at a call; without it each float
-    tensor may."""
+    """Whether a tensor asks for a gradient, where a call tells; without it each float one may."""
 
     refuse: Callable[[type], str | None] | None = None
     """Why a class among `types` is not taken, and what to write; None: it is."""
@@ -229,8 +227,7 @@ class Autodiff:
     """Whether `render` makes use of a lowering's tangent map."""
 
     transposes: bool = False
-    """Whether what `render` makes of a tangent map has reverse mode, too, by the framework's own
-    transpose of it."""
+    """Whether what `render` makes of a tangent map has reverse mode, by the framework's own."""
 
     keeps_float_derivatives: bool = False
     """Whether a float kept by forward keeps its derivative in backward."""
@@ -516,8 +513,7 @@ class Modes:
     checkpoints: Mapping[str, Callable[[Function, Any], tuple[Any, Function]]] = field(
         default_factory=dict
     )
-    """By name, an `Autodiff.vjp` that keeps the inputs alone and runs `run` again in its
-    pullback."""
+    """By name, an `Autodiff.vjp` that keeps the inputs alone; its pullback runs `run` again."""
 
     once: Callable[[Function, Any], tuple[Any, Function]] | None = None
     """An `Autodiff.vjp` whose pullback is called once, where that is not as well with its own."""
