@@ -304,15 +304,12 @@ def unchanged_on_failure(layer: Any) -> Iterator[None]:
         vars(params).update(held)
         for schedule in params.schedules.values():
             schedule.follow(params)
-        now, layer._params = [*layer._non_trainable_variables], params
-        for change, some, others in (
-            (layer._untrack_variable, now, tracked),
-            (layer._track_variable, tracked, now),
-        ):
-            known = {*map(id, others)}
-            for each in some:
-                if id(each) not in known:
-                    change(each)
+        layer._params = params
+        with unlocked(layer):  # all of them, so that their order is as before
+            for variable in [*layer._non_trainable_variables]:
+                layer._untrack_variable(variable)
+            for variable in tracked:
+                layer._track_variable(variable)
         for variable, number in numbers:
             variable.assign(number)
         raise
@@ -322,9 +319,7 @@ def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
     """Return a new Variable of a layer, also of one that has been built."""
     if dtype == "float32" and layer.compute_dtype == "float64":
         dtype = "float64"
-    locked = layer._tracker.locked
-    layer._tracker.unlock()
-    try:
+    with unlocked(layer):
         return layer.add_weight(
             name=name,
             shape=(),
@@ -333,6 +328,15 @@ def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
             trainable=False,
             autocast=False,
         )
+
+
+@contextmanager
+def unlocked(layer: Any) -> Iterator[None]:
+    """Let a layer that has been built take Variables."""
+    locked = layer._tracker.locked
+    layer._tracker.unlock()
+    try:
+        yield
     finally:
         if locked:
             layer._tracker.lock()
