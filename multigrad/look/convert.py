@@ -21,6 +21,8 @@ from ..errors import MultigradError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
+from ..functions.proof.bounded import Bounded
+from ..functions.proof.choices import has_signs
 from ..functions.proof.compare import are_off, eps_of, margins, run_reference
 from ..functions.proof.endless import MOST_TURNS, Stoppable
 from ..functions.recipes.examples import capture_example
@@ -262,11 +264,12 @@ class _Oracle:
         magnitudes = [_magnitude(each) for each in (*self.inputs, *self.expected.values())]
         found = dict.fromkeys(self.expected, max(magnitudes, default=1.0))
         try:
-            return {**found, **self._met()}
+            return {**found, **{name: each.largest for name, each in self._meant().items()}}
         except Exception:  # a graph that float64 does not run
             return found
 
-    def _met(self) -> Results:
+    def _meant(self, library: str = "") -> dict[str, Bounded]:
+        """Return what the graphs give in float64, with a library's signs of vectors."""
         assert self.captured is not None
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
@@ -274,15 +277,13 @@ class _Oracle:
         arrays = [a for a in leaves if isinstance(a, np.ndarray)]
         for leaf, value in zip(layout.leaves, leaves, strict=True):
             given[leaf.name] = _widen(value)
-        outputs, gradients = run_graphs(graphs, given, arrays, cotangent, KEY)
-        met = {}
+        outputs, gradients = run_graphs(graphs, given, arrays, cotangent, key=KEY, library=library)
         names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
-        for name, output in zip(names, outputs, strict=True):
-            met[name] = output.largest
+        meant = dict(zip(names, outputs, strict=True))
         for n, leaf in enumerate(layout.tensors):
             if leaf.name in gradients:
-                met[f"gradient {n}"] = gradients[leaf.name].largest
-        return met
+                meant[f"gradient {n}"] = gradients[leaf.name]
+        return meant
 
     @functools.cached_property
     def coarse(self) -> float:
@@ -312,6 +313,16 @@ class _Oracle:
             if problem:
                 return f"{name}: {problem}"
         return ""
+
+    def has_its_signs(self, found: Results, library: str) -> bool:
+        """Return whether results are right by the signs that a library gives to vectors."""
+        if self.captured is None or self.reason or found.keys() != self.expected.keys():
+            return False
+        if not has_signs((self.captured.graphs.forward, self.captured.graphs.backward)):
+            return False
+        meant = {name: np.asarray(each.value) for name, each in self._meant(library).items()}
+        expected = {**self.expected, **meant}
+        return not any(self._differ(name, found[name], expected[name]) for name in expected)
 
     def _differ(self, name: str, found: Any, expected: Any) -> str:
         if found is None or expected is None:
@@ -419,7 +430,7 @@ def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
         if oracle.captured is None and _draws(oracle):
             return Verdict(backend.name, AS_IT_IS, "it draws random numbers: not compared")
         problem = oracle.find_difference(found)
-        if problem:
+        if problem and not oracle.has_its_signs(found, backend.name):
             return Verdict(backend.name, DIFFERS, where + problem)
     if oracle.captured is None:
         return Verdict(backend.name, AS_IT_IS, oracle.reason, oracle.place)

@@ -16,6 +16,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..functions.calls.arguments import flatten, owner_of
 from ..functions.proof.bounded import Bounded, run_bounded
+from ..functions.proof.choices import Signs
 from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.random import key_from_int
@@ -197,6 +198,7 @@ def run_graphs(
     arrays: Sequence[Any],
     cotangents: Cotangents,
     key: int,
+    library: str = "",
 ) -> tuple[list[Bounded], dict[str, Bounded]]:
     """Return what graphs mean in float64, with the largest value on the way: the outputs, and the
     gradients by the inputs' names.
@@ -205,16 +207,19 @@ def run_graphs(
         given: floats in float64, and numbers, by name.
         arrays: the inputs in their own dtypes, in which numbers are drawn.
         key: of the draws.
+        library: whose signs vectors have; "": NumPy's.
     """
     given = dict(given)
     if graphs.is_random:
         given["key"] = random.fold_in(key_from_int(key), 0)
     floats = [each.dtype for each in arrays if is_float_array(each)]
     dtype = floats[0] if floats else np.dtype("float32")
-    outputs = run_bounded(graphs.forward, given, dtype)
+    signs = Signs(library, dtype) if library else None
+    outputs = run_bounded(graphs.forward, given, dtype, signs)
     for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
         given[name] = cotangents(n, np.shape(output.value))
-    return outputs, dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
+    gradients = run_bounded(graphs.backward, given, dtype, signs)
+    return outputs, dict(zip(graphs.wrt, gradients, strict=True))
 
 
 def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Array]) -> Results:

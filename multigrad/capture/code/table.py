@@ -61,6 +61,7 @@ class Habits:
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
         promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
         whole: the dtype of an integer that is returned, such as a length.
+        casts_gradients: a custom gradient's integers and bools become floats where these are due.
         unordered: meanings of functions that leave the order of equal elements open.
     """
 
@@ -78,6 +79,7 @@ class Habits:
     small_integers_wrap: bool = False
     float8_is_limited: bool = False
     whole: str = INT64
+    casts_gradients: bool = False
     unordered: frozenset[str] = frozenset()
 
 

@@ -82,15 +82,15 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     """Of equal ones the first, where torch leaves the choice open."""
     if not x.ndim:
         raise TypeError("topk of a tensor without axes")
-    leave_order_open(x, "topk")
     found, count = sort(x, dim, largest), whole(k)
+    leave_order_open(found.values, "topk")
     return Extremes(_cut(found.values, dim, count), lambda: _cut(found.indices, dim, count))
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     """The k-th smallest, counted from 1."""
-    leave_order_open(x, "kthvalue")
     found, place = sort(x, dim), whole(k) - 1
+    leave_order_open(found.values, "kthvalue")
 
     def pick(ordered: Value) -> Value:
         kept = xp.take(ordered, [place], dim)

@@ -71,9 +71,11 @@ def argsort(
 ) -> Tensor:
     """NumPy's default may sort equal elements in any order; ours keeps theirs."""
     over = axis_of(dim, axis)
+    x, over = (xp.reshape(x, -1), 0) if over is None else (x, over)
+    order = xp.argsort(x, over, descending)
     if kind != "stable":
-        leave_order_open(x, "argsort")
-    return xp.argsort(xp.reshape(x, -1), 0) if over is None else xp.argsort(x, over, descending)
+        leave_order_open(order, "argsort")
+    return order
 
 
 def counted(x: Tensor) -> Tensor:

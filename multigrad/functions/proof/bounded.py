@@ -49,14 +49,17 @@ class Bounded:
         return self._largest
 
 
-def run_bounded(graph: Graph, given: Mapping[str, Any], dtype: Any) -> list[Bounded]:
+def run_bounded(
+    graph: Graph, given: Mapping[str, Any], dtype: Any, choose: Change | None = None
+) -> list[Bounded]:
     """Run a graph by its ops' meanings in float64.
 
     Args:
         given: arrays in float64, numbers, and the key, by the inputs' names.
         dtype: of the inputs, in which random numbers are drawn: another draws others.
+        choose: makes the choices that ops leave open.
     """
-    return run_all_bounded([graph], given, dtype)
+    return run_all_bounded([graph], given, dtype, choose)
 
 
 def run_all_bounded(

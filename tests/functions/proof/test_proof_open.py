@@ -241,6 +241,22 @@ def test_a_gradient_of_tensorflow_is_cast_to_the_dtype_of_its_input() -> None:
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["int32", "bool", "float64", "bfloat16"])
+def test_a_gradient_of_torch_is_cast_to_the_dtype_of_its_input(name: str) -> None:
+    import torch
+
+    written = torch_class(lambda x: x * 2, lambda x, g: (x > 0).to(getattr(torch, name)))
+    function = xg.from_autograd_function(written)
+    x = torch.linspace(-1, 1, 4, requires_grad=True)
+    without_a_word(lambda: function(x * 1.5).sum().backward())
+    np.testing.assert_array_equal(x.grad, [0, 0, 1.5, 1.5])
+    y, pull = without_a_word(lambda: xg.vjp(function, x.detach().numpy()))
+    (slope,) = pull(np.ones_like(y))
+    assert slope.dtype == np.float32
+    np.testing.assert_array_equal(slope, [0, 0, 1, 1])
+
+
+@pytest.mark.needs("torch")
 def test_a_backward_may_write_into_its_cotangent() -> None:
     import torch
 
