@@ -47,6 +47,14 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     return jnp.take(x, from_front(indices, x.shape[axis]), axis)
 
 
+def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return jnp.take(x, from_front(indices, x.shape[axis]), axis, mode="fill", fill_value=0)
+
+
+def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return jnp.take(x, indices, axis, mode="clip")
+
+
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = axis % like.ndim
     first = tuple(range(indices.ndim))
@@ -64,6 +72,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
+    ops.UNTAKE_INSIDE: untake_at,
     ops.ARGMAX: lifted(jnp.argmax),
     ops.ARGMIN: lifted(jnp.argmin),
     ops.ARGSORT: lifted(order),
