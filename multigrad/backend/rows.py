@@ -77,6 +77,8 @@ def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
 
     def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
         axis, is_inside = axis % len(x.shape), inside(indices, length(x, axis, indices))
+        if x.shape[axis] == 0:
+            return nothing(x, indices, axis)
         taken = rows[ops.TAKE_AT](x, keep(is_inside, indices), axis=axis)
         return keep(beside(is_inside, taken, axis), taken)
 
@@ -85,7 +87,15 @@ def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
         kept = keep(beside(is_inside, x, axis), x)
         return rows[ops.UNTAKE_AT](kept, keep(is_inside, indices), like, axis=axis)
 
+    def nothing(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+        """Return zeros for slices along an axis without elements."""
+        shape = (*x.shape[:axis], *indices.shape, *x.shape[axis % len(x.shape) + 1 :])
+        zero = rows[ops.SUM](x, axis=None, keepdims=False)
+        return rows[ops.BROADCAST_TO_SHAPE](zero, shape=shape)
+
     def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+        if x.shape[axis] == 0:
+            return nothing(x, indices, axis)
         last = length(x, axis, indices) - 1
         zeros = rows[ops.FULL_LIKE](indices, 0, dtype=None)
         most = rows[ops.WHERE](indices > last, zeros + last, indices)

@@ -338,7 +338,9 @@ register_dialect(
         "cpu",
         methods=METHODS,
         attributes={"at": At, "imag": xp.zeros_like, "real": itself},
-        habits=Habits(inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}),
+        habits=Habits(
+            inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}, outside=("nearest", "inside")
+        ),
         hidden=HIDDEN,
         mutable=False,
         protocol=False,

@@ -48,10 +48,14 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 
 def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    if not x.shape[axis]:
+        return take_nearest(x, indices, axis=axis)
     return jnp.take(x, from_front(indices, x.shape[axis]), axis, mode="fill", fill_value=0)
 
 
 def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    if not x.shape[axis]:
+        return jnp.zeros(ops.TAKE_AT.shape_of(x.shape, indices.shape, axis=axis), x.dtype)
     return jnp.take(x, indices, axis, mode="clip")
 
 

@@ -352,6 +352,7 @@ register_dialect(
             none_is_other=True,
             small_integers_wrap=True,
             float8_is_limited=True,
+            overwritten_too=True,
         ),
     ),
 )

@@ -63,6 +63,9 @@ class Habits:
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
         promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
         whole: the dtype of an integer that is returned, such as a length.
+        outside: what an index that lies outside means where it is taken, and where it is put; see
+            `trace/xp/indices.py`.
+        overwritten_too: a value that another one overwrites gets a gradient, as if it stood there.
     """
 
     exchanges_two: bool = False
@@ -79,6 +82,8 @@ class Habits:
     small_integers_wrap: bool = False
     float8_is_limited: bool = False
     whole: str = INT64
+    outside: tuple[str, str] = ("refused", "refused")
+    overwritten_too: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ FUNCTIONS: dict[Any, Handler] = {
         {
             arrays: "cumprod; cumsum; expand: broadcast_to",
             places: """
-                argsort(kind=, order=, stable=); count_nonzero; take_along_dim: take_along_axis
+                argsort(kind=, order=, stable=); count_nonzero; take_along_axis
             """,
             reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
             trace: "copy_of: copy(order=)",

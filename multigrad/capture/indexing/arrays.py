@@ -66,7 +66,8 @@ def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
         TypeError: it is not captured, or points outside.
     """
     items = _read_items(x, index)
-    if holds_places(index):
+    is_repeated = habits_of(x.trace).overwritten_too and repeats(x, index)
+    if holds_places(index) or is_repeated:
         _check_apart(x, items)
         part = index_tensors.put(_part(x, items), _without_basic(items), value)
         return _basic(items), part
@@ -111,6 +112,8 @@ def _check_apart(x: Any, items: list[Any]) -> None:
 
 def repeats(x: Any, index: Any) -> bool:
     """Return whether an index that holds arrays names a place twice."""
+    if holds_places(index):
+        return False
     items = _read_items(x, index)
     row = _find_row(x, items)
     if row is None:

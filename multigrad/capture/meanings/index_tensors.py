@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ...graph import ops
+from ...graph.ir.graph import Node
 from ...graph.ir.types import INT64, WHOLE
 from ...graph.support.data import dataclass
+from ...trace.derived.calls import passing_to
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
 from ...trace.xp import indices
@@ -38,24 +41,35 @@ def is_places(item: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A tensor whose indexed axes are one: `places` along `axis` of `whole`; `shape`: before."""
+    """A tensor whose indexed axes are one.
+
+    Attributes:
+        whole: the tensor.
+        places: those along `axis` of the whole, counted from the front.
+        axis: the merged one.
+        shape: the shape before.
+        inside: of several indices: which places lie inside; None: all do, or the op says it.
+    """
 
     whole: Tensor
     places: Value
     axis: int
     shape: tuple[int, ...] | None
+    inside: Value | None = None
 
     def restored(self, x: Tensor) -> Tensor:
         """Return a tensor of the merged shape in that of before."""
         return x if self.shape is None else xp.reshape(x, self.shape)
 
 
-def merge(x: Tensor, items: list[Any]) -> Merged:
+def merge(x: Tensor, items: list[Any], outside: str = "refused") -> Merged:
     """Merge the axes that several arrays index.
 
     Args:
         items: whole slices, an ellipsis, and integers or integer arrays, symbolic or not, side by
             side.
+        outside: what an index that lies outside means, see `trace/xp/indices.py`. The merged place
+            of one lies outside too: alone it could be another element's.
 
     Raises:
         TypeError: arrays stand apart, or are no integers.
@@ -67,15 +81,34 @@ def merge(x: Tensor, items: list[Any]) -> Merged:
     is_from_end = any(item is Ellipsis for item in items[: at[0]])
     axis = x.ndim - len(items) + at[0] if is_from_end else at[0]
     if len(arrays) == 1:
-        return Merged(x, arrays[0], axis, None)
+        return Merged(x, indices.from_front(arrays[0], x, axis), axis, None)
     shape = tuple(x.shape)
     lengths = shape[axis : axis + len(arrays)]
+    total = prod(lengths)
     places: Any = 0
+    inside: Any = None
     for i, array in enumerate(arrays):
         front = indices.from_front(array, x, axis + i)
+        if not _is_known_inside(front.node, lengths[i]):
+            is_inside = indices.is_inside(front, lengths[i])
+            inside = is_inside if inside is None else xp.logical_and(inside, is_inside)
+        if outside == "nearest":
+            front = xp.minimum(xp.maximum(front, 0), lengths[i] - 1)
         places = places + front * prod(lengths[i + 1 :])
-    whole = xp.reshape(x, (*shape[:axis], prod(lengths), *shape[axis + len(arrays) :]))
-    return Merged(whole, places, axis, shape)
+    if inside is not None and outside != "nearest":
+        places = xp.where(inside, places, total)
+    whole = xp.reshape(x, (*shape[:axis], total, *shape[axis + len(arrays) :]))
+    return Merged(whole, places, axis, shape, inside)
+
+
+def _is_known_inside(node: Node, length: int) -> bool:
+    """Return whether constant indices lie inside."""
+    while node.op in (ops.CAST, ops.RESHAPE, ops.EXPAND_DIMS):
+        node = node.operands[0]
+    if node.op is not ops.ARRAY:
+        return False
+    values = node.attr("value").as_numpy("int64")
+    return not values.size or bool(values.min() >= 0 and values.max() < length)
 
 
 def _is_whole(item: Any) -> bool:
@@ -93,22 +126,50 @@ def _as_value(x: Tensor, item: Any) -> Any:
     return x.trace.value(cast_node(lift(x.trace, array), INT64))
 
 
-def taken(x: Tensor, items: list[Any]) -> Value:
-    """Return what stands at an index."""
-    merged = merge(x, items)
-    return xp.take(merged.whole, merged.places, merged.axis)
+def taken(x: Tensor, items: list[Any], outside: str | None = None) -> Value:
+    """Return what stands at an index; None: by the habits of the library."""
+    outside = outside or habits_of(x.trace).outside[0]
+    merged = merge(x, items, outside)
+    found = indices.TAKING[outside](merged.whole, merged.places, axis=merged.axis)
+    if outside != "nearest" or merged.inside is None:
+        return found
+    # No gradient goes back to the nearest one, as by `take_nearest` of one index.
+    after = merged.whole.ndim - merged.axis - 1
+    mask = xp.reshape(merged.inside, (*merged.inside.shape, *(1,) * after))
+    return xp.where(mask, found, xp.stop_gradient(found))
 
 
-def put(x: Tensor, items: list[Any], value: Any) -> Value:
+def put(x: Tensor, items: list[Any], value: Any, outside: str | None = None) -> Value:
     """Return x with a value at an index; of two values for one place, the last one."""
-    merged = merge(x, items)
-    return merged.restored(indices.put_at(merged.whole, merged.places, value, merged.axis))
+    outside = outside or habits_of(x.trace).outside[1]
+    merged = merge(x, items, outside)
+    return merged.restored(
+        put_slices(merged.whole, merged.places, value, merged.axis, outside)
+    )
 
 
-def added(x: Tensor, items: list[Any], value: Any) -> Value:
-    """Return x with a value added at an index, as often as a place is named."""
-    merged = merge(x, items)
-    slices = xp.take(merged.whole, merged.places, merged.axis)
+def put_slices(
+    x: Tensor, places: Value, value: Any, axis: int, outside: str = "refused"
+) -> Value:
+    """Return x with slices, or one number, put at places along an axis."""
+    after = indices.put_at(x, places, value, axis, outside)
+    if not isinstance(value, Value) or not habits_of(x.trace).overwritten_too:
+        return after
+    before = indices.put_at(x, places, 0.0, axis, outside)
+    return passing_to(x.trace, (before + _added(x, places, value, axis, outside)).node, after.node)
+
+
+def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Value:
+    """Return zeros in the shape of x with slices, or one number, added at places."""
+    slices = indices.TAKING[outside](x, places, axis=axis)
     is_one = getattr(value, "ndim", 0) == 0
     given = xp.full_like(slices, value) if is_one else xp.broadcast_to(value, slices)
-    return merged.restored(indices.add_at(merged.whole, merged.places, given, merged.axis))
+    return indices.ADDING[outside](given, places, x, axis=axis)
+
+
+def added(x: Tensor, items: list[Any], value: Any, outside: str | None = None) -> Value:
+    """Return x with a value added at an index, as often as a place is named."""
+    outside = outside or habits_of(x.trace).outside[1]
+    merged = merge(x, items, outside)
+    whole = merged.whole
+    return merged.restored(whole + _added(whole, merged.places, value, merged.axis, outside))

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
 from ...backend.emitted import Attached
-from ...errors import MultigradError
+from ...errors import MultigradError, PlaceError
+from ...graph.ir.graph import walk
 from ...graph.support.trees import optree
 from ...lowering.input_checks import find_device
 from ...trace.scope.draws import Draws
 from .arguments import Layout
+from .assumptions import PLACED, explain_places
 from .recipe import Recipe, Variant
 
 Tensor = Any
@@ -93,13 +95,16 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
             outputs = flat(leaves, draws)
             return assemble(variant, (outputs,) if single else outputs)
 
-    if len(tensors) < 2:
+    is_placed = any(node.op in PLACED for node in walk(variant.graphs.forward.outputs))
+    if len(tensors) < 2 and not is_placed:
         return Entry(inner)
 
     def explained(leaves: Sequence[Any], draws: Draws) -> Any:
         try:
             return inner(leaves, draws)
         except Exception as error:
+            if is_placed and (isinstance(error, PlaceError) or not isinstance(error, MultigradError)):
+                explain_places(recipe.subject, variant, backend, leaves)
             explain(recipe.subject, layout, leaves, error)
             raise
 

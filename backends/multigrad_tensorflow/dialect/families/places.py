@@ -13,6 +13,7 @@ from multigrad.capture.meanings.networks import losses
 from multigrad.graph.ir.types import T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import transposes
 
 from .shapes import TENSORFLOW, static
 
@@ -42,8 +43,7 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
     if batch == 0:
         if not isinstance(indices, Value):
             indices = np.asarray(static(indices))
-            indices = places.as_places(params, indices) if indices.ndim > 1 else indices
-        return xp.take(places.as_tensor(params, indices), indices, over)
+        return places.taken_from_front(places.as_tensor(params, indices), indices, over)
     if over != batch or batch < 0:
         raise TypeError("gather with batch_dims along another axis than the next one")
     params = places.as_tensor(params, indices)
@@ -54,7 +54,7 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
     at = xp.expand_dims(at, batch) if single else at
     for _ in range(params.ndim - at.ndim):
         at = xp.expand_dims(at, -1)
-    taken = places.take_along_dim(params, at, batch)
+    taken = transposes.take_along(*places.broadcast(params, at, batch), axis=batch)
     return xp.squeeze(taken, batch) if single else taken
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import PlaceError
 from ...ir.op import Op
 from ..attributes import AXIS, AXIS_OR_NONE, flag
 from ..numerics import Array
@@ -73,11 +74,12 @@ def inside(indices: Any, length: int) -> Array:
     """Return indices that lie within a length.
 
     Raises:
-        IndexError: one of them does not; NumPy would count a negative one from the end.
+        PlaceError: one of them does not; NumPy would count a negative one from the end.
     """
     indices = np.asarray(indices)
     if indices.size and (indices.min() < 0 or indices.max() >= length):
-        raise IndexError(f"indices from {indices.min()} to {indices.max()} of {length} elements")
+        worst = indices.min() if indices.min() < 0 else indices.max()
+        raise PlaceError(f"index {worst} is out of bounds for an axis of {length} elements")
     return indices
 
 
@@ -168,7 +170,7 @@ def kept_inside(x: Array, indices: Array, length: int, axis: int) -> tuple[Array
 
 def take_inside(x: Array, indices: Array, *, axis: int) -> Array:
     indices, axis = np.asarray(indices), axis % x.ndim
-    taken = np.take(x, indices, axis=axis, mode="clip")
+    taken = take_nearest(x, indices, axis=axis)
     return kept_inside(taken, indices, x.shape[axis], axis)[0]
 
 
@@ -189,6 +191,8 @@ def untake_inside_vjp(
 
 
 def take_nearest(x: Array, indices: Array, *, axis: int) -> Array:
+    if not x.shape[axis]:
+        return np.zeros(taken_at(x.shape, np.shape(indices), axis=axis), x.dtype)
     return np.take(x, indices, axis=axis, mode="clip")
 
 
@@ -257,7 +261,8 @@ TAKE_NEAREST = at_places(
     "x indices",
     take_nearest,
     take_inside_vjp,
-    "The slices of x at indices along an axis; the nearest one for an index that lies outside.",
+    "The slices of x at indices along an axis; the nearest one for an index that lies outside, "
+    "zeros where there is none.",
     **AT,
 )
 UNTAKE_INSIDE = at_places(
