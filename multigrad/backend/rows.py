@@ -84,6 +84,8 @@ def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
 
     def untake_inside(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
         axis, is_inside = axis % len(like.shape), inside(indices, length(like, axis, indices))
+        if like.shape[axis] == 0:
+            return rows[ops.CAST](like, dtype=x.dtype) if like.dtype != x.dtype else like
         kept = keep(beside(is_inside, x, axis), x)
         return rows[ops.UNTAKE_AT](kept, keep(is_inside, indices), like, axis=axis)
 

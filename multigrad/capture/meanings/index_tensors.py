@@ -13,7 +13,7 @@ import numpy as np
 
 from ...graph import ops
 from ...graph.ir.graph import Node
-from ...graph.ir.types import INT64, WHOLE
+from ...graph.ir.types import INT64, SCALAR_SHAPE, WHOLE
 from ...graph.support.data import dataclass
 from ...trace.derived.calls import passing_to
 from ...trace.trace import Value, cast_node, lift
@@ -77,11 +77,12 @@ def merge(x: Tensor, items: list[Any], outside: str = "refused") -> Merged:
     at = [i for i, item in enumerate(items) if not _is_whole(item)]
     if at != list(range(at[0], at[-1] + 1)):
         raise TypeError("indices that stand apart put their axes first; take them one by one")
-    arrays = [_as_value(x, items[i]) for i in at]
+    arrays = [as_value(x, items[i]) for i in at]
     is_from_end = any(item is Ellipsis for item in items[: at[0]])
     axis = x.ndim - len(items) + at[0] if is_from_end else at[0]
     if len(arrays) == 1:
-        return Merged(x, indices.from_front(arrays[0], x, axis), axis, None)
+        front = indices.from_front(arrays[0], x, axis)
+        return Merged(x, limited(front, x, axis) if outside == "clip" else front, axis, None)
     shape = tuple(x.shape)
     lengths = shape[axis : axis + len(arrays)]
     total = prod(lengths)
@@ -92,13 +93,18 @@ def merge(x: Tensor, items: list[Any], outside: str = "refused") -> Merged:
         if not _is_known_inside(front.node, lengths[i]):
             is_inside = indices.is_inside(front, lengths[i])
             inside = is_inside if inside is None else xp.logical_and(inside, is_inside)
-        if outside == "nearest":
-            front = xp.minimum(xp.maximum(front, 0), lengths[i] - 1)
+        if outside in ("nearest", "clip"):
+            front = limited(front, x, axis + i)
         places = places + front * prod(lengths[i + 1 :])
-    if inside is not None and outside != "nearest":
+    if inside is not None and outside not in ("nearest", "clip"):
         places = xp.where(inside, places, total)
     whole = xp.reshape(x, (*shape[:axis], total, *shape[axis + len(arrays) :]))
     return Merged(whole, places, axis, shape, inside)
+
+
+def limited(places: Value, x: Tensor, axis: int) -> Value:
+    """Return places moved to the nearest one along an axis."""
+    return xp.minimum(xp.maximum(places, 0), xp.dim(x, axis) - 1)
 
 
 def _is_known_inside(node: Node, length: int) -> bool:
@@ -115,7 +121,8 @@ def _is_whole(item: Any) -> bool:
     return item is Ellipsis or (isinstance(item, slice) and item == slice(None))
 
 
-def _as_value(x: Tensor, item: Any) -> Any:
+def as_value(x: Tensor, item: Any) -> Any:
+    """Return integers of an index as a symbolic value."""
     if isinstance(item, Value):
         if item.node.type.dtype not in (*WHOLE, "int"):
             raise TypeError(f"it indexes by {item.node.type.dtype}")
@@ -126,17 +133,39 @@ def _as_value(x: Tensor, item: Any) -> Any:
     return x.trace.value(cast_node(lift(x.trace, array), INT64))
 
 
-def taken(x: Tensor, items: list[Any], outside: str | None = None) -> Value:
-    """Return what stands at an index; None: by the habits of the library."""
+def taken(x: Tensor, items: list[Any], outside: str | None = None, fill: Any = None) -> Value:
+    """Return what stands at an index.
+
+    Args:
+        outside: None: by the habits of the library.
+        fill: what stands outside, where zero does not.
+    """
     outside = outside or habits_of(x.trace).outside[0]
+    if outside == "nearest" and all(is_number(item) for item in items if not _is_whole(item)):
+        outside = "clip"  # of one element, which is no gather: the nearest one gets its gradient
     merged = merge(x, items, outside)
     found = indices.TAKING[outside](merged.whole, merged.places, axis=merged.axis)
-    if outside != "nearest" or merged.inside is None:
+    rest = fill
+    if outside == "nearest":
+        if merged.inside is None:
+            return found
+        # No gradient goes back to the nearest one, as by `take_nearest` of one index.
+        rest = xp.stop_gradient(found)
+    if rest is None:
         return found
-    # No gradient goes back to the nearest one, as by `take_nearest` of one index.
-    after = merged.whole.ndim - merged.axis - 1
-    mask = xp.reshape(merged.inside, (*merged.inside.shape, *(1,) * after))
-    return xp.where(mask, found, xp.stop_gradient(found))
+    is_inside = merged.inside
+    if is_inside is None:
+        is_inside = indices.is_inside(merged.places, xp.dim(merged.whole, merged.axis))
+    return xp.where(beside_axes(is_inside, merged.whole.ndim - merged.axis - 1), found, rest)
+
+
+def is_number(item: Any) -> bool:
+    return isinstance(item, Value) and item.node.type.shape == SCALAR_SHAPE
+
+
+def beside_axes(mask: Value, after: int) -> Value:
+    """Return a mask of indices for slices of so many axes."""
+    return xp.reshape(mask, (*mask.shape, *(1,) * after)) if after else mask
 
 
 def put(x: Tensor, items: list[Any], value: Any, outside: str | None = None) -> Value:
@@ -169,6 +198,9 @@ def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Val
 
 def added(x: Tensor, items: list[Any], value: Any, outside: str | None = None) -> Value:
     """Return x with a value added at an index, as often as a place is named."""
+    if outside == "promised":  # as jax: what is outside is dropped, but gets a gradient
+        before, after = (added(x, items, value, each) for each in ("clip", "inside"))
+        return passing_to(x.trace, before.node, after.node)
     outside = outside or habits_of(x.trace).outside[1]
     merged = merge(x, items, outside)
     whole = merged.whole

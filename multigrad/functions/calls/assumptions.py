@@ -70,7 +70,7 @@ def explain_places(
     """
     graph, layout = variant.graphs.forward, variant.layout
     given = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
-    for node in walk(graph.outputs):
+    for node in graph.nodes:
         if node.op not in PLACED:
             continue
         arrays = read_inputs(node, given, backend, math.inf)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from ...backend.contract import Backend
 from ...backend.emitted import Attached
 from ...errors import MultigradError, PlaceError
-from ...graph.ir.graph import walk
 from ...graph.support.trees import optree
 from ...lowering.input_checks import find_device
 from ...trace.scope.draws import Draws
@@ -95,7 +94,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
             outputs = flat(leaves, draws)
             return assemble(variant, (outputs,) if single else outputs)
 
-    is_placed = any(node.op in PLACED for node in walk(variant.graphs.forward.outputs))
+    is_placed = any(node.op in PLACED for node in variant.graphs.forward.nodes)
     if len(tensors) < 2 and not is_placed:
         return Entry(inner)
 

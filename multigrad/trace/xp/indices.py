@@ -4,7 +4,8 @@ An index may count from the end, as in Python: here it is made to count from the
 known to. Of two values that are put at one place the last one stays.
 
 Where an index lies outside, `outside` says what that means: "refused", "inside" (zero is taken,
-nothing is put) or "nearest" (the first or the last is taken), each an op of its own.
+nothing is put) or "nearest" (the first or the last is taken, and gets no gradient), each an op of
+its own; or "clip": the index is limited first.
 """
 
 from __future__ import annotations
@@ -123,8 +124,13 @@ TAKING = {
     "refused": transposes.take_at,
     "inside": transposes.take_inside,
     "nearest": transposes.take_nearest,
+    "clip": transposes.take_at,
 }
-ADDING = {"refused": transposes.untake_at, "inside": transposes.untake_inside}
+ADDING = {
+    "refused": transposes.untake_at,
+    "inside": transposes.untake_inside,
+    "clip": transposes.untake_at,
+}
 
 
 def take_at(x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -151,7 +157,7 @@ def put_at(x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "r
 
 def find_last(indices: Tensor, x: Tensor, axis: int, outside: str = "refused") -> Tensor:
     """For each place of x along an axis, where it stands last among indices; -1: nowhere."""
-    if outside == "refused":
+    if outside != "inside":
         return last_put(indices, x, axis=axis)
     length = dim(x, axis)  # what is dropped goes to a place behind all others
     behind = where(is_inside(indices, length), indices, length)

@@ -180,6 +180,8 @@ def take_inside_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int
 
 def untake_inside(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     axis = axis % np.ndim(like)
+    if not np.shape(like)[axis]:
+        return np.zeros(np.shape(like), x.dtype)
     kept, indices = kept_inside(x, np.asarray(indices), np.shape(like)[axis], axis)
     return untake_at(kept, indices, like, axis=axis)
 
