@@ -91,7 +91,9 @@ class Place:
         if holds_places(index):
             sign = {xp.add: 1, xp.subtract: -1}.get(compute)
             if sign is None or len(values) != 1:
-                raise TypeError("an update at symbolic places; set, add, subtract and get are known")
+                raise TypeError(
+                    "an update at symbolic places; set, add, subtract and get are known"
+                )
             x: Any = self.value.trace.value(self.value.node)
             value = values[0] if sign == 1 else -values[0]
             at, part = add_at(x, index, value, outside)

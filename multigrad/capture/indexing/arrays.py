@@ -117,7 +117,7 @@ def told_outside(x: Any, index: Any) -> Any:
     if shape is None or any(isinstance(item, bool | np.bool_ | Value) for item in items):
         return index
     try:
-        known = tuple(_read(x, item) if _is_array(item) else item for item in items)
+        known = tuple(_read(x, item) if _is_array(item) else _checked(item) for item in items)
         np.broadcast_to(0, shape)[known]
     except IndexError:
         return tuple(

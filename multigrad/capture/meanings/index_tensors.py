@@ -13,8 +13,9 @@ import numpy as np
 
 from ...graph import ops
 from ...graph.ir.graph import Node
-from ...graph.ir.types import INT64, SCALAR_SHAPE, WHOLE
+from ...graph.ir.types import INT64, WHOLE
 from ...graph.support.data import dataclass
+from ...trace.axes import known_shape
 from ...trace.derived.calls import passing_to
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
@@ -62,7 +63,7 @@ class Merged:
         return x if self.shape is None else xp.reshape(x, self.shape)
 
 
-def merge(x: Tensor, items: list[Any], outside: str = "refused") -> Merged:
+def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> Merged:
     """Merge the axes that several arrays index.
 
     Args:
@@ -70,6 +71,7 @@ def merge(x: Tensor, items: list[Any], outside: str = "refused") -> Merged:
             side.
         outside: what an index that lies outside means, see `trace/xp/indices.py`. The merged place
             of one lies outside too: alone it could be another element's.
+        from_end: whether a negative index counts from the end; else it lies outside.
 
     Raises:
         TypeError: arrays stand apart, or are no integers.
@@ -81,7 +83,7 @@ def merge(x: Tensor, items: list[Any], outside: str = "refused") -> Merged:
     is_from_end = any(item is Ellipsis for item in items[: at[0]])
     axis = x.ndim - len(items) + at[0] if is_from_end else at[0]
     if len(arrays) == 1:
-        front = indices.from_front(arrays[0], x, axis)
+        front = indices.from_front(arrays[0], x, axis) if from_end else arrays[0]
         return Merged(x, limited(front, x, axis) if outside == "clip" else front, axis, None)
     shape = tuple(x.shape)
     lengths = shape[axis : axis + len(arrays)]
@@ -89,7 +91,7 @@ def merge(x: Tensor, items: list[Any], outside: str = "refused") -> Merged:
     places: Any = 0
     inside: Any = None
     for i, array in enumerate(arrays):
-        front = indices.from_front(array, x, axis + i)
+        front = indices.from_front(array, x, axis + i) if from_end else array
         if not _is_known_inside(front.node, lengths[i]):
             is_inside = indices.is_inside(front, lengths[i])
             inside = is_inside if inside is None else xp.logical_and(inside, is_inside)
@@ -130,10 +132,17 @@ def as_value(x: Tensor, item: Any) -> Any:
     array = np.asarray(item)
     if array.dtype.kind not in "iu":
         raise TypeError(f"it indexes by {array.dtype} beside symbolic integers")
-    return x.trace.value(cast_node(lift(x.trace, array), INT64))
+    value = x.trace.value(cast_node(lift(x.trace, np.atleast_1d(array)), INT64))
+    return value if array.ndim else xp.reshape(value, ())
 
 
-def taken(x: Tensor, items: list[Any], outside: str | None = None, fill: Any = None) -> Value:
+def taken(
+    x: Tensor,
+    items: list[Any],
+    outside: str | None = None,
+    fill: Any = None,
+    from_end: bool = True,
+) -> Value:
     """Return what stands at an index.
 
     Args:
@@ -143,7 +152,7 @@ def taken(x: Tensor, items: list[Any], outside: str | None = None, fill: Any = N
     outside = outside or habits_of(x.trace).outside[0]
     if outside == "nearest" and all(is_number(item) for item in items if not _is_whole(item)):
         outside = "clip"  # of one element, which is no gather: the nearest one gets its gradient
-    merged = merge(x, items, outside)
+    merged = merge(x, items, outside, from_end)
     found = indices.TAKING[outside](merged.whole, merged.places, axis=merged.axis)
     rest = fill
     if outside == "nearest":
@@ -160,7 +169,7 @@ def taken(x: Tensor, items: list[Any], outside: str | None = None, fill: Any = N
 
 
 def is_number(item: Any) -> bool:
-    return isinstance(item, Value) and item.node.type.shape == SCALAR_SHAPE
+    return isinstance(item, Value) and known_shape(item) == ()
 
 
 def beside_axes(mask: Value, after: int) -> Value:
@@ -168,18 +177,16 @@ def beside_axes(mask: Value, after: int) -> Value:
     return xp.reshape(mask, (*mask.shape, *(1,) * after)) if after else mask
 
 
-def put(x: Tensor, items: list[Any], value: Any, outside: str | None = None) -> Value:
+def put(
+    x: Tensor, items: list[Any], value: Any, outside: str | None = None, from_end: bool = True
+) -> Value:
     """Return x with a value at an index; of two values for one place, the last one."""
     outside = outside or habits_of(x.trace).outside[1]
-    merged = merge(x, items, outside)
-    return merged.restored(
-        put_slices(merged.whole, merged.places, value, merged.axis, outside)
-    )
+    merged = merge(x, items, outside, from_end)
+    return merged.restored(put_slices(merged.whole, merged.places, value, merged.axis, outside))
 
 
-def put_slices(
-    x: Tensor, places: Value, value: Any, axis: int, outside: str = "refused"
-) -> Value:
+def put_slices(x: Tensor, places: Value, value: Any, axis: int, outside: str = "refused") -> Value:
     """Return x with slices, or one number, put at places along an axis."""
     after = indices.put_at(x, places, value, axis, outside)
     if not isinstance(value, Value) or not habits_of(x.trace).overwritten_too:
@@ -196,12 +203,14 @@ def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Val
     return indices.ADDING[outside](given, places, x, axis=axis)
 
 
-def added(x: Tensor, items: list[Any], value: Any, outside: str | None = None) -> Value:
+def added(
+    x: Tensor, items: list[Any], value: Any, outside: str | None = None, from_end: bool = True
+) -> Value:
     """Return x with a value added at an index, as often as a place is named."""
     if outside == "promised":  # as jax: what is outside is dropped, but gets a gradient
         before, after = (added(x, items, value, each) for each in ("clip", "inside"))
         return passing_to(x.trace, before.node, after.node)
     outside = outside or habits_of(x.trace).outside[1]
-    merged = merge(x, items, outside)
+    merged = merge(x, items, outside, from_end)
     whole = merged.whole
     return merged.restored(whole + _added(whole, merged.places, value, merged.axis, outside))

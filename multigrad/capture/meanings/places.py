@@ -201,7 +201,7 @@ def scatter(
         return scatter_add(x, dim, index, given)
     dim, index = operator.index(dim), as_places(x, index)
     others = _others(x, index, dim)
-    if others and 0 in shape_of(index):
+    if 0 in (known_shape(index) or ()):
         return x
     part = within(x, index, dim)
     last = xp.last_put(index, part, axis=dim)

@@ -59,9 +59,7 @@ PLACED = (
 )  # fmt: skip
 
 
-def explain_places(
-    subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]
-) -> None:
+def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
     """Say which index lies outside where a call failed because one does: by the meaning of the ops,
     as a framework's own error names neither the function nor its line.
 

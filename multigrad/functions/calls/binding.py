@@ -102,7 +102,9 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         try:
             return inner(leaves, draws)
         except Exception as error:
-            if is_placed and (isinstance(error, PlaceError) or not isinstance(error, MultigradError)):
+            if is_placed and (
+                isinstance(error, PlaceError) or not isinstance(error, MultigradError)
+            ):
                 explain_places(recipe.subject, variant, backend, leaves)
             explain(recipe.subject, layout, leaves, error)
             raise

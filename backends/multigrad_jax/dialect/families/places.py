@@ -47,9 +47,7 @@ def take(
     is_inside = index_tensors.beside_axes(
         indices_of_xp.is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis
     )
-    return xp.where(
-        is_inside, transposes.take_inside(a, at, axis=axis), filling(a, fill_value)
-    )
+    return xp.where(is_inside, transposes.take_inside(a, at, axis=axis), filling(a, fill_value))
 
 
 def lies_inside(x: Tensor, indices: Any, axis: int, mode: Any) -> bool:
