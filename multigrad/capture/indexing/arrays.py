@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.ir.array_values import MOST_ELEMENTS
-from ...graph.ir.types import SCALAR_SHAPE
+from ...graph.ir.types import BOOL, SCALAR_SHAPE
 from ...trace.axes import known_shape
 from ...trace.trace import Value
 from ...trace.xp import all as xp
@@ -262,6 +262,8 @@ def _read(x: Any, item: Any) -> Any:
     """
     if isinstance(item, Value):
         if not holds_places(item):
+            if item.node.type.dtype != BOOL:
+                raise TypeError("it indexes by a tensor of floats; cast it to int64 first")
             raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
         return item
     given = _as_numbers(item) if isinstance(item, list | tuple) else item

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE
+from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T
 from ...graph.passes.facts import needed_shapes
 from ...trace.axes import known_shape
 from ...trace.derived.calls import passing_to
@@ -24,7 +24,7 @@ from ...trace.xp.indices import from_front
 from ..code.names import handlers
 from ..code.table import habits_of
 from . import extremes
-from .index_tensors import is_places, put_slices
+from .index_tensors import is_places, limited, put_slices
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -96,9 +96,19 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 
 
 def as_places(x: Tensor, index: Any) -> Any:
-    """Return an index as a symbolic value, a constant one too."""
+    """Return an index as a symbolic value, a constant one too.
+
+    Raises:
+        TypeError: it holds no integers.
+    """
     trace = x.trace if isinstance(x, Value) else index.trace
-    return trace.value(cast_node(lift(trace, index), INT64) if not is_places(index) else index.node)
+    if is_places(index):
+        return trace.value(index.node)
+    dtype = index.node.type.dtype if isinstance(index, Value) else dtype_name(index.dtype)
+    if dtype not in (*WHOLE, "int", BOOL):
+        given = "floats" if dtype == T else dtype
+        raise TypeError(f"an index of {given}, which must be integers; cast it to int64 first")
+    return trace.value(cast_node(lift(trace, index), INT64))
 
 
 def as_tensor(x: Any, other: Any) -> Any:
@@ -147,6 +157,15 @@ def shape_of(x: Any) -> tuple[int, ...]:
     if known is None:
         raise NeedsConcrete(*needed_shapes(x.node))
     return known
+
+
+def take_in_mode(x: Tensor, indices: Any, axis: int, mode: str) -> Tensor:
+    """Slices at indices of which none counts from the end, limited or counted around."""
+    if mode not in ("clip", "wrap"):
+        raise TypeError(f"take in the mode {mode!r}; 'clip' and 'wrap' are known")
+    at = as_places(x, indices)
+    moved = xp.remainder(at, xp.dim(x, axis)) if mode == "wrap" else limited(at, x, axis)
+    return transposes.take_at(x, moved, axis=axis)
 
 
 def take_flat(x: Tensor, index: Any) -> Tensor:
@@ -268,8 +287,8 @@ def taken_from_front(x: Tensor, index: Any, axis: int) -> Tensor:
     Raises:
         TypeError: a constant one is negative.
     """
-    if is_places(index):
-        return transposes.take_at(x, index, axis=axis)
+    if isinstance(index, Value):
+        return transposes.take_at(x, as_places(x, index), axis=axis)
     known = np.asarray(index)
     if known.size and known.min() < 0:
         raise TypeError(f"the index {known.min()}, which lies outside: none counts from the end")
@@ -319,10 +338,18 @@ def embedding(
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
+def np_take(a: Tensor, indices: Any, axis: Any, out: None, mode: str) -> Tensor:
+    if axis is None:
+        a, axis = xp.reshape(a, -1), 0
+    return xp.take(a, indices, axis) if mode == "raise" else take_in_mode(a, indices, axis, mode)
+
+
 def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> None:
     """In place, and nothing is returned."""
     if axis is None:
         raise TypeError("put_along_axis without an axis")
+    if 0 in (known_shape(as_places(x, indices)) or ()):
+        return
     last = xp.put_along_axis(x, broadcast(x, as_places(x, indices), axis)[1], values, axis)
     x.update(last)
 

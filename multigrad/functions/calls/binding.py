@@ -102,11 +102,11 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         try:
             return inner(leaves, draws)
         except Exception as error:
+            explain(recipe.subject, layout, leaves, error)
             if is_placed and (
                 isinstance(error, PlaceError) or not isinstance(error, MultigradError)
             ):
                 explain_places(recipe.subject, variant, backend, leaves)
-            explain(recipe.subject, layout, leaves, error)
             raise
 
     return Entry(explained)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from ...capture.values.tracer import V
 from ...errors import TraceError
-from ...graph import ops
-from ...graph.ir.graph import Graph, Location, Node, make_node
+from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ir.types import BOOL, dtype_name
 from ...trace.derived.calls import passing_to
 from ...trace.replay import replay

@@ -51,6 +51,8 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
         x, axis = reshape(x, -1), 0
     if is_symbolic_tensor(indices):
         return take_at(x, indices, one_axis(x, axis))
+    if np.ndim(indices) > 1:
+        return take_at(x, np.asarray(indices), one_axis(x, axis))
     at = indices.tolist() if hasattr(indices, "tolist") else indices
     if any(isinstance(i, bool) for i in (at if isinstance(at, tuple | list) else [at])):
         raise TypeError("its indices are bools; use xp.where(condition, tensor, 0.0)")

@@ -40,9 +40,9 @@ def take(
         raise TypeError(f"take in the mode {mode!r}")
     if lies_inside(a, indices, axis, mode):
         return xp.take(a, indices, axis)
-    at = places.as_places(a, indices)
     if mode in ("clip", "wrap"):
-        return transposes.take_at(a, brought_inside(at, a, axis, mode), axis=axis)
+        return places.take_in_mode(a, indices, axis, mode)
+    at = places.as_places(a, indices)
     at, axis = from_front(at, a, axis), axis % a.ndim
     is_inside = index_tensors.beside_axes(
         indices_of_xp.is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis
@@ -60,13 +60,6 @@ def lies_inside(x: Tensor, indices: Any, axis: int, mode: Any) -> bool:
     length = np.inf if shape is None else shape[axis]
     least = 0 if mode in ("clip", "wrap") else -length
     return bool(least <= known.min() and known.max() < length)
-
-
-def brought_inside(indices: Value, x: Tensor, axis: int, mode: str) -> Value:
-    """Return indices of which none counts from the end, limited or counted around."""
-    if mode == "wrap":
-        return xp.remainder(indices, xp.dim(x, axis))
-    return index_tensors.limited(indices, x, axis)
 
 
 def filling(x: Tensor, fill_value: Any) -> Any:
