@@ -11,7 +11,10 @@ from typing import Any
 
 from ..backend.contract import Backend
 from ..backend.emitted import Attached
+from ..capture.code.table import find_dialect
 from ..errors import DisprovedError, TraceError
+from ..graph import ops
+from ..graph.passes.facts import computed_shape, needed_shapes
 from ..graph.support.fused import Fused
 from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
@@ -149,12 +152,37 @@ class Captured:
                 raise NotCaptured(TraceError(message)) from need
             self.facts = self.facts | set(need.facts)
             raise
+        self._look_outside(variant, layout, facts, leaves)
         variant = variant.laid_out(layout.without_objects())
         if not variant.facts.keys() <= facts.keys():  # found out on the way: it is kept by them
             self.facts = self.facts | frozenset(variant.facts)
             self.variants[layout.key, items_key(variant.facts)] = variant
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
+
+    def _look_outside(
+        self, variant: Variant, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]
+    ) -> None:
+        """Look whether a constant index lies outside of these arguments.
+
+        Raises:
+            NeedsConcrete: one does, which means something in the library: of this shape.
+        """
+        dialect = find_dialect(self.recipe.dialect())
+        if dialect is None or dialect.habits.outside[0] == "refused":
+            return
+        for node in variant.graphs.forward.nodes:
+            if node.op not in (ops.GETITEM, ops.TAKE):
+                continue
+            needed = frozenset(needed_shapes(node))
+            if needed <= facts.keys():
+                continue
+            known = gather_facts(self.recipe.subject, needed, layout, leaves)
+            try:
+                computed_shape(node, {**facts, **known})
+            except IndexError:
+                self.facts = self.facts | needed
+                raise NeedsConcrete(*needed) from None
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         """Return what was captured for the wide floats, where it holds in a dtype of 16 bits."""

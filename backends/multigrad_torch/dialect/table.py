@@ -354,6 +354,7 @@ register_dialect(
             float8_is_limited=True,
             casts_gradients=True,
             unordered=frozenset({"kthvalue", "median", "topk"}),
+            overwritten_too=True,
         ),
     ),
 )

@@ -63,6 +63,9 @@ class Habits:
         whole: the dtype of an integer that is returned, such as a length.
         casts_gradients: a custom gradient's integers and bools become floats where these are due.
         unordered: meanings of functions that leave the order of equal elements open.
+        outside: what an index that lies outside means where it is taken, and where it is put; see
+            `trace/xp/indices.py`.
+        overwritten_too: a value that another one overwrites gets a gradient, as if it stood there.
     """
 
     exchanges_two: bool = False
@@ -81,6 +84,8 @@ class Habits:
     whole: str = INT64
     casts_gradients: bool = False
     unordered: frozenset[str] = frozenset()
+    outside: tuple[str, str] = ("refused", "refused")
+    overwritten_too: bool = False
 
 
 @dataclass(frozen=True, slots=True)

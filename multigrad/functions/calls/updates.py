@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from ...capture.values.tracer import V
 from ...errors import TraceError
-from ...graph import ops
-from ...graph.ir.graph import Graph, Location, Node, make_node
+from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ir.types import BOOL, dtype_name
 from ...graph.support.trees import optree
-from ...trace.derived.calls import CustomCall, mark
+from ...trace.derived.calls import passing_to
 from ...trace.replay import replay
 from ...trace.trace import Trace, Value
 from .arguments import Leaf, owner_of
@@ -80,16 +79,6 @@ def assign(symbol: V, value: Value) -> None:
     written = dict(trace.updates)
     symbol.update(value)
     trace.updates = written
-
-
-def passing_to(trace: Trace, before: Node, after: Node) -> Value:
-    """Return what an argument holds after an update that autodiff was not told of: derivatives pass
-    to it as it was.
-    """
-    head = make_node(ops.INPUT, (), {"name": "grad_out"}, before.type)
-    same = Graph(trace.name, (head,), (head,))
-    called = CustomCall(same, ("grad_out",), ("x",), ("x",), (after,))
-    return mark(trace, called, [before])[0]
 
 
 def describe(updates: Sequence[Update]) -> str:

@@ -14,7 +14,7 @@ from ...backend.tensors.values import in_one_framework
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
-from ...functions.calls.assumptions import check_assumptions
+from ...functions.calls.assumptions import check_assumptions, explain_places
 from ...functions.calls.binding import Entry, assemble
 from ...functions.calls.bound import BoundFunction
 from ...functions.calls.decision import PULLED
@@ -281,7 +281,11 @@ def _of_function(
     graphs = variant.graphs
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     native = function._lowered(variant, backend).native
-    output, pull_arrays = native.vjp(*given)
+    try:
+        output, pull_arrays = native.vjp(*given)
+    except IndexError:
+        explain_places(function.recipe.subject, variant, backend, leaves)
+        raise
     single = len(graphs.cotangents) == 1
     # Nothing but dtypes decides on it (arrays are NumPy's), and the arguments are not nested.
     is_alike = not function.facts - {"dtype", LIBRARY} and not function._defaults
