@@ -38,7 +38,7 @@ from multigrad.graph.ir.types import FLOATS, SCALAR_SHAPE, T
 from multigrad.trace.trace import NeedsConcrete, Value
 from multigrad.trace.xp import all as xp
 
-from ..importers import custom_gradients
+from ..importers import custom_gradients, equinox
 from ..importers.jaxprs.jaxpr import import_function
 from ..versions import PRIMALS
 from . import collectives
@@ -349,6 +349,7 @@ register_dialect(
             inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}, outside=("nearest", "inside")
         ),
         hidden=HIDDEN,
+        companions={"equinox": equinox.predicates},
         mutable=False,
         protocol=False,
         refused=REFUSED,

@@ -16,6 +16,7 @@ from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
 
 from ..versions import VJP_KINDS, primal_of
+from . import equinox
 from .custom import is_reading, note
 from .custom_functions import call_itself, closed_over, is_recorded, name_of, recording
 from .jvp import JvpRecipe
@@ -43,7 +44,8 @@ class PullbackRecipe(GradientRecipe):
 
 
 def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
-    """Return the recipe of a `jax.custom_vjp`, `jax.custom_jvp` or `jax.custom_gradient` function.
+    """Return the recipe of a `jax.custom_vjp`, `jax.custom_jvp` or `jax.custom_gradient` function,
+    or of equinox's `filter_custom_vjp`.
 
     Raises:
         RuleTypeError: it is neither, or its rules are not defined yet.
@@ -60,6 +62,13 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
                 with_pullback, name_of(with_pullback), library="jax", original=function
             )
         return VjpRecipe(inner, name_of(inner), original=function)
+    rules = equinox.rules_of(inner)
+    if rules is not None:
+        if None in rules:
+            raise _undefined(inner.fn, "f.def_fwd(fwd) and f.def_bwd(bwd)")
+        original = functools.partial(equinox.called, function)
+        pair = equinox.with_pullback(*rules)
+        return PullbackRecipe(pair, name_of(inner.fn), library="jax", original=original)
     if isinstance(inner, jax.custom_jvp):
         if inner.jvp is None:
             raise _undefined(inner, "f.defjvp(jvp)")
@@ -72,9 +81,8 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
 
 
 def _undefined(function: Any, definition: str) -> RuleTypeError:
-    kind = "custom_vjp" if isinstance(function, VJP_KINDS) else "custom_jvp"
     return RuleTypeError(
-        f"jax.{kind} function {name_of(function)!r} has no rule yet: call {definition} first"
+        f"custom function {name_of(function)!r} has no rule yet: call {definition} first"
     )
 
 
