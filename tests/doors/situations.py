@@ -928,7 +928,7 @@ def a_count_on_the_class() -> Situation:
     return Situation(Counts, (x(),), call, lambda: Counts.calls)
 
 
-@situation
+@beyond
 def a_new_attribute_of_an_object_counts() -> Situation:
     class Log:
         pass
@@ -948,7 +948,7 @@ def a_new_attribute_of_an_object_counts() -> Situation:
     return Situation(Counts, (x(),), call, lambda: log.calls)
 
 
-@situation
+@beyond
 def an_array_outside_counts() -> Situation:
     counts = np.zeros(2)
 
