@@ -15,9 +15,9 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-# Before a pickle names a module that is gone; from now on a fork waits for what others import.
-from .graph.support import former as _former
+# From now on a fork waits for what others import.
 from .graph.support import threads as _threads  # noqa: F401
+from .graph.support.modules import serve as _serve
 
 # Each name stands here for type checkers, and below with its room.
 if TYPE_CHECKING:
@@ -208,21 +208,27 @@ _ROOMS = {
 # Public modules, and where they lie.
 _MODULES = {
     "attribution": "models.attribution",
+    "cli": "look.command",
     "compat": "compat",
     "composites": "models.attribution.composites",
+    "context": "rules.context",
     "estimators": "rules.estimators",
     "functional": "compat.functional",
     "hook": "compat.hook",
     "keras": "keras",
     "optax": "compat.optax",
+    "registry": "rules.registry",
     "schedule": "rules.schedule",
     "testing": "testing",
     "transforms": "compat.transforms",
     "wrappers": "compat.wrappers",
     "xp": "capture.dialects.xp",
 }
+_serve(__name__, _MODULES)
 # The names of FreeGrad, and those that others take the place of: they work, and are not completed.
 _OTHER_NAMES = {
+    "cli",
+    "context",
     "from_autograd_function",
     "from_custom_jvp",
     "from_custom_vjp",
@@ -230,6 +236,7 @@ _OTHER_NAMES = {
     "functional",
     "hook",
     "override",
+    "registry",
     "transforms",
     "wrappers",
 }
@@ -250,8 +257,6 @@ def _load(name: str) -> Any:
     if name in _MODULES:
         with uncollected():
             return import_module(f".{_MODULES[name]}", __name__)
-    if name in _former.MOVED[__name__]:  # a room that stood here
-        return import_module(f".{name}", __name__)
     from .graph.support.namespace import missing
 
     raise missing(__name__, name, _list_names())

@@ -167,6 +167,17 @@ class GradientError(MultigradError):
     """
 
 
+class PlaceError(MultigradError, IndexError):
+    """An index points outside of a tensor, in code whose library refuses that.
+
+    Examples:
+        >>> xg.convert(lambda x: x[5])(np.ones(3))
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.PlaceError: function '<lambda>' (...): index 5 is out of bounds for ...
+    """
+
+
 class FormatError(MultigradError, ValueError):
     """A saved file or document is damaged, too large, of a newer version, or could not be saved.
 

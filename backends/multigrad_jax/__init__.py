@@ -101,6 +101,8 @@ backend = Backend(
     modes=Modes(
         jvp=modes.jvp,
         checkpoints={"jax.checkpoint": modes.checkpointed},
+        mapped=modes.mapped,
+        whole=modes.whole,
         lacks=modes.LACKS,
     ),
     ranks=Ranks(group=ranks.group),

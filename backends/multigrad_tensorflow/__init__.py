@@ -41,6 +41,7 @@ backend = Backend(
         weak=bridge.weak,
         read_number=bridge.read_number,
         write_number=bridge.write_number,
+        keep=bridge.keep,
     ),
     kernels=Kernels(
         rows=ops.OPS,
@@ -99,6 +100,8 @@ backend = Backend(
     modes=Modes(
         jvp=modes.jvp,
         checkpoints={"tf.recompute_grad": modes.checkpointed},
+        mapped=modes.mapped,
+        whole=tf.function,
         lacks=modes.LACKS,
     ),
     ranks=Ranks(group=ranks.group),

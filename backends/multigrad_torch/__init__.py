@@ -7,6 +7,7 @@ import torch
 from multigrad.backend import (
     Autodiff,
     Backend,
+    Casts,
     Compiler,
     Draws,
     Exports,
@@ -18,19 +19,22 @@ from multigrad.backend import (
     Ranks,
     Tensors,
 )
-from multigrad.graph.support.former import MOVED
-
-# Before anything of it is imported under a former name, as pickles do.
-MOVED["multigrad_torch"] = {
-    "functional": "compat.functional",
-    "module_forwards": "hooks.module_forwards",
-    "param_hooks": "hooks.param_hooks",
-}
 
 from . import differences, dynamo, eject, export, hooks, models
-from .attach import as_it_is, attach, bridge, exported_ops, host, isolate, many, modes, render, vjp
+from .attach import (
+    as_it_is,
+    attach,
+    bridge,
+    exported_ops,
+    host,
+    isolate,
+    many,
+    modes,
+    render,
+    vjp,
+)
 from .compile import compile, jit, mirror, regions
-from .dialect import asked, table
+from .dialect import asked, gradients, table, types
 from .distributed import ranks
 from .importers import autograd_function, operators
 from .kernels import bits, elementwise, ops, random
@@ -43,6 +47,8 @@ backend = Backend(
     name="torch",
     tensors=Tensors(
         write=torch.Tensor.copy_,
+        unwritable=bridge.say_unwritable,
+        keep=isolate.keep,
         types=(torch.Tensor,),
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,
@@ -77,11 +83,18 @@ backend = Backend(
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
+        transform=attach.transform,
+        explain_refusal=as_it_is.explain_refusal,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
         joins_loops=True,
+        casts=Casts(
+            is_on=torch._C._is_any_autocast_enabled,
+            without=gradients.without_autocast,
+            of=types.casts_op,
+        ),
         notes_shapes=True,
         isolate=isolate.isolate,
     ),
@@ -134,6 +147,8 @@ backend = Backend(
             "torch.utils.checkpoint": modes.checkpointed,
             "torch.utils.checkpoint with use_reentrant=True": modes.reentrant,
         },
+        mapped=modes.mapped,
+        whole=modes.whole,
         once=modes.once,
         autocast=modes.autocast,
         kept=modes.kept,

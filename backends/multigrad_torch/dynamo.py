@@ -11,7 +11,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -76,9 +76,17 @@ def at_import(run: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def force_eager() -> AbstractContextManager[Any]:
-    """As `torch.compiler.set_stance("force_eager")`: what is compiled runs as it is written."""
-    return versions.force_eager(_LOADED[0]) if _LOADED else _force_eager_from_import_on()
+@contextmanager
+def force_eager() -> Iterator[None]:
+    """As `torch.compiler.set_stance("force_eager")`: what is compiled runs as it is written; also
+    where Dynamo reads along, as it does in what an uncompiled frame of a compiled function calls.
+    """
+    prior = set_eval_frame(None)
+    try:
+        with versions.force_eager(_LOADED[0]) if _LOADED else _force_eager_from_import_on():
+            yield
+    finally:
+        set_eval_frame(prior)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from multigrad.backend import Backend
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.errors import BackendNotFound, UnsupportedOp
 from multigrad.functions.recipes.operators import OPERATORS_FILE, Operator, write_operators
+from multigrad.graph.machine.files import replacing
 from multigrad.lowering.function_graph import FunctionGraph
 from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.plain_functions import without_autodiff
@@ -75,7 +76,9 @@ def write_program(
     if refused:
         raise refused[0]
     called = list(called_by(program))
-    torch.export.save(program, path, extra_files={OPERATORS_FILE: write_operators(called)})
+    documents = {OPERATORS_FILE: write_operators(called)}
+    with replacing(path) as temporary:
+        torch.export.save(program, temporary, extra_files=documents)
     return program, called
 
 
@@ -147,17 +150,20 @@ def write_onnx(
     inputs, results = emitted.inputs, (*emitted.outputs, *emitted.computed)
     program = _trace(graphs.name, forward, tensors, shapes)
     axes = dict(zip((*inputs, *results), _axes_of(program, len(tensors), shapes), strict=True))
-    _write(graphs.name, program, path, {name: axes[name] for name in inputs}, results)
     values = dict(zip((*inputs, *results), (*tensors, *forward(*tensors)), strict=True))
-    _compare(graphs.name, path, {name: values[name] for name in inputs}, forward(*tensors))
     for cotangent, output in zip(emitted.cotangents, emitted.outputs, strict=True):
         values[cotangent], axes[cotangent] = values[output], axes[output]
     given = {name: axes[name] for name in (*carried, *emitted.residuals)}
     read = {name: values[name] for name in given}
-    program = _trace(graphs.name, backward, [*read.values()], tuple(given.values()))
+    second = _trace(graphs.name, backward, [*read.values()], tuple(given.values()))
     beside = path.with_suffix(f".backward{path.suffix}")
-    _write(graphs.name, program, beside, given, [f"grad_{name}" for name in emitted.wrt])
-    _compare(graphs.name, beside, read, backward(*read.values()))
+    with replacing(path) as first_file, replacing(beside) as second_file:  # both or none
+        _write(graphs.name, program, first_file, {name: axes[name] for name in inputs}, results)
+        own = {name: values[name] for name in inputs}
+        _compare(graphs.name, first_file, own, forward(*tensors))
+        wrt = [f"grad_{name}" for name in emitted.wrt]
+        _write(graphs.name, second, second_file, given, wrt)
+        _compare(graphs.name, second_file, read, backward(*read.values()))
     return path, beside
 
 
@@ -213,7 +219,7 @@ def _axes_of(program: Any, count: int, shapes: Shapes) -> list[dict[int, Any]]:
 def _write(
     name: str,
     program: Any,
-    path: Path,
+    path: str,
     inputs: Mapping[str, Mapping[int, Any]],
     outputs: Sequence[str],
 ) -> None:
@@ -246,12 +252,12 @@ def _write(
 
 
 def _compare(
-    name: str, path: Path, inputs: Mapping[str, Tensor], expected: Sequence[Tensor]
+    name: str, path: str, inputs: Mapping[str, Tensor], expected: Sequence[Tensor]
 ) -> None:
     """Compare what a model gives with what torch gave: what an exporter mistakes is no rounding.
 
     Raises:
-        UnsupportedOp: it gives another shape or other numbers; the file is taken back.
+        UnsupportedOp: it gives another shape or other numbers.
     """
     import onnx.reference
 
@@ -268,7 +274,6 @@ def _compare(
             y, own, rtol=COARSE, atol=COARSE * np.abs(own).max(initial=0.0), equal_nan=True
         )
         if not close:
-            path.unlink()
             raise UnsupportedOp(
                 f"torch {torch.__version__} writes function {name!r} as ONNX that computes "
                 f"something else ({y.dtype} of shape {y.shape} for {own.dtype} of shape "

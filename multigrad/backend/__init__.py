@@ -29,6 +29,7 @@ from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.elementwise.special import MILLS_FROM, inverse_mills
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.random import REPLAYED
+from .casts import Casts
 from .contract import (
     Autodiff,
     Backend,
@@ -76,6 +77,7 @@ __all__ = [
     "Autodiff",
     "Backend",
     "Body",
+    "Casts",
     "Code",
     "Compiler",
     "Difference",

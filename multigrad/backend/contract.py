@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ..graph import random
 from ..graph.ir.op import Op
 from ..graph.support.data import dataclass
+from .casts import Casts
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels
@@ -62,6 +63,7 @@ Tensor: TypeAlias = Any
 Key: TypeAlias = Any
 Source: TypeAlias = str
 Function: TypeAlias = Callable[..., Any]
+Vjp: TypeAlias = Callable[[Function, Any], tuple[Any, Function]]
 # How an object is taken apart, and put together: of what is beside its parts, and parts.
 Parts: TypeAlias = tuple[Callable[[Any], tuple[Any, Any]], Callable[[Any, Any], Any]]
 # `run(*tensors) -> (outputs, pull, undifferentiable)`, where `pull(*cotangents)` gives a gradient
@@ -117,6 +119,12 @@ class Tensors:
     write: Callable[[Tensor, Tensor], Any] | None = None
     """(tensor, value): write a value over a tensor; None: its tensors are never written to."""
 
+    unwritable: Callable[[Tensor], str] | None = None
+    """Why a tensor cannot be written to ("it is read-only"); "" if it can. Without it each can."""
+
+    keep: Callable[[Tensor, bool], Callable[[], str] | None] | None = None
+    """(tensor, whether to copy it) -> what puts it back and says what had changed, or None."""
+
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as its code asks ("cpu", "cuda"); without it that is told "cpu"."""
 
@@ -124,10 +132,10 @@ class Tensors:
     """Whether a tensor holds all its elements; without it each does."""
 
     is_contiguous: Callable[[Tensor], bool] | None = None
-    """Whether a tensor lies in memory in order: its reshape is a view; without it each does."""
+    """Whether a tensor lies in memory in order: reshapes are views; without it each does."""
 
     requires_grad: Callable[[Tensor], bool] | None = None
-    """Whether a tensor asks for a gradient, if a call knows; without it each of floats may."""
+    """Whether a tensor asks for a gradient, if that is known at a call; without it a float may."""
 
     refuse: Callable[[type], str | None] | None = None
     """Why a class among `types` is not taken, and what to write; None: it is."""
@@ -138,7 +146,7 @@ class Kernels:
     """The framework's callables for the ops of the IR."""
 
     rows: Mapping[Op, Function]
-    """By op; operands by position, attributes by name. An op that has a symbol needs no row."""
+    """By op: operands by position, attributes by name. One with a symbol may be left out."""
 
     unsupported: Mapping[Op, str | Mapping[str, str]]
     """What is missing, with the reason; for an op that stands in `rows` but lacks some dtypes, the
@@ -152,8 +160,8 @@ class Kernels:
     scan: Function | None = None
     """(carry, rows, constants, body, reverse) -> the carry after a turn for each row, and what the
     turns gave, stacked, in one tuple. `rows` are tensors, of whose first axes the body takes one
-    row each, from the last to the first where `reverse`; it takes the carry, the rows and the
-    constants by position, and returns the next carry and what the turn gives in one tuple."""
+    row each, from the last where `reverse`; it takes carry, rows and constants by position, and
+    returns the next carry and what the turn gives in one tuple."""
 
     scalar_left: Mapping[Op, Function] = field(default_factory=dict)
     """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
@@ -165,8 +173,7 @@ class Kernels:
     """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""
 
     open_number: Callable[[Any], Any] | None = None
-    """(number) -> a 0-d tensor in the place of a symbol of a number, as lengths have that are not
-    known yet and for which rows are not made, and any other as it is."""
+    """(number) -> a 0-d tensor for a symbol, for which rows are not made; any other as it is."""
 
     fast: FastKernels = field(default_factory=FastKernels)
     """Kernels for code that nobody takes a derivative of."""
@@ -191,13 +198,11 @@ class Autodiff:
     bind: Callable[[Any, Tensor, tuple[Any, ...]], Callable[[Tensor], Tensor]] | None = None
     """(object, x, values) -> `f(tin)` for tensors like x, faster than `call`."""
 
-    vjp: Callable[[Function, Any], tuple[Any, Function]] | None = None
-    """(run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors;
-    without it `xg.vjp` captures."""
+    vjp: Vjp | None = None
+    """(run, inputs) -> (outputs, pullback), on flat lists; without it `xg.vjp` captures."""
 
     vmap: Callable[[Function], Function] | None = None
-    """(function) -> the function of a batch along the first axis of each tensor, whose derivative
-    is that of the custom gradients in it."""
+    """(function) -> the function of a batch along first axes, with its custom gradients."""
 
     forbid_derivative: Callable[[str], Callable[[Any], Any]] | None = None
     """(message) -> the identity on tensors, any derivative of which raises GradientError."""
@@ -205,6 +210,12 @@ class Autodiff:
     refuse_gradient: Callable[[str], Callable[[Any], Any]] | None = None
     """(message) -> the identity on a number, which raises GradientError where a tensor in its place
     asks for a gradient; without it none is refused."""
+
+    transform: Callable[[], frozenset[str] | None] | None = None
+    """The kinds of `trace.omissions` that show in the transform around a call; None: in none."""
+
+    explain_refusal: Callable[[Exception], str] | None = None
+    """(error) -> why a transform refuses what runs as written, and what to write; else ""."""
 
     note_use: Callable[[Tensor, Sequence[Tensor]], Callable[[], bool] | None] | None = None
     """(tensor, outputs) -> whether one derivative may pass through the call that took and gave
@@ -217,22 +228,24 @@ class Autodiff:
     """Goes around emitted functions that no native object holds."""
 
     around_bare: Callable[[Function, bool], Function] | None = None
-    """Goes around emitted bare rules; given whether each element of the result depends on that
-    element of the inputs alone."""
+    """Goes around emitted bare rules; given whether they work element by element."""
 
     many: Callable[[Any, Function, bool], Function | None] | None = None
     """(graph of a bare rule, emit, in_place) -> `f(gradients, values)` for a list of tensors; None
-    from either: one after another. `emit(graph)` is a graph as a function."""
+    from either: one after another. `emit(graph)` is a graph as a function. In place there is also
+    `f(gradients, values, True)`, which writes nothing and gives None where the call would."""
 
     forward_mode: bool = False
     """Whether `render` makes use of a lowering's tangent map."""
 
     transposes: bool = False
-    """Whether what `render` makes of a tangent map has reverse mode, too, by the framework's own
-    transpose of it."""
+    """Whether the framework itself transposes what `render` makes of a tangent map."""
 
     keeps_float_derivatives: bool = False
     """Whether a float kept by forward keeps its derivative in backward."""
+
+    casts: Casts | None = None
+    """How the framework chooses the dtypes of calls by itself; else it does not."""
 
     watches_outputs: bool = True
     """Whether nobody writes into an output that forward keeps without an error in backward."""
@@ -241,16 +254,14 @@ class Autodiff:
     """Whether nothing is kept of a tensor of which backward reads the shape and dtype alone."""
 
     joins_loops: bool = False
-    """Whether `render` makes use of `Code.whole`: of fast code where floats that forward keeps lose
-    their derivative, else of all."""
+    """Whether `render` makes use of `Code.whole`; of fast code where kept floats are cut off."""
 
     only_fast: bool = False
-    """Whether nobody differentiates or transforms what is emitted, so that its fast form serves."""
+    """Whether nobody differentiates or transforms what is emitted: its fast form serves."""
 
     isolate: Callable[[Callable[[], Any], bool], Any] | None = None
-    """(run, is_random) -> what `run()` returns, computed at once and on its own, whatever is
-    traced, transformed, recorded or put in force around the call; the framework's generator stays
-    as it is."""
+    """(run, is_random) -> what `run()` returns, computed at once, whatever is traced, transformed,
+    recorded or put in force around the call; the framework's generator stays as it is."""
 
     rehearse: Callable[[Function, Sequence[Any]], Function] | None = None
     """(run, arrays) -> what gives `run(*tensors)` for NumPy arrays of these shapes and dtypes, if
@@ -281,8 +292,8 @@ class Reader(NamedTuple):
     """Whether it does so now."""
 
     call: Function
-    """What to call then: `(activation, x, values=())`, with the values of its own rule's params if
-    the caller holds them, or `(function, args, kwargs)`."""
+    """What to call then: `(activation, x, values=())`, with values of its own rule's params that
+    the caller holds, or `(function, args, kwargs)`."""
 
     reads_code: bool = False
     """Whether it reads the line that asks, too: it is asked before all others."""
@@ -290,8 +301,7 @@ class Reader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiler:
-    """Everything that keeps code beyond a call: caches, graphs, and regions that run again in
-    backward.
+    """All that keeps code beyond a call: caches, graphs, and regions that run again in backward.
 
     The events tell it what such code depends on: the rule in force, and which rule a name means.
     """
@@ -319,8 +329,7 @@ class Compiler:
     """A `use` is entered, with this token; returns what to call where it is left."""
 
     on_tensors: Callable[[Any], None] | None = None
-    """Rules are in force that have tensors for params; where they end, `on_enter` shows what
-    is in force then."""
+    """Rules are in force that have tensors for params; where they end, `on_enter` tells."""
 
     on_read: Callable[..., None] | None = None
     """(x, activation, scope="activations"): the rule in force is read, for x and an activation
@@ -334,8 +343,7 @@ class Compiler:
     """(epoch): a name changed its meaning."""
 
     on_replace: Callable[[], None] | None = None
-    """A layer holds something else: nothing may be used again that was compiled before and
-    `on_read` does not guard."""
+    """A layer holds something else: what `on_read` does not guard may not run again."""
 
     is_tracing: Callable[[], bool] | None = None
     """Whether what runs now is traced, so that a change made by it would be made once."""
@@ -352,8 +360,7 @@ class Compiler:
     where neither its guards nor `on_replace` tell, is compiled anew."""
 
     on_call: Callable[[], AbstractContextManager[Any]] | None = None
-    """A Function is called that reads the rule in force: where a region runs again, that of its
-    first run."""
+    """A Function reads the rule in force: where a region runs again, that of its first run."""
 
     on_draw: Callable[[Callable[[], Key]], Key] | None = None
     """(draw) -> a Function's key: where a region runs again, that of its first run."""
@@ -374,8 +381,7 @@ class Interop:
     """A tensor as others may read it; without it they get NumPy's copy."""
 
     borrow: Callable[[SharedBuffer, bool], Tensor] | None = None
-    """(lent, own) -> a tensor of what was lent, in place where alignment and layout allow; `own`:
-    in memory of its own."""
+    """(lent, own) -> a tensor of what was lent, in place if it can be; `own`: in its own memory."""
 
     outside: Callable[[Function], Function] | None = None
     """Goes around emitted functions that run outside of the framework's autodiff, for another's."""
@@ -418,15 +424,13 @@ class Models:
     of a model that is changed in place."""
 
     override: Callable[[Function, Any], Function] | None = None
-    """(function, {operation: rule} or a composite) -> the function with those rules, for this
-    framework's tensors."""
+    """(function, {operation: rule} or a composite) -> the function with those rules."""
 
     is_operation: Callable[[Any], bool] | None = None
     """Whether a selector of `override` is an operation of the framework (a function of it)."""
 
     quantize: Callable[..., Any] | None = None
-    """(model, weights, activations, bits=, axis=, sample=) -> the model, quantized by estimators:
-    see `multigrad.models.quantize`."""
+    """(model, weights, activations, bits=, axis=, sample=) -> the quantized model."""
 
     kept: Callable[..., list[Any]] | None = None
     """(model, shapes, dtypes) -> the fields of `look.memory.Residual` of each tensor it keeps."""
@@ -444,8 +448,7 @@ class Ejection:
     """How emitted code becomes a file that runs without multigrad."""
 
     render: Callable[[Emitted], Source]
-    """The source of the native object, of plain ops, and under `Emitted.identifier` of what people
-    call."""
+    """The source of the native object, of plain ops; `Emitted.identifier` is what people call."""
 
     modules: Mapping[str, Any]
     """The framework's modules by the names under which a file has them, preferred names first."""
@@ -475,7 +478,7 @@ class Exports:
     program that was written, and the operators that it calls, documents of which stand in it."""
 
     functions: Mapping[str, Function] = field(default_factory=dict)
-    """(graphs, path, tensors, numbers, dynamic_shapes) -> a Function's paths, forward, backward."""
+    """The same for a Function, (graphs, path, tensors, numbers, dynamic_shapes) -> two paths."""
 
     register: Function | None = None
     """(operator) -> the framework's operator for its graphs, registered where it is not yet."""
@@ -507,24 +510,26 @@ class Modes:
     """
 
     jvp: Callable[[Function, Any, Any], tuple[list[Any], list[Any]]] | None = None
-    """(run, inputs, tangents) -> the outputs of `run(inputs)`, and their tangents, by forward mode;
-    None among tangents is none."""
+    """(run, inputs, tangents) -> outputs and their tangents, by forward mode; None is zero."""
 
-    checkpoints: Mapping[str, Callable[[Function, Any], tuple[Any, Function]]] = field(
-        default_factory=dict
-    )
-    """By name, an `Autodiff.vjp` that keeps inputs alone and runs `run` again in its pullback."""
+    checkpoints: Mapping[str, Vjp] = field(default_factory=dict)
+    """By name, an `Autodiff.vjp` that keeps the inputs alone: its pullback runs `run` again."""
 
-    once: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    mapped: Vjp | None = None
+    """An `Autodiff.vjp` of `run` for examples, which lie along the first axis of each tensor."""
+
+    whole: Callable[[Function], Function] | None = None
+    """(function) -> the same as one program of the compiler's, which says why it is none."""
+
+    once: Vjp | None = None
     """An `Autodiff.vjp` whose pullback is called once, where that is not as well with its own."""
 
-    autocast: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    autocast: Vjp | None = None
     """An `Autodiff.vjp` where the framework itself chooses bfloat16 in `run`, and not in the
     pullback; that raises GradientError where it fails in code that is written for it."""
 
     kept: Callable[[Function, Any, Function], list[Kept]] | None = None
-    """(run, inputs, cotangents) -> what the custom gradients in `run(inputs)` keep; `cotangents`
-    makes some of the outputs."""
+    """(run, inputs, make cotangents of outputs) -> what custom gradients in `run(inputs)` keep."""
 
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Why the framework has none of these, by the name of the field."""

@@ -42,7 +42,7 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
 
         return whole(x)
 
-    found = rows_of(locals())
+    found = {**rows_of(locals()), **inside_rows(rows)}
     if all_sum is None:  # listed as unsupported, as this is then
         del found[ops.ALL_NORM]
     waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
@@ -54,6 +54,60 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
             known.setdefault(op, found[op])
         waiting = [op for op in waiting if op not in found]
     return found
+
+
+def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
+    """Return the rows of places that may lie outside, of those of places that may not.
+
+    Args:
+        rows: the backend's own.
+    """
+
+    def length(x: Tensor, axis: int, indices: Tensor) -> Any:
+        count = rows[ops.DIM](x, axis=axis)
+        return count if isinstance(count, int) else rows[ops.CAST](count, dtype="int64")
+
+    def keep(mask: Tensor, x: Tensor) -> Tensor:
+        return rows[ops.WHERE](mask, x, rows[ops.FULL_LIKE](x, 0, dtype=None))
+
+    def beside(mask: Tensor, x: Tensor, axis: int) -> Tensor:
+        """Return a mask of indices for slices of x at them."""
+        after = len(x.shape) - axis % len(x.shape) - len(mask.shape)
+        return mask[(..., *(None,) * after)]
+
+    def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+        axis, is_inside = axis % len(x.shape), inside(indices, length(x, axis, indices))
+        if x.shape[axis] == 0:
+            return nothing(x, indices, axis)
+        taken = rows[ops.TAKE_AT](x, keep(is_inside, indices), axis=axis)
+        return keep(beside(is_inside, taken, axis), taken)
+
+    def untake_inside(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+        axis, is_inside = axis % len(like.shape), inside(indices, length(like, axis, indices))
+        if like.shape[axis] == 0:
+            return rows[ops.CAST](like, dtype=x.dtype) if like.dtype != x.dtype else like
+        kept = keep(beside(is_inside, x, axis), x)
+        return rows[ops.UNTAKE_AT](kept, keep(is_inside, indices), like, axis=axis)
+
+    def nothing(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+        """Return zeros for slices along an axis without elements."""
+        shape = (*x.shape[:axis], *indices.shape, *x.shape[axis % len(x.shape) + 1 :])
+        zero = rows[ops.SUM](x, axis=None, keepdims=False)
+        return rows[ops.BROADCAST_TO_SHAPE](zero, shape=shape)
+
+    def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+        if x.shape[axis] == 0:
+            return nothing(x, indices, axis)
+        last = length(x, axis, indices) - 1
+        zeros = rows[ops.FULL_LIKE](indices, 0, dtype=None)
+        most = rows[ops.WHERE](indices > last, zeros + last, indices)
+        return rows[ops.TAKE_AT](x, rows[ops.WHERE](most < 0, zeros, most), axis=axis)
+
+    return rows_of(locals())
+
+
+def inside(indices: Tensor, length: Any) -> Tensor:
+    return (indices >= 0) & (indices < length)
 
 
 def lifted(row: Row) -> Row:

@@ -11,16 +11,19 @@ from typing import Any
 
 from ..backend.contract import Backend
 from ..backend.emitted import Attached
+from ..capture.code.table import find_dialect
 from ..errors import DisprovedError, TraceError
+from ..graph import ops
+from ..graph.passes.facts import computed_shape, needed_shapes
 from ..graph.support.fused import Fused
 from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
 from ..trace.scope.identity import items_key
 from ..trace.scope.reads import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
-from .calls.arguments import PLAIN, Layout
+from .calls.arguments import Layout
+from .calls.decision import Decision, Door, decide
 from .calls.facts import facts_of_symbols, gather_facts
-from .calls.mutable import keeping_objects
 from .calls.native import warn_disproved
 from .calls.recipe import Recipe, Variant
 from .calls.updates import warn_left_out
@@ -55,26 +58,25 @@ class Captured:
         self.facts: frozenset[str] = frozenset()
         self.fused: Fused = getattr(recipe, "fused", "auto")
 
-    def _variant_for(
-        self, layout: Layout, leaves: Sequence[Any], *, are_kept: bool = False
-    ) -> Variant:
+    def _decide(
+        self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
+    ) -> Decision:
+        """Decide how a call runs at a door; its code has been captured, or is now.
+
+        Raises:
+            NotCaptured: it cannot be captured.
+            UnsupportedOp: the door has no way to do what the code does besides returning.
+        """
+        variant = self._variant_for(layout, leaves)
+        return decide(door, self.recipe, variant, backend, self.native)
+
+    def _variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the graphs for arguments, captured under the facts about them that turn out to be
         needed.
-
-        Args:
-            are_kept: whether objects among the arguments are given back what code changes of them.
 
         Raises:
             NotCaptured: it cannot be captured.
         """
-        if not are_kept:
-            objects: list[Any] = []
-            for own, leaf in zip(layout.leaves, leaves, strict=True):
-                if own.kind == "static" and type(leaf) not in PLAIN:
-                    objects.append(leaf)
-            if objects:
-                with keeping_objects(self.name, objects):
-                    return self._variant_for(layout, leaves, are_kept=True)
         while True:
             try:
                 facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)
@@ -106,6 +108,8 @@ class Captured:
             warn_disproved(error, self.__module__)
             variant.proofs[dtype] = error.to_keep()
             return variant
+        except TraceError as error:
+            raise NotCaptured(error) from error
         forward = variant.graphs.forward
         if not proof or "not proven" in forward.origin:
             return variant
@@ -148,12 +152,37 @@ class Captured:
                 raise NotCaptured(TraceError(message)) from need
             self.facts = self.facts | set(need.facts)
             raise
+        self._look_outside(variant, layout, facts, leaves)
         variant = variant.laid_out(layout.without_objects())
         if not variant.facts.keys() <= facts.keys():  # found out on the way: it is kept by them
             self.facts = self.facts | frozenset(variant.facts)
             self.variants[layout.key, items_key(variant.facts)] = variant
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
+
+    def _look_outside(
+        self, variant: Variant, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]
+    ) -> None:
+        """Look whether a constant index lies outside of these arguments.
+
+        Raises:
+            NeedsConcrete: one does, which means something in the library: of this shape.
+        """
+        dialect = find_dialect(self.recipe.dialect())
+        if dialect is None or dialect.habits.outside[0] == "refused":
+            return
+        for node in variant.graphs.forward.nodes:
+            if node.op not in (ops.GETITEM, ops.TAKE):
+                continue
+            needed = frozenset(needed_shapes(node))
+            if needed <= facts.keys():
+                continue
+            known = gather_facts(self.recipe.subject, needed, layout, leaves)
+            try:
+                computed_shape(node, {**facts, **known})
+            except IndexError:
+                self.facts = self.facts | needed
+                raise NeedsConcrete(*needed) from None
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         """Return what was captured for the wide floats, where it holds in a dtype of 16 bits."""

@@ -15,6 +15,7 @@ from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..trace.omissions import AUTOCAST
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
 from ..trace.scope.present import now
@@ -31,12 +32,29 @@ from .calls.arguments import (
 )
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
+from .calls.casts import follow_casts
+from .calls.decision import (
+    EAGER,
+    ORIGINAL,
+    SAME,
+    TRANSFORMED,
+    Decision,
+    decide,
+    way_while_cast,
+)
 from .calls.facts import watch
 from .calls.mutable import callers_own, giving
-from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
+from .calls.native import (
+    explain_fallback,
+    is_imported,
+    is_original_on,
+    no_original,
+    refuse_elsewhere,
+    run_as_it_is,
+)
 from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
-from .calls.updates import check_apart, copied
+from .calls.updates import check_apart, copied_all
 from .captured import Captured
 from .proof.setting import ALL, how_much
 from .recipes.record import NotCaptured
@@ -86,7 +104,7 @@ class Entries(Captured):
         owner = framework_of(given)
         as_arrays = owner is None
         if as_arrays and self._asks_original(given):
-            return Entry(partial(self._run_original, nesting))
+            return self._original_entry(partial(optree.tree_unflatten, nesting), None, "")
         if as_arrays:  # Python numbers alone: NumPy's
             wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
             given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
@@ -99,10 +117,11 @@ class Entries(Captured):
         mixes = any(a is not b for a, b in zip(given, whole, strict=True))
         try:
             layout = self.recipe.lay_out(self.parameters, given, tree)
-        except GradientError:  # a dtype that a graph has not
+        except GradientError as error:  # a dtype that a graph has not
             if self.native is False or owner is None or not is_original_on(self.recipe, owner):
                 raise
-            return Entry(partial(self._run_original, nesting))
+            rebuild = partial(optree.tree_unflatten, nesting)
+            return self._original_entry(rebuild, owner, str(error))
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
         if not (wrapped or is_incomplete or mixes):
@@ -141,9 +160,25 @@ class Entries(Captured):
         )
         return makes_arrays and is_plain and self.native is not False
 
-    def _run_original(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
-        args, kwargs = callers_own(optree.tree_unflatten(nesting, leaves), leaves)
-        return self.recipe.apply(*args, **kwargs)  # type: ignore[attr-defined]
+    def _original_entry(
+        self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
+    ) -> Entry:
+        """Return an entry that runs the original; `rebuild` makes its arguments of the leaves."""
+        apply, copies = self.recipe.apply, self.recipe.copies  # type: ignore[attr-defined]
+
+        def original(leaves: Sequence[Any], draws: Draws) -> Any:
+            args, kwargs = callers_own(rebuild(leaves), leaves)
+            try:
+                if not copies:
+                    return apply(*args, **kwargs)
+                args, kwargs = copied_all((args, kwargs))
+                # The derivative of a copy gives a cotangent memory of its own.
+                return copied_all(apply(*args, **kwargs))
+            except Exception as failure:
+                explain_fallback(self.recipe, reason, failure, backend)
+                raise
+
+        return Entry(original)
 
     @property
     def defaults(self) -> tuple[Any, ...]:
@@ -196,7 +231,8 @@ class Entries(Captured):
         if self._runs_itself and (
             not is_imported(self.recipe) or is_original_on(self.recipe, backend)
         ):
-            return self._native_entry(layout.without_objects(), backend, None)
+            reason = "it has native=True" if self.native else "its code looks at values"
+            return self._native_entry(layout.without_objects(), backend, None, reason)
         return self._captured_or_native(
             layout, backend, lambda: self._captured_entry(layout, backend, leaves)
         )
@@ -209,17 +245,18 @@ class Entries(Captured):
         On its own framework an imported one runs as it is whatever went wrong; but for gradients
         that do not fit, unless that framework refuses them itself.
         """
-        try:
-            return capture()
+        opaque = backend.compiler.opaque
+        try:  # a compiler that runs code around this call as written reads on in what that calls
+            return capture() if opaque is None else opaque(capture)()
         except NotCaptured as error:
             error.error.__cause__ = error.__cause__
-            return self._native_entry(
-                layout.without_objects(), backend, self.recipe.give_up(error.error)
-            )
+            why = self.recipe.give_up(error.error)
+            return self._native_entry(layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:
             if not self._falls_back(error, backend):
                 raise
-            return self._native_entry(layout.without_objects(), backend, None)
+            reason = f"its capture raised {type(error).__name__}: {error}"
+            return self._native_entry(layout.without_objects(), backend, None, reason)
 
     def _falls_back(self, error: Exception, backend: Backend | None) -> bool:
         """Return whether the original runs where this went wrong."""
@@ -228,7 +265,7 @@ class Entries(Captured):
         return self.recipe.is_checked or not isinstance(error, GradientError)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        entry = self._entry_of(self._variant_for(layout, leaves), layout, backend)
+        entry = self._entry_of(self._decide(EAGER, layout, leaves, backend), layout, backend)
         if not self.facts - {"dtype"}:
             return entry
         layout = layout.without_objects()
@@ -242,7 +279,7 @@ class Entries(Captured):
             return self._captured_or_native(
                 layout,
                 backend,
-                lambda: self._entry_of(self._variant_for(own, leaves), layout, backend),
+                lambda: self._entry_of(self._decide(EAGER, own, leaves, backend), layout, backend),
             )
 
         def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
@@ -267,30 +304,49 @@ class Entries(Captured):
 
         return Entry(with_facts)
 
-    def _entry_of(self, variant: Variant, layout: Layout, backend: Backend) -> Entry:
-        """Return how a captured form runs; where the original does more than it, on its own
-        framework, that itself.
-        """
-        writes = variant.updates and not self.recipe.copies
-        does_more = variant.lacks or variant.notes or writes
-        if not (does_more and self.native is None and backend.name == self.recipe.dialect()):
+    def _entry_of(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
+        """Return how a captured form runs, or its code as written."""
+        variant = decision.variant
+        if not decision.reason:
             left_out.update((backend.name, note.name) for note in variant.notes)
-            return self._lowered_entry(variant, backend)
-        native = self._native_entry(layout.without_objects(), backend, None)
-        return self._keyed_entry(native, variant, backend) if variant.graphs.is_random else native
+            return self._unless_cast(self._lowered_entry(variant, backend), variant, backend)
+        native = self._native_entry(layout.without_objects(), backend, None, decision.reason)
+        return self._choosing_entry(native, variant, backend)
 
-    def _keyed_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
-        """Return an entry that draws from a key where there is one, as the original does not."""
+    def _unless_cast(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
+        """Return an entry that runs otherwise while its framework chooses dtypes by itself."""
+        way = way_while_cast(self.recipe, variant, backend, self.native)
+        if way == SAME:
+            return entry
+        layout = variant.layout.without_objects()
+        reason, native = f"its graph lacks {AUTOCAST}", None
+        if way == ORIGINAL:
+            native = self._native_entry(layout, backend, None, reason)
+        return follow_casts(entry, native, self.recipe, layout, backend)
+
+    def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
+        """Return an entry that runs the graphs where the original has no key to draw from, or does
+        not pass a transform that shows nothing of what they leave out.
+        """
+        transform, is_random = backend.autodiff.transform, variant.graphs.is_random
+        if transform is None and not is_random:
+            return native
         lowered: list[Entry] = []
 
-        def keyed(leaves: Sequence[Any], draws: Draws) -> Any:
-            if draws.counter is None:
-                return native.run(leaves, draws)
+        def choose(leaves: Sequence[Any], draws: Draws) -> Any:
+            if not (is_random and draws.counter is not None):
+                shown = None if transform is None else transform()
+                if shown is None or self._decide_in(shown, variant, backend).reason:
+                    return native.run(leaves, draws)
             if not lowered:
                 lowered.append(self._lowered_entry(variant, backend))
             return lowered[0].run(leaves, draws)
 
-        return Entry(keyed)
+        return Entry(choose)
+
+    def _decide_in(self, shown: frozenset[str], variant: Variant, backend: Backend) -> Decision:
+        """Decide how a call runs in a transform."""
+        return decide(TRANSFORMED.showing(shown), self.recipe, variant, backend, self.native)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs
@@ -350,27 +406,12 @@ class Entries(Captured):
 
         return Entry(proving)
 
-    def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
-        entry = self._entry_as_it_is(layout, backend, error)
-        if not self.recipe.copies:
-            return entry
-
-        def on_copies(leaves: Sequence[Any], draws: Draws) -> Any:
-            own = {id(leaf): copied(leaf) for leaf in leaves}  # of one given twice, one
-            return entry.run([own[id(leaf)] for leaf in leaves], draws)
-
-        return Entry(on_copies)
-
-    def _entry_as_it_is(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
+    def _native_entry(
+        self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
+    ) -> Entry:
         refuse_elsewhere(error, backend)
         if is_original_on(self.recipe, backend):
-            apply = self.recipe.apply  # type: ignore[attr-defined]
-
-            def original(leaves: Sequence[Any], draws: Draws) -> Any:
-                args, kwargs = callers_own(layout.rebuild(leaves), leaves)
-                return apply(*args, **kwargs)
-
-            return Entry(original)
+            return self._original_entry(layout.rebuild, backend, reason)
         if is_imported(self.recipe) and error is not None:
             raise no_original(error, self.recipe) from error.__cause__
 
@@ -379,7 +420,11 @@ class Entries(Captured):
             return Entry(lambda leaves, draws: across(backend, layout, leaves))
 
         def native(leaves: Sequence[Any], draws: Draws) -> Any:
-            return run_as_it_is(self.recipe, layout, backend, leaves, error)
+            try:
+                return run_as_it_is(self.recipe, layout, backend, leaves, error)
+            except Exception as failure:
+                explain_fallback(self.recipe, reason, failure, backend)
+                raise
 
         return Entry(native)
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
-from ..graph.support.former import FormerNames
 from ..graph.support.fused import Fused, read_fused
 from ..graph.support.notebook import InNotebooks
 from ..graph.support.trees import optree
@@ -57,7 +56,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
+class Function(Inlined, InNotebooks, Generic[P, R]):
     """A function with its own gradient, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.convert` and similar functions. Called with
@@ -81,16 +80,6 @@ class Function(Inlined, InNotebooks, FormerNames, Generic[P, R]):
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     examples: tuple[Any, ...] | None = None
     is_surrogate: ClassVar[bool] = False
-    _former: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(
-            ("complete", "completes", "entry_on", "filled_in", "inline"), "call the function"
-        ),
-        **dict.fromkeys(
-            ("lowered", "renewed", "variant", "variant_for", "variant_for_symbols"),
-            "xg.show and xg.source tell what it was made into",
-        ),
-        **dict.fromkeys(("counter", "drawing"), "function.keyed(key) gives it draws"),
-    }
 
     def __init__(self, recipe: Recipe, wrapped: Any = None, prove: bool = True) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one

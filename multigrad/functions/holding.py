@@ -204,13 +204,14 @@ class MayTakeObjects(Function):
         super().__init__(HoldingRecipe(recipe), prove=prove)
         self._structures: dict[Any, Structure] = {}
 
-    if not TYPE_CHECKING:  # as of FormerNames
+    if not TYPE_CHECKING:  # to a checker, a name that is not there is an error
 
         def __getattr__(self, name: str) -> Any:
             """Return what the class has under a name, for code that goes on to use it as one."""
             original = getattr(vars(self).get("recipe"), "function_class", None)
             if original is None or name.startswith("__") or not hasattr(original, name):
-                return super().__getattr__(name)
+                message = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(message, name=name, obj=self)
             return getattr(original, name)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:

@@ -17,6 +17,7 @@ from ..graph.support.trees import optree
 from ..trace.assertions import is_caught
 from ..trace.constants import array_node
 from ..trace.derived.calls import CustomCall, mark
+from ..trace.omissions import ORDERS
 from ..trace.replay import replay
 from ..trace.scope.draws import Draws
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
@@ -44,7 +45,7 @@ class Inlined(Entries):
         would go on for ever.
         """
         trace.lost_gradient = self.name
-        trace.lacks = f"the derivatives of {self.name!r} of any order"
+        trace.omit(ORDERS, f"the derivatives of {self.name!r} of any order")
         assert isinstance(self.recipe, CodeRecipe)
         return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
 
@@ -77,7 +78,7 @@ class Inlined(Entries):
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
-        trace.lacks = trace.lacks or variant.lacks
+        trace.omissions.update(variant.omissions)
         trace.combines |= variant.combines or bool(self.recipe.modes)
         trace.is_once |= not graphs.second_order
         given = {

@@ -142,16 +142,17 @@ class Anneal(keras.callbacks.Callback):
 
     def _assign(self, schedule: Callable[[int], float], step: int) -> None:
         value = schedule(step)
-        if isinstance(schedule, Schedule):
-            schedule.load_state_dict({"count": step})
         if not isinstance(value, Real) and getattr(value, "shape", None) != ():
             raise RuleTypeError(
                 f"Anneal({self.param!r}): the schedule gave {value!r} at {self.per} {step}, "
                 "expected a number"
             )
         number = float(value)
-        for params, variable in self._variables:
+        for params, _ in self._variables:
             self._check(params, number, step)
+        if isinstance(schedule, Schedule):
+            schedule.load_state_dict({"count": step})
+        for _, variable in self._variables:
             assign_number(variable, number, [self._model])
 
     def _check(self, params: RuleParams, number: float, step: int) -> None:

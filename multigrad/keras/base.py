@@ -78,11 +78,18 @@ class HoldingLayer(keras.layers.Layer):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Renew what was compiled, once another object is held."""
-        before = self._held
-        yield
-        before.superseded = True
-        renew_steps(self._traced_for)
+        """Renew what was compiled, once another object is held; after an error that is held which
+        was.
+        """
+        before, supports_jit = self._held, self.supports_jit
+        try:
+            yield
+            before.superseded = True
+            renew_steps(self._traced_for)
+        except BaseException:
+            self._held, self.supports_jit = before, supports_jit
+            before.superseded = False
+            raise
 
     @property
     def backend(self) -> str | None:

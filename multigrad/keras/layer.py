@@ -11,7 +11,8 @@ assigned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -34,7 +35,7 @@ from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_params
 from .config import describe_params, describe_rule, read_both
 from .function import describe_forward, read_forward
-from .params import COUNT, Params, spread_defaults
+from .params import COUNT, Params, spread_defaults, unchanged_on_failure
 from .steps import fetch_state
 from .symbolic import infer_outputs
 from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
@@ -161,7 +162,8 @@ class Activation(HoldingLayer):
         bound_rule = bound_rule_of(activation)
         if bound_rule is not None and self._is_same_code(bound_rule):
             fetch_state(self._traced_for)
-            self._params.assign(own, bound_rule)
+            with unchanged_on_failure(self):
+                self._params.assign(own, bound_rule)
         else:
             self._take(activation, found, own)
 
@@ -172,9 +174,15 @@ class Activation(HoldingLayer):
         with self._changing():
             self._hold(activation, self.backend)
             fetch_state(self._traced_for)
-            for variable in self._params.state().values():
-                self._untrack_variable(variable)
+            before = self._params.state().values()
             self._params = Params(self, params, found, bound_rule_of(activation))
+            for variable in before:
+                self._untrack_variable(variable)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with unchanged_on_failure(self), super()._changing():
+            yield
 
     @property
     def weights(self) -> list[Any]:

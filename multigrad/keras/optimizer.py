@@ -152,9 +152,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             if loss_scale_factor is not None
             else inner_optimizer.loss_scale_factor
         )
-        inner_optimizer.loss_scale_factor = None
         self.after_reduce = after_reduce
-        self._reduces = after_reduce and take_over_reduction(inner_optimizer)
         self._found = found
         if key is not None:
             self._key = _read_key(key)
@@ -168,6 +166,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             {name: value for name, value in found.params.items() if isinstance(value, Moving)},
             look_up=found.look_up,
         )
+        # Last: an error before leaves the inner one as it was.
+        self._reduces = after_reduce and take_over_reduction(inner_optimizer)
+        inner_optimizer.loss_scale_factor = None
 
     def _add_number(self, name: str, number: float, dtype: str | None = None) -> Any:
         initializer: Any = keras.initializers.Constant(number)
@@ -381,13 +382,16 @@ def take_over_reduction(optimizer: Any) -> bool:
     """
     if BACKEND != "tensorflow":
         return False
+    around = []
     while hasattr(optimizer, "inner_optimizer"):
-        optimizer._reduces = False
+        around.append(optimizer)
         optimizer = optimizer.inner_optimizer
     if not hasattr(optimizer, SUM):
         raise RuleError(
             f"after_reduce=True is not known to work with {type(optimizer).__name__} of this Keras"
         )
+    for each in around:
+        each._reduces = False
     setattr(optimizer, SUM, pass_on)
     return True
 

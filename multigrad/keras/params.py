@@ -11,6 +11,8 @@ and stays what it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,7 +26,7 @@ from ..rules.schedule import Schedule
 from ..trace.scope.moving import Moving, settle
 from . import counts
 from .counts import CountVariable
-from .steps import assign_number, read_array, read_value
+from .steps import assign_number, is_taken, read_array, read_value
 from .tracing import HOST
 
 Tensor = Any
@@ -288,13 +290,36 @@ class Params(RuleParams):
         return {**{name: now[name] for name in self.given if name in now}, **changed}
 
 
+@contextmanager
+def unchanged_on_failure(layer: Any) -> Iterator[None]:
+    """Where what is within raises, let a layer have the params that it has, with their numbers."""
+    params, tracked = layer._params, [*layer._non_trainable_variables]
+    held = {name: copy(each) for name, each in vars(params).items() if isinstance(each, dict)}
+    numbers = [(each, read_array(each)) for each in params.state().values() if not is_taken(each)]
+    try:
+        yield
+    except BaseException:
+        for schedule in params.schedules.values():
+            schedule.unfollow(params)
+        vars(params).update(held)
+        for schedule in params.schedules.values():
+            schedule.follow(params)
+        layer._params = params
+        with unlocked(layer):  # all of them, so that their order is as before
+            for variable in [*layer._non_trainable_variables]:
+                layer._untrack_variable(variable)
+            for variable in tracked:
+                layer._track_variable(variable)
+        for variable, number in numbers:
+            variable.assign(number)
+        raise
+
+
 def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
     """Return a new Variable of a layer, also of one that has been built."""
     if dtype == "float32" and layer.compute_dtype == "float64":
         dtype = "float64"
-    locked = layer._tracker.locked
-    layer._tracker.unlock()
-    try:
+    with unlocked(layer):
         return layer.add_weight(
             name=name,
             shape=(),
@@ -303,6 +328,15 @@ def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
             trainable=False,
             autocast=False,
         )
+
+
+@contextmanager
+def unlocked(layer: Any) -> Iterator[None]:
+    """Let a layer that has been built take Variables."""
+    locked = layer._tracker.locked
+    layer._tracker.unlock()
+    try:
+        yield
     finally:
         if locked:
             layer._tracker.lock()

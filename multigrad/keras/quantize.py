@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
@@ -107,6 +108,8 @@ class Quantizer(keras.layers.Layer):
         """Make the weights that the estimator learns."""
         axes = axes_of(f"layer {self.name!r}", self.axis, len(input_shape))
         shape = tuple(n if i in axes else 1 for i, n in enumerate(input_shape)) if axes else ()
+        while self._learned:  # in a build that failed
+            self._untrack_variable(self._learned.pop())
         for place, name in enumerate(self._quantization.learned):
             weight = self.add_weight(
                 shape=shape,
@@ -213,15 +216,18 @@ class Quantized(keras.layers.Wrapper):
         """Make what the estimators learn, after the weights of the layer within."""
         if not self.layer.built:
             super().build(input_shape)
-        if self.how["weights"] is not None:
-            found = self._list_weights()
-            made = self.quantizers = [self._make_quantizer(each) for each in found]
-            for each in found:
-                each.__class__ = QuantizedVariable
-            # Not as an attribute, by which Keras would take them for weights of this layer's own.
-            self._pair = lambda: zip(found, made, strict=True)
+        found = [] if self.how["weights"] is None else self._list_weights()
+        made = [self._make_quantizer(each) for each in found]
         if self.inputs_quantizer is not None:
             self.inputs_quantizer.build(input_shape)
+        with ExitStack() as undo:  # last: what raises before has changed no weight
+            for each in found:
+                undo.callback(setattr, each, "__class__", type(each))
+                each.__class__ = QuantizedVariable
+            self.quantizers = made
+            # Not as an attribute, by which Keras would take them for weights of this layer's own.
+            self._pair = lambda: zip(found, made, strict=True)
+            undo.pop_all()
         self.built = True
 
     def _list_weights(self) -> list[Any]:

@@ -170,9 +170,9 @@ def find_compiled(layers: Iterable[Any]) -> list[Any]:
 
 def renew_steps(models: Iterable[Any]) -> None:
     """Let what was compiled for these models be compiled anew."""
+    if HOST.compiler.on_replace is not None:
+        HOST.compiler.on_replace()
     for model in models:
         for step in STEPS:
             if getattr(model, f"{step}_function", None) is not None:
                 getattr(model, f"make_{step}_function")(force=True)
-    if HOST.compiler.on_replace is not None:
-        HOST.compiler.on_replace()

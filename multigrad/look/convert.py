@@ -9,7 +9,7 @@ float64 is asked for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from ..errors import MultigradError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
+from ..functions.proof.bounded import Bounded
+from ..functions.proof.choices import has_signs
 from ..functions.proof.compare import are_off, eps_of, margins, run_reference
 from ..functions.proof.endless import MOST_TURNS, Stoppable
 from ..functions.recipes.examples import capture_example
@@ -33,23 +35,35 @@ from ..graph.support.notebook import InNotebooks
 from ..graph.support.trees import optree
 from .originals import Original, find_original
 from .parity import ROUNDINGS, find_names
-from .runs import Results, as_array, cotangent, run, run_compiled, run_graphs
+from .runs import (
+    Results,
+    as_array,
+    cotangent,
+    run,
+    run_compiled,
+    run_each,
+    run_graphs,
+    run_mapped,
+)
 from .subject import is_float_array
 
 Array = Any
 KEY = 7  # of the draws of a random function, the same everywhere
-EQUAL, AS_IT_IS, REFUSED, DIFFERS, FAILED = (
-    "converted, equal", "as it is", "refused", "differs", "failed",
+EQUAL, AS_IT_IS, REFUSED, DIFFERS, FAILED, SAME, OPEN = (
+    "converted, equal", "as it is", "refused", "differs", "failed", "equal", "not compared",
 )  # fmt: skip
 BAD = (DIFFERS, FAILED)
+VMAP, COMPILE = "vmap", "compile"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a custom gradient on one backend.
+    """What became of a custom gradient on one backend, or under a transform on its own.
 
     Attributes:
-        state: "converted, equal", "as it is", "refused", "differs" or "failed".
+        backend: its name; or "vmap", "compile".
+        state: "converted, equal", "as it is", "refused", "differs" or "failed"; under a transform
+            "equal", "refused", "differs" or "not compared".
         reason: why it is refused, what differs, or the exception.
         place: the file and line that are not captured, where they are known.
     """
@@ -72,6 +86,7 @@ class Conversion(InNotebooks):
         home: the framework that the original runs on.
         problem: why the original itself does not run; then there are no verdicts.
         is_custom: whether it is a custom gradient itself, not a function that may apply one.
+        transforms: what it does under vmap and under the compiler at home, where that was asked.
     """
 
     name: str
@@ -79,10 +94,16 @@ class Conversion(InNotebooks):
     verdicts: tuple[Verdict, ...]
     problem: str = ""
     is_custom: bool = True
+    transforms: tuple[Verdict, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Verdict, ...]:
+        """All verdicts."""
+        return (*self.verdicts, *self.transforms)
 
     @property
     def ok(self) -> bool:
-        return not any(verdict.state in BAD for verdict in self.verdicts)
+        return not any(verdict.state in BAD for verdict in self.rows)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -94,7 +115,7 @@ class Conversion(InNotebooks):
         if self.problem:
             return f"{self.name}: needs --input; the original itself fails: {self.problem}"
         lines = [f"{self.name}, written for {self.home}"]
-        lines += [f"  {verdict.backend:12} {verdict}" for verdict in self.verdicts]
+        lines += [f"  {verdict.backend:12} {verdict}" for verdict in self.rows]
         return "\n".join(lines)
 
 
@@ -105,6 +126,7 @@ def convert(
     compiled: Sequence[str] = (),
     guessed: bool = False,
     copies: bool = False,
+    transforms: bool = False,
 ) -> Conversion:
     """Run a custom gradient of somebody else on every backend, and compare it with itself.
 
@@ -116,6 +138,8 @@ def convert(
         compiled: names of those on which it is run under the framework's compiler, too.
         guessed: whether nobody knows that the original ends on these inputs.
         copies: see `xg.Capture`.
+        transforms: whether it is also mapped over examples, and compiled as a whole, on its own
+            framework.
 
     Raises:
         RuleTypeError: obj is nothing of the kind.
@@ -129,7 +153,11 @@ def convert(
         return Conversion(original.name, "", (), problem=brief(error))
     oracle = _Oracle(original, home, inputs, expected)
     verdicts = [_judge(oracle, load_backend(name), name in compiled) for name in names]
-    return Conversion(original.name, home.name, tuple(verdicts), is_custom=original.is_custom)
+    tried = tuple(_try_transforms(oracle)) if transforms else ()
+    is_custom = original.is_custom
+    return Conversion(
+        original.name, home.name, tuple(verdicts), is_custom=is_custom, transforms=tried
+    )
 
 
 def brief(error: BaseException) -> str:
@@ -236,11 +264,12 @@ class _Oracle:
         magnitudes = [_magnitude(each) for each in (*self.inputs, *self.expected.values())]
         found = dict.fromkeys(self.expected, max(magnitudes, default=1.0))
         try:
-            return {**found, **self._met()}
+            return {**found, **{name: each.largest for name, each in self._meant().items()}}
         except Exception:  # a graph that float64 does not run
             return found
 
-    def _met(self) -> Results:
+    def _meant(self, library: str = "") -> dict[str, Bounded]:
+        """Return what the graphs give in float64, with a library's signs of vectors."""
         assert self.captured is not None
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
@@ -248,15 +277,13 @@ class _Oracle:
         arrays = [a for a in leaves if isinstance(a, np.ndarray)]
         for leaf, value in zip(layout.leaves, leaves, strict=True):
             given[leaf.name] = _widen(value)
-        outputs, gradients = run_graphs(graphs, given, arrays, cotangent, KEY)
-        met = {}
+        outputs, gradients = run_graphs(graphs, given, arrays, cotangent, key=KEY, library=library)
         names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
-        for name, output in zip(names, outputs, strict=True):
-            met[name] = output.largest
+        meant = dict(zip(names, outputs, strict=True))
         for n, leaf in enumerate(layout.tensors):
             if leaf.name in gradients:
-                met[f"gradient {n}"] = gradients[leaf.name].largest
-        return met
+                meant[f"gradient {n}"] = gradients[leaf.name]
+        return meant
 
     @functools.cached_property
     def coarse(self) -> float:
@@ -287,6 +314,16 @@ class _Oracle:
                 return f"{name}: {problem}"
         return ""
 
+    def has_its_signs(self, found: Results, library: str) -> bool:
+        """Return whether results are right by the signs that a library gives to vectors."""
+        if self.captured is None or self.reason or found.keys() != self.expected.keys():
+            return False
+        if not has_signs((self.captured.graphs.forward, self.captured.graphs.backward)):
+            return False
+        meant = {name: np.asarray(each.value) for name, each in self._meant(library).items()}
+        expected = {**self.expected, **meant}
+        return not any(self._differ(name, found[name], expected[name]) for name in expected)
+
     def _differ(self, name: str, found: Any, expected: Any) -> str:
         if found is None or expected is None:
             return "" if found is expected else f"it is {found!r:.40}, not {expected!r:.40}"
@@ -304,6 +341,38 @@ class _Oracle:
             limit = _is_off(expected, wide, 64 * ROUNDINGS, largest, coarse).any()
             off &= ~explained | limit
         return _at(off, found, expected) if off.any() else ""
+
+
+class _Examples(_Oracle):
+    """An original's results for several examples, one after another, stacked."""
+
+    def __init__(self, oracle: _Oracle) -> None:
+        self.original, self.home = oracle.original, oracle.home
+        self.function, self.captured = oracle.function, oracle.captured
+        self.largest = {name: np.max(each, initial=0.0) for name, each in oracle.largest.items()}
+        try:
+            self.inputs = [oracle.inputs, _map_arrays(_roll, oracle.inputs)]
+            self.expected = run_each(self.original.call, self.home, self.inputs)
+        except Exception:  # places, say, that come in order
+            self.inputs = [oracle.inputs] * 2
+            self.expected = run_each(self.original.call, self.home, self.inputs)
+
+    @functools.cached_property
+    def wide(self) -> Results:
+        try:
+            wide = [_map_arrays(_widen, each) for each in self.inputs]
+            return run_each(self.original.call, self.home, wide)
+        except Exception:
+            return {}
+
+
+def _map_arrays(function: Callable[[Any], Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return optree.tree_map(function, tuple(inputs), none_is_leaf=True)
+
+
+def _roll(leaf: Any) -> Any:
+    """Return an array whose rows have moved on by one: what is valid mostly stays so."""
+    return np.roll(leaf, 1, axis=0) if isinstance(leaf, np.ndarray) and leaf.ndim else leaf
 
 
 def _is_off(found: Array, expected: Array, roundings: int, largest: Any, coarse: float) -> Array:
@@ -361,12 +430,47 @@ def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
         if oracle.captured is None and _draws(oracle):
             return Verdict(backend.name, AS_IT_IS, "it draws random numbers: not compared")
         problem = oracle.find_difference(found)
-        if problem:
+        if problem and not oracle.has_its_signs(found, backend.name):
             return Verdict(backend.name, DIFFERS, where + problem)
     if oracle.captured is None:
         return Verdict(backend.name, AS_IT_IS, oracle.reason, oracle.place)
     drawn = "draws compared with NumPy's" if oracle.captured.graphs.is_random else ""
     return Verdict(backend.name, EQUAL, drawn)
+
+
+def _try_transforms(oracle: _Oracle) -> Iterator[Verdict]:
+    """Yield what an original does on its own framework under vmap and under the compiler, compared
+    with itself in a loop, and eager.
+    """
+    home, modes = oracle.home, oracle.home.modes
+
+    def find_mapped() -> str:
+        examples = _Examples(oracle)
+        return examples.find_difference(run_mapped(oracle.function, home, examples.inputs))
+
+    def find_compiled() -> str:
+        assert modes.whole is not None
+        whole = modes.whole(oracle.function)
+        return oracle.find_difference(run(whole, home, oracle.inputs))
+
+    is_random = oracle.captured.graphs.is_random if oracle.captured else _draws(oracle)
+    for name, mode, find in (
+        (VMAP, modes.mapped, find_mapped),
+        (COMPILE, modes.whole, find_compiled),
+    ):
+        if mode is None:
+            continue
+        if is_random:
+            yield Verdict(name, OPEN, "it draws random numbers")
+            continue
+        try:
+            problem = find()
+        except MultigradError as error:
+            yield Verdict(name, REFUSED, brief_refusal(error), getattr(error, "place", None))
+        except Exception as error:
+            yield Verdict(name, REFUSED, brief(error))
+        else:
+            yield Verdict(name, DIFFERS if problem else SAME, problem)
 
 
 def _draws(oracle: _Oracle) -> bool:

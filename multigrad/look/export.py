@@ -18,12 +18,14 @@ from ..backend.contract import Backend
 from ..backend.finding.discovery import load_backend
 from ..errors import FormatError, RuleTypeError, UnsupportedOp
 from ..functions.calls.arguments import flatten, owner_of, unwrap
+from ..functions.calls.decision import EXPORTED
 from ..functions.calls.recipe import Variant
 from ..functions.documents.format import MOST_BYTES, parse
 from ..functions.eject.eject import eject_operators
 from ..functions.function import Function
 from ..functions.recipes.operators import OPERATORS_FILE, read_operators
 from ..functions.recipes.record import NotCaptured
+from ..graph.machine.files import write_whole
 from ..graph.support.trees import optree
 from ..rules.in_force.activation import Activation
 from ..rules.model.rule import read_number
@@ -127,7 +129,7 @@ def export(
     program, operators = write(obj, path, given, dynamic_shapes, strict)
     if standalone is not None:
         graphs = {operator.name: operator.graphs for operator in operators}
-        Path(standalone).write_text(eject_operators(graphs, backend), encoding="utf-8")
+        write_whole(standalone, eject_operators(graphs, backend))
     return program
 
 
@@ -216,7 +218,7 @@ def _export_function(
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     subject = function.recipe.subject
     try:
-        variant: Variant = function._variant_for(layout, leaves)
+        variant: Variant = function._decide(EXPORTED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise UnsupportedOp(
             f"{subject} runs as written, so it cannot be exported to {path.name!r}: {error.error}"

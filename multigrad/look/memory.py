@@ -15,6 +15,7 @@ from ..backend.contract import Backend
 from ..backend.finding.discovery import in_use, load_backend
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..functions.calls.arguments import flatten, unwrap
+from ..functions.calls.decision import SHOWN
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
 from ..functions.recipes.record import NotCaptured
@@ -231,7 +232,7 @@ def _variant_of(
     try:
         leaves, tree = function._complete([unwrap(leaf) for leaf in leaves], tree)
         layout = function.recipe.lay_out(function.parameters, leaves, tree)
-        variant = function._variant_for(layout, leaves)
+        variant = function._decide(SHOWN, layout, leaves).variant
         if function.residuals == "auto":
             return variant
         return replace(variant, graphs=replace(variant.graphs, residuals=function.residuals))

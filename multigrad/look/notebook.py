@@ -12,6 +12,7 @@ from typing import Any
 from ..backend.finding.discovery import Statuses
 from ..errors import MultigradError
 from ..functions.calls.bound import BoundFunction
+from ..functions.calls.decision import SHOWN
 from ..functions.chain import Chain
 from ..functions.function import Function
 from ..functions.recipes.examples import find_variant
@@ -117,7 +118,7 @@ def first_line(function: Function) -> str:
 
 
 def of_variant(function: Function) -> str:
-    return both(find_variant(function).graphs)
+    return both(find_variant(function, SHOWN).graphs)
 
 
 def draw_chain(chain: Chain) -> str:

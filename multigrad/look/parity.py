@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ from .subject import (
 
 Array = Any
 ROUNDINGS = 4  # of the largest intermediate value: what "the same numbers" allows
+SIGNS = "the signs of vectors, which each library chooses"
 KEY = 7  # of the draws of random rules, the same everywhere
 
 
@@ -58,6 +59,7 @@ class ParityRow:
         max_ulp: the largest difference to NumPy's result, in units in the last place.
         max_abs: the largest difference to float64.
         allowed: the bound of the element where the difference comes nearest to it.
+        problem: what is wrong; where nothing is, what the backend's library chooses for itself.
     """
 
     backend: str
@@ -112,6 +114,8 @@ class ParityReport(InNotebooks):
 
     def __str__(self) -> str:
         verdict = "the same numbers everywhere" if self.ok else "NOT THE SAME NUMBERS"
+        if self.ok and any(row.problem for row in self.rows):
+            verdict += f" but for {SIGNS}"
         wide = max((len(row.what) for row in self.rows), default=0)
         lines = [
             f"{self.name}: {verdict}",
@@ -121,10 +125,11 @@ class ParityReport(InNotebooks):
             ),
         ]
         for row in self.rows:
-            lines.append(
+            line = (
                 f"  {row.backend:12} {row.what:{wide}} {row.dtype:8} {row.max_ulp:8.3g} "
-                f"{row.max_abs:9.2e} {row.allowed:9.2e}{'' if row.ok else f'  {row.problem}'}"
+                f"{row.max_abs:9.2e} {row.allowed:9.2e}  {row.problem}"
             )
+            lines.append(line.rstrip())
         return "\n".join(lines)
 
 
@@ -165,11 +170,24 @@ def parity(
     rows: list[ParityRow] = []
     for name in names:
         found = reference if name == "numpy" else _run(subject, read, arrays, load_backend(name))
-        for what, bounded, mine, other in zip(
-            expected[0], expected[1], found, reference, strict=True
-        ):
-            rows.append(_compare(name, what, mine, other, bounded))
+        mine = _compare_all(name, expected, found, reference)
+        if not all(row.ok for row in mine):
+            own = _expect(subject, read, arrays, name)
+            chosen = _compare_all(name, own, found, reference)
+            if all(row.ok for row in chosen):
+                mine = [replace(row, problem=SIGNS) for row in chosen]
+        rows += mine
     return ParityReport(subject.name, tuple(rows))
+
+
+def _compare_all(
+    name: str,
+    expected: tuple[Sequence[str], Sequence[Bounded]],
+    found: Sequence[Array],
+    reference: Sequence[Array],
+) -> list[ParityRow]:
+    rows = zip(*expected, found, reference, strict=True)
+    return [_compare(name, what, mine, other, bounded) for what, bounded, mine, other in rows]
 
 
 def find_names(names: str | Sequence[str] | None) -> list[str]:
@@ -212,13 +230,17 @@ def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
 
 
 def _expect(
-    subject: Subject, inputs: Inputs, arrays: Sequence[Array]
+    subject: Subject, inputs: Inputs, arrays: Sequence[Array], library: str = ""
 ) -> tuple[list[str], list[Bounded]]:
-    """Return what is compared, and its values in float64."""
+    """Return what is compared, and its values in float64.
+
+    Args:
+        library: whose signs vectors have; "": NumPy's.
+    """
     graphs, fixed = _graphs(subject, inputs, arrays)
     wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]
     given = {**fixed, **dict(zip(graphs.inputs, wide, strict=True))}
-    outputs, found = run_graphs(graphs, given, arrays, ones, KEY)
+    outputs, found = run_graphs(graphs, given, arrays, ones, key=KEY, library=library)
     whats = list(graphs.outputs)
     rows = list(outputs)
     for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):

@@ -16,9 +16,11 @@ import numpy as np
 from ..backend.contract import Backend
 from ..functions.calls.arguments import flatten, owner_of
 from ..functions.proof.bounded import Bounded, run_bounded
+from ..functions.proof.choices import Signs
 from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.random import key_from_int
+from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.in_force.vjp import vjp_leaves
 from .subject import as_float, is_float_array, precision
@@ -53,13 +55,17 @@ class _Arguments:
         return [backend.tensors.from_numpy(array.copy()) for array in self.arrays]
 
     def differentiate(
-        self, call: Callable[..., Any], backend: Backend, tensors: Sequence[Any]
+        self,
+        call: Callable[..., Any],
+        backend: Backend,
+        tensors: Sequence[Any],
+        vjp: Callable[..., Any] | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """Return the outputs of a call with these tensors, and their gradients."""
         given = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
             given[place] = tensor
-        outputs, _, pull = vjp_leaves(call, given, self.tree, backend)
+        outputs, _, pull = vjp_leaves(call, given, self.tree, backend, vjp)
         gradients = pull(
             [_as_cotangent(n, each, backend, self.cotangents) for n, each in enumerate(outputs)]
         )
@@ -103,11 +109,18 @@ def run_arrays(
     )
 
 
-def run(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
+def run(
+    call: Callable[..., Any],
+    backend: Backend,
+    inputs: Sequence[Any],
+    *,
+    cotangents: Cotangents | None = None,
+    vjp: Callable[..., Any] | None = None,
+) -> Results:
     """Return outputs, and gradients of the float tensors among the inputs, by name."""
-    given = _read(inputs, cotangent)
+    given = _read(inputs, cotangents or cotangent)
     with given.mode(backend), np.errstate(all="ignore"):
-        outputs, gradients = given.differentiate(call, backend, given.tensors(backend))
+        outputs, gradients = given.differentiate(call, backend, given.tensors(backend), vjp)
         found = [_to_array(backend, each) for each in outputs]
         pulled = [_to_array(backend, each) for each in gradients]
     return _name(found, pulled, given.arrays)
@@ -130,6 +143,35 @@ def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[An
         found = [next(arrays) if each is None else each[0] for each in plain]
     count = len(found) - len(given.places)
     return _name(found[:count], found[count:], given.arrays)
+
+
+def run_mapped(
+    call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
+) -> Results:
+    """Do the same for examples at once, mapped over by the framework; the results are stacked."""
+    stacked = optree.tree_map(
+        lambda *each: np.stack(each) if isinstance(each[0], np.ndarray) else each[0],
+        *map(tuple, examples),
+        none_is_leaf=True,
+    )
+    return run(call, backend, stacked, vjp=backend.modes.mapped)
+
+
+def run_each(
+    call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
+) -> Results:
+    """Do the same one after another."""
+    count, found = len(examples), []
+    for i, example in enumerate(examples):
+
+        def of_example(n: int, shape: tuple[int, ...], i: int = i) -> Array:
+            return cotangent(n, (count, *shape))[i]
+
+        found.append(run(call, backend, example, cotangents=of_example))
+    return {
+        name: None if first is None else np.stack([each[name] for each in found])
+        for name, first in found[0].items()
+    }
 
 
 def _as_cotangent(n: int, output: Any, backend: Backend, cotangents: Cotangents) -> Any:
@@ -156,6 +198,7 @@ def run_graphs(
     arrays: Sequence[Any],
     cotangents: Cotangents,
     key: int,
+    library: str = "",
 ) -> tuple[list[Bounded], dict[str, Bounded]]:
     """Return what graphs mean in float64, with the largest value on the way: the outputs, and the
     gradients by the inputs' names.
@@ -164,16 +207,19 @@ def run_graphs(
         given: floats in float64, and numbers, by name.
         arrays: the inputs in their own dtypes, in which numbers are drawn.
         key: of the draws.
+        library: whose signs vectors have; "": NumPy's.
     """
     given = dict(given)
     if graphs.is_random:
         given["key"] = random.fold_in(key_from_int(key), 0)
     floats = [each.dtype for each in arrays if is_float_array(each)]
     dtype = floats[0] if floats else np.dtype("float32")
-    outputs = run_bounded(graphs.forward, given, dtype)
+    signs = Signs(library, dtype) if library else None
+    outputs = run_bounded(graphs.forward, given, dtype, signs)
     for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
         given[name] = cotangents(n, np.shape(output.value))
-    return outputs, dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
+    gradients = run_bounded(graphs.backward, given, dtype, signs)
+    return outputs, dict(zip(graphs.wrt, gradients, strict=True))
 
 
 def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Array]) -> Results:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..backend.finding.discovery import in_use
 from ..errors import MultigradError
+from ..functions.calls.decision import SHOWN
 from ..functions.chain import Chain
 from ..functions.function import Function
 from ..functions.recipes.examples import find_variant
@@ -79,7 +80,7 @@ def _text_of(obj: Any, memory: bool) -> str:
     inner: Any = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
-        graphs = find_variant(inner).graphs
+        graphs = find_variant(inner, SHOWN).graphs
         chain = f"{inner._words}\n\n" if isinstance(inner, Chain) else ""
         return _with_memory(f"{chain}{_both(graphs)}", graphs, memory)
     if isinstance(inner, FunctionGraph):

@@ -12,6 +12,7 @@ from ..backend.contract import Backend
 from ..backend.emitted import Attached
 from ..backend.finding.discovery import load_backend
 from ..errors import RuleTypeError, TraceError, UnsupportedOp
+from ..functions.calls.decision import LOWERED
 from ..functions.eject.eject import eject
 from ..functions.function import Function
 from ..functions.recipes.examples import find_variant
@@ -132,7 +133,7 @@ def _eject(rule: Any, backend: Backend, forward: Any) -> str:
     """Return a file of what is lowered otherwise."""
     rule, forward = _own_of_code(rule, forward)
     if isinstance(rule, Function):
-        graphs = _graphs_of(find_variant(rule), forward)
+        graphs = _graphs_of(find_variant(rule, LOWERED, backend), forward)
         title = f"The function {graphs.name!r} for {backend.name}"
         return eject(graphs, backend, _numbers_of(rule, graphs), title=title)
     row = as_forward(forward)
@@ -159,7 +160,7 @@ def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> At
             f"backend {backend.name!r} has no custom forward mode; lower without forward_mode=True"
         )
     if isinstance(rule, Function):
-        return _lower_function(find_variant(rule), backend, forward, forward_mode)
+        return _lower_function(find_variant(rule, LOWERED, backend), backend, forward, forward_mode)
     row = as_forward(forward)
     graphs, values = _graphs_under(rule, row)
     return lower_graphs(graphs, backend, values, forward_mode, checks=True)

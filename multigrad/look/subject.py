@@ -22,6 +22,7 @@ from ..capture.code.signature import name_of
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, positional_names, unwrap
 from ..functions.calls.bound import BoundFunction
+from ..functions.calls.decision import SHOWN
 from ..functions.function import Function
 from ..functions.plain import PairRecipe
 from ..functions.recipes.examples import find_variant
@@ -108,7 +109,7 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
     if subject.function.examples is not None:
         return subject.function.examples
     try:
-        layout = find_variant(subject.function).layout
+        layout = find_variant(subject.function, SHOWN).layout
     except NotCaptured as error:
         raise error.error from None
     generator = np.random.default_rng(SEED)

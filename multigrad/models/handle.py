@@ -57,10 +57,18 @@ class Attachment(InNotebooks):
         is_attached: whether the rules act.
     """
 
-    def __init__(self, rows: Sequence[Row], undo: Callable[[], None]) -> None:
+    def __init__(
+        self, rows: Sequence[Row], put: Callable[[], None], undo: Callable[[], None]
+    ) -> None:
+        """Put the rules on, all or none: `undo` takes off as many as are there."""
         self.rows = tuple(rows)
         self._undo: Callable[[], None] | None = undo
         self._is_entered = False
+        try:
+            put()
+        except BaseException:
+            undo()
+            raise
 
     @property
     def is_attached(self) -> bool:
@@ -87,9 +95,9 @@ class Attachment(InNotebooks):
             >>> [row.name for row in handle.rows]  # what it had changed
             ['0']
         """
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
+        if self._undo is not None:
+            self._undo()
+            self._undo = None  # last: after a failure another call takes off the rest
 
     def __enter__(self) -> Self:
         if self._is_entered or self._undo is None:

@@ -143,16 +143,22 @@ class use:
         before = CURRENT.get()
         if self._given_scope is not ALL or before.hooks_params:
             active = self._put_over(before, active.activations)
-        leaves = enter_rules(active.token)
-        if "params" in self.scope:
-            leaves.append(hook_params())
-        _ENTRIES.set(_Entry(self, before, leaves, _ENTRIES.get()))
-        CURRENT.set(active)
-        acts = active.activations
-        if acts is not None and acts.has_tensors:
-            show_tensors(active)
-        if CHECKED:
-            note_use(active)
+        outer, leaves = _ENTRIES.get(), enter_rules(active.token)
+        try:
+            if "params" in self.scope:
+                leaves.append(hook_params())
+            _ENTRIES.set(_Entry(self, before, leaves, outer))
+            CURRENT.set(active)
+            acts = active.activations
+            if acts is not None and acts.has_tensors:
+                show_tensors(active)
+            if CHECKED:
+                note_use(active)
+        except BaseException:  # nobody leaves what was not entered
+            _ENTRIES.set(outer)
+            CURRENT.set(before)
+            leave_rules(leaves)
+            raise
         return self
 
     def _put_over(self, before: ActiveRules, in_force: RuleInForce | None) -> ActiveRules:

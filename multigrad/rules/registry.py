@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
@@ -15,17 +14,14 @@ from ..graph.support.fused import agreed
 from ..graph.support.notebook import InNotebooks
 from ..graph.support.ranges import Range, read_ranges
 from ..lowering.forwards import Forward
-from ..trace.scope.reads import NUMBERS
-from ..trace.scope.regions import note_renamed
 from .model.names import (
     LIBRARY,
     RULES,
-    advance,
-    as_registered,
     epoch,
     gives_way,
     load_library,
     lock,
+    renaming,
     unknown,
 )
 from .model.names import get as find
@@ -33,7 +29,6 @@ from .model.rule import Rule, as_rule, resolve
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
-_numbers = itertools.count()
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
 
@@ -113,13 +108,8 @@ def register(
                     f"a rule named {name!r} is registered already; pass override=True to replace "
                     "it, or choose another name"
                 )
-            # Or it was another spelling of a package's rule until now.
-            replaced = name in RULES or as_registered(name) is not None
-            note_renamed(name, RULES.get(name), NUMBERS.get(name))
-            RULES[name] = rule
-            NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
-        if replaced:
-            advance()
+            with renaming(name):
+                RULES[name] = rule
         return rule
 
     return decorate
@@ -193,12 +183,10 @@ def unregister(name: str) -> None:
     with lock:
         if name not in RULES:
             raise unknown(name)
-        note_renamed(name, RULES[name], NUMBERS.get(name))
-        removed = RULES.pop(name)
-        if name in LIBRARY and LIBRARY[name] is not removed:
-            RULES[name] = LIBRARY[name]
-        NUMBERS[name] = next(_numbers)
-    advance()
+        with renaming(name):
+            removed = RULES.pop(name)
+            if name in LIBRARY and LIBRARY[name] is not removed:
+                RULES[name] = LIBRARY[name]
 
 
 class RuleNames(list[str], InNotebooks):

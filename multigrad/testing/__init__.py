@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.support.namespace import namespace
-from ..look.vectors.document import vectors_of as vectors
 from .assertions import assert_gradient, assert_gradients, assert_parity
+from .test_vectors.document import vectors_of as vectors
 
 __all__ = ["assert_gradient", "assert_gradients", "assert_parity", "vectors"]
 

@@ -193,9 +193,22 @@ def order(x: Tensor, attrs: dict[str, Any]) -> Tensor:
     return xp.argsort(x, attrs["axis"])
 
 
-def undone_at(x: Tensor, axis: int) -> tuple[Tensor, ...]:
-    places = xp.argmax(x, axis, keepdims=True)
-    return xp.take_at(x * x, places, axis), places, x
+def taken_at(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+    return x, xp.argmax(x, attrs["axis"], keepdims=True)
+
+
+def undone_at(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+    return xp.take_at(x * x, taken_at(x, attrs)[1], attrs["axis"]), taken_at(x, attrs)[1], x
+
+
+def beyond(operands: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """The same with some of the places outside, on either side."""
+
+    def make(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+        first, places, *rest = operands(x, attrs)
+        return first, places * 4 - 1, *rest
+
+    return make
 
 
 def twice_as_long(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -266,8 +279,11 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.UNREPEAT: undoing(ops.REPEAT),
     ops.TAKE_ALONG: lambda x, attrs: (x, order(x, attrs)),
     ops.UNTAKE_ALONG: lambda x, attrs: (x * x, order(x, attrs), x),
-    ops.TAKE_AT: lambda x, attrs: (x, xp.argmax(x, attrs["axis"], keepdims=True)),
-    ops.UNTAKE_AT: lambda x, attrs: undone_at(x, **attrs),
+    ops.TAKE_AT: taken_at,
+    ops.UNTAKE_AT: undone_at,
+    ops.TAKE_INSIDE: beyond(taken_at),
+    ops.TAKE_NEAREST: taken_at,
+    ops.UNTAKE_INSIDE: beyond(undone_at),
     ops.LAST_PUT: lambda x, attrs: (order(x, attrs), x),
     ops.GLU: twice_as_long,
     ops.HALF: twice_as_long,
@@ -278,7 +294,8 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
 NEED_ELEMENTS = (
     ops.MEDIAN, ops.QUANTILE, ops.ARGMAX_MASK, ops.ARGMIN_MASK, ops.TOP_K_MASK,
     ops.QUANTILE_WEIGHTS, ops.ARGMAX, ops.ARGMIN, ops.ARGSORT, ops.TAKE_ALONG, ops.UNTAKE_ALONG,
-    ops.LAST_PUT, ops.TAKE_AT, ops.UNTAKE_AT, ops.WINDOWS, ops.UNWINDOWS, ops.CONV, ops.CONV_LEFT,
+    ops.LAST_PUT, ops.TAKE_AT, ops.UNTAKE_AT, ops.TAKE_INSIDE, ops.TAKE_NEAREST,
+    ops.UNTAKE_INSIDE, ops.WINDOWS, ops.UNWINDOWS, ops.CONV, ops.CONV_LEFT,
     ops.CONV_RIGHT, ops.FFT,
 )  # fmt: skip
 # Attributes that depend on each other.

@@ -18,6 +18,7 @@ from ..graph.ir.types import is_float
 from ..graph.passes.facts import needed_shapes, shape_fact
 from .assertions import Assumption, find_assertion, is_caught
 from .coercion import NeedsConcrete
+from .omissions import ASSERTIONS, SPARSE
 
 STANDARD = os.path.dirname(os.__file__)
 # What stands in for builtins asks on behalf of the user's code.
@@ -100,7 +101,7 @@ def refuse_other_layouts(value: Any) -> None:
     trace = value.trace
     names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
     if trace.kind == "imported function" and trace.in_backward:  # torch alone has sparse gradients
-        trace.lacks = trace.lacks or "what it does with a sparse gradient"
+        trace.omit(SPARSE)
         names = [name for name in names if not name.startswith("grad_out")]
     if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
         raise trace.error("asks for the layout of a tensor, which is known when it runs only")
@@ -131,7 +132,7 @@ def assume(value: Any) -> None:
 def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
     """Note what code asserts of a value; what a backward does is not checked: it may never run."""
     trace = value.trace
-    trace.lacks = "what it asserts of values"
+    trace.omit(ASSERTIONS)
     if not trace.in_backward:
         trace.assumed.append(Assumption(value.node, expected, trace.location(), kind))
 

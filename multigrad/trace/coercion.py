@@ -27,6 +27,7 @@ from ..graph.ir.types import (
     is_float,
     promote,
 )
+from ..graph.passes.scalars import constant
 from .constants import array_node
 
 HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # what holds others' integers
@@ -101,7 +102,9 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = N
 
 
 def is_true(node: Node) -> Node:
-    """Return where a tensor is not 0."""
+    """Return where a tensor is not 0; of a number, whether it is another."""
+    if node.op is ops.CONST:
+        return constant(bool(node.attr("value")))
     zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
     wide = cast_node(node, INT32) if node.type.dtype in SMALL else node
     return make_node(ops.NE, (wide, zero), {}, Type("tensor", BOOL, node.type.shape))
@@ -276,12 +279,10 @@ def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
 
 
 def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    """The remainder with the sign of the dividend."""
-    size = apply(ops.ABS, b) if hasattr(b, "node") else abs(b)
-    if not hasattr(a, "node"):  # a number, whose sign and size stay Python's
-        rest = apply(ops.REMAINDER, abs(a), size)
-        return apply(ops.NEG, rest) if a < 0 else rest
-    return apply(ops.MUL, apply(ops.REMAINDER, apply(ops.ABS, a), size), apply(ops.SIGN, a))
+    """The remainder with the sign of the dividend; the least integer has no absolute value."""
+    rest = apply(ops.REMAINDER, a, b)
+    is_other = apply(ops.NE, apply(ops.LT, rest, 0), apply(ops.LT, a, 0))
+    return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, rest, 0), is_other), rest - b, rest)
 
 
 ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {

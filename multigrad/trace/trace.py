@@ -26,7 +26,7 @@ from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..graph.passes.facts import Shapes
 from ..graph.passes.scalars import constant, on_numbers
-from ..graph.support.data import dataclass
+from .advice import WORDS
 from .answers import Answers, Pair
 from .assertions import Assumption
 from .coercion import (
@@ -43,46 +43,6 @@ from .coercion import (
 )
 from .constants import lift_array
 from .promotion import Promotion, is_exact
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """How a kind of trace is spoken of.
-
-    Attributes:
-        native: what has it run as it is; "" where the reader cannot say so.
-        param: as what a value is to be given that may change.
-        write: what to write instead of what is not captured.
-        lead: how advice begins, where it is another's code.
-    """
-
-    native: str = ""
-    param: str = "an argument"
-    write: tuple[str, ...] = ()
-    lead: str = ""
-
-    def ways(self, *advice: str) -> str:
-        """Return ways out: these, or to run it as it is."""
-        return ", or ".join((*advice, *((self.native,) if self.native else ())))
-
-    def advise(self, *advice: str) -> str:
-        """Return the same as a sentence after a problem, "" where there is no way."""
-        ways = self.ways(*advice)
-        if not ways:
-            return ""
-        if self.lead:  # whose code has the names of its own library
-            return f". {self.lead}{ways[0].lower()}{ways[1:].replace('xp.', '')}"
-        return f". {ways[0].upper()}{ways[1:]}"
-
-
-NATIVE = "native=True to run it as it is"
-XP = ("write it with xg.xp",)
-WORDS = {
-    "rule": Words(f"register the rule with {NATIVE}", "a param of the rule", XP),
-    "function": Words(f"give it {NATIVE}", write=XP),
-    "imported function": Words(lead="Its author could "),
-}
-
 
 __all__ = [
     "NeedsConcrete",
@@ -153,7 +113,7 @@ class Trace:
         self.assumed: list[Assumption] = []  # what the code asserts of values
         self.way: Any = None  # which branches by values it takes, of all that are recorded
         self.combines = False  # whether it calls what has `accumulate=`
-        self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
+        self.omissions: dict[str, str] = {}  # what the graph leaves out: a kind, and its words
         self.is_once = False  # what was captured of its backward is no derivative's to be taken
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
@@ -163,12 +123,17 @@ class Trace:
         # Gives a node another name; where code takes gradients, each tensor has its own.
         self.rename: Callable[[Node], Node] | None = None
         self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
-        # With respect to which the code takes gradients.
-        self.leaves: list[weakref.ref[Value]] = []
+        self.leaves: list[weakref.ref[Value]] = []  # whose gradients the code takes
         # What the library says of the calls of a function; None: all floats are the input's.
         self.types: Any = None
         self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such
         self._like: Node | None = None
+
+    def omit(self, kind: str, words: str = "") -> None:
+        """Note what the graph leaves out, and where."""
+        if kind not in self.omissions:
+            where = self.location() or self.defined
+            self.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
 
     def is_in(self, *dtypes: str) -> bool:
         """Return whether the input's dtype is fixed, and one of these: where it is not, a capture

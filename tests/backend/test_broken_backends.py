@@ -46,6 +46,12 @@ BROKEN = {
         RIGHT + "backend = make('greedy', (object,))",
         "for tensors.types; expected the classes of its tensors",
     ),
+    "unread": (
+        RIGHT
+        + "from multigrad.backend import Compiler\n"
+        + "backend = make('unread', (np.memmap,), compiler=Compiler(read_activation=(1,)))",
+        "raises AttributeError: 'int' object has no attribute 'is_reading'",
+    ),
     "young": (
         RIGHT + "backend = make('young', (np.memmap,))",
         "needs young>=2.0, and young 1.4.2 is installed: pip install 'young>=2.0'",

@@ -1,16 +1,17 @@
-"""What version 0.1.0 wrote: documents, pickles and models, and what it computed with them.
+"""What version 0.1.0 wrote: documents and Keras models, and what it computed with them.
 
 Run as a program, this writes the files of `v0.1.0/` anew. It has been run on version 0.1.0 alone,
 and is kept to show how they were made: no other version can make files of that one. Tests take from
 here what each number was computed with. All inputs are binary fractions, so that but for logistic
 curves and roots nothing rounds.
+
+Documents hold the lines of the functions below: none of them may move.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,6 @@ import multigrad as xg
 
 Tensor = Any
 HERE = Path(__file__).with_name("v0.1.0")
-PROTOCOLS = (2, 5)
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4) / 4
 G = np.arange(12, dtype=np.float32)[::-1].reshape(3, 4) / 8 - 0.5
 W = np.arange(12, dtype=np.float32).reshape(4, 3) / 8 - 1
@@ -83,7 +83,7 @@ INPUTS = {
 
 
 def load_mine() -> ModuleType:
-    """Return the module that the pickles name; it can be imported from now on."""
+    """Return the module of a user; it can be imported from now on."""
     name = "written_by_users"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
@@ -275,105 +275,6 @@ def functions() -> dict[str, Any]:
     return {**functions_of_mine(), **call_all(found)}
 
 
-def optax_state() -> Any:
-    """What a checkpoint holds of optax's transformation."""
-    from multigrad.compat.optax import RuleState
-
-    return RuleState(np.int32(3), np.array([1, 2], np.uint32))
-
-
-# What is pickled and computes nothing.
-DATA = {
-    "params": lambda: xg.activation("Heaviside", "triangular", {"width": 2.0}).params,
-    "error": lambda: xg.RuleError("no rule named 'x'"),
-    "optax_state": optax_state,
-}
-
-
-def pickled() -> dict[str, Any]:
-    """What people pickle."""
-    mine = load_mine()
-    window = rule_of(mine.window)
-    loaded = xg.from_dict(window.to_dict())
-    nameless = xg.function(lambda x: x * 2, lambda grad_out, x: -grad_out)
-    nameless(X)
-    functions = functions_of_mine()
-    narrow = window.with_params(width=0.5)
-    return {
-        "triangular": xg.get("triangular"),
-        "triangular_bound": xg.get("triangular").with_params(width=2.0),
-        "window": window,
-        "window_bound": window.with_params(width=0.5, hard=False, mode="none"),
-        "composed": xg.compose("clip_norm", narrow, "noise").with_params(sigma=0.5),
-        "loaded_rule": loaded,
-        "loaded_rule_bound": loaded.with_params(width=0.5),
-        "native": xg.Rule(name="native", function=mine.halved, native=True),
-        "squared": mine.squared,
-        "nameless": nameless,
-        "keyed": functions["dropped"].keyed(3),
-        "loaded_function": xg.from_dict(functions["nested"].to_dict()),
-        "activation": xg.activation("SiLU"),
-        "activation_by_name": xg.activation("heaviside", "rectangular", {"a": -0.25}),
-        "activation_of_rule": xg.activation("ReLU", narrow),
-        "activation_of_function": xg.activation("ReLU", mine.halved),
-        "activation_of_loaded": xg.activation("Heaviside", loaded, {"width": 0.5}),
-        **{name: make() for name, make in DATA.items()},
-    }
-
-
-def network() -> Any:
-    """A torch network of activations."""
-    import torch
-
-    mine = load_mine()
-    linear = torch.nn.Linear(4, 4)
-    with torch.no_grad():
-        linear.weight.copy_(torch.from_numpy(MATRIX))
-        linear.bias.copy_(torch.from_numpy(ROW / 8))
-    window = rule_of(mine.window)
-    return torch.nn.Sequential(
-        linear,
-        xg.Activation("ReLU"),
-        xg.Activation("Heaviside", "triangular", {"width": 2.0}),
-        xg.Activation("LeakyReLU", window.with_params(width=0.5)),
-        xg.Activation("Linear", mine.halved),
-        xg.Activation("ReLU", xg.from_dict(window.to_dict()), {"width": 0.25}),
-    )
-
-
-def hooked() -> Any:
-    """A torch network whose parameters have been under a rule."""
-    import torch
-
-    linear = torch.nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        linear.weight.fill_(2.0)
-    model = torch.nn.Sequential(linear)
-    compute_hooked(model)
-    return model
-
-
-def compute_hooked(model: Any) -> float:
-    """Return the gradient of a network's one weight: 3, under a rule that makes it tenfold."""
-    import torch
-
-    model.zero_grad(set_to_none=True)
-    with xg.use("scale", params={"s": 10.0}, scope="params"):
-        model(torch.full((1,), 3.0)).sum().backward()
-    return model[0].weight.grad.item()
-
-
-def compute_network(network: Any) -> dict[str, Any]:
-    """Return what a torch network gives, and the gradients of its parameters."""
-    import torch
-
-    x = torch.from_numpy(X).requires_grad_()
-    y = network(x)
-    gradients = torch.autograd.grad(y, [x, *network.parameters()], torch.from_numpy(G))
-    found = {f"{i}": gradient.numpy() for i, gradient in enumerate(gradients)}
-    return {"output": y.detach().numpy(), **found}
-
-
 def keras_models() -> dict[str, Any]:
     """Keras models with layers, operations and optimizers of ours; compiled, not trained."""
     import keras
@@ -436,9 +337,7 @@ def save_keras() -> None:
 
 
 def save_all() -> None:
-    """Write the documents and the pickles, and what NumPy and torch compute with them."""
-    import torch
-
+    """Write the documents, and what NumPy computes with them."""
     numbers = {}
     for folder, found in {
         "shipped": shipped_rules(),
@@ -450,21 +349,6 @@ def save_all() -> None:
             xg.save(obj, HERE / folder / f"{name}.json")
             for what, array in compute(obj, name).items():
                 numbers[f"{folder}/{name}/{what}"] = array
-    (HERE / "pickles").mkdir(exist_ok=True)
-    for name, obj in pickled().items():
-        for protocol in PROTOCOLS:
-            (HERE / "pickles" / f"{name}.{protocol}.pickle").write_bytes(
-                pickle.dumps(obj, protocol)
-            )
-        if callable(obj):
-            for what, array in compute(obj, name).items():
-                numbers[f"pickles/{name}/{what}"] = array
-    model = network()
-    torch.save(model, HERE / "pickles" / "network.pt")
-    torch.save(hooked(), HERE / "pickles" / "hooked.pt")
-    torch.save(model.state_dict(), HERE / "pickles" / "state.pt")
-    for what, array in compute_network(model).items():
-        numbers[f"pickles/network/{what}"] = array
     np.savez_compressed(HERE / "numbers.npz", **numbers)
 
 

@@ -52,7 +52,7 @@ CLASSES = {
     "multigrad.functions.function.Function": "objects.md",
     "multigrad.models.handle.Attachment": "objects.md",
     "multigrad.models.handle.Row": "objects.md",
-    "multigrad.override.Overridden": "objects.md",
+    "multigrad.models.override.Overridden": "objects.md",
     "multigrad.look.check.CheckReport": "objects.md",
     "multigrad.look.parity.ParityReport": "objects.md",
     "multigrad.look.parity.ParityRow": "objects.md",

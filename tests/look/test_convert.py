@@ -169,7 +169,11 @@ def test_a_custom_gradient_is_equal_to_itself_everywhere(
         f"Doubled, written for {backend.name}",
         "  numpy        converted, equal",
         f"  {backend.name:12} converted, equal",
+        "  vmap         equal",
+        "  compile      equal",
     ]
+    left_out = invoke(f"{module}:Doubled", "--input", "4x6", "--no-transforms")
+    assert left_out.output.splitlines() == result.output.splitlines()[:3]
 
 
 @pytest.mark.backends("torch")
@@ -189,6 +193,8 @@ def test_a_function_that_applies_one_is_compared_with_its_gradient(
     found = json.loads(result.output)
     assert found["home"] == backend.name
     assert {row["state"] for row in found["verdicts"].values()} == {"converted, equal"}
+    states = {name: row["state"] for name, row in found["transforms"].items()}
+    assert states == {"vmap": "equal", "compile": "equal"}
 
 
 @everywhere
@@ -197,10 +203,12 @@ def test_what_is_not_captured_is_refused_by_its_line_and_runs_at_home(
 ) -> None:
     result = invoke(f"{module}:Branching", "--input", "4x6")
     assert result.exit_code == 0, result.output
-    _, on_numpy, at_home = result.output.splitlines()
+    _, on_numpy, at_home, mapped, compiled = result.output.splitlines()
     assert "refused: " in on_numpy
     assert "spikes.py:" in on_numpy
     assert at_home.startswith(f"  {backend.name:12} as it is")
+    assert mapped.startswith("  vmap         refused: ")
+    assert compiled.startswith("  compile      refused: ")
 
 
 @everywhere
@@ -211,8 +219,10 @@ def test_a_package_is_a_table_of_what_its_modules_define(
     result = invoke(package)
     assert result.exit_code == 0, result.output
     lines = {line.split()[0]: line for line in result.output.splitlines() if line.strip()}
-    assert lines[f"{module}:Doubled"].split()[1:] == ["equal", "equal"]
+    assert result.output.splitlines()[0].split() == ["numpy", backend.name, "vmap", "compile"]
+    assert lines[f"{module}:Doubled"].split()[1:] == ["equal"] * 4
     assert "refused" in lines[f"{module}:Branching"]
+    assert "under vmap: 1 refused, 1 equal" in result.output
     assert "needs --input" in lines[f"{module}:Numbered"]
     line = f"multigrad convert {module}:Numbered --input 4x6 --input 4x6"
     assert lines[f"{module}:Numbered"].endswith(line)
@@ -252,7 +262,7 @@ def test_other_numbers_than_the_originals_are_an_error(
     monkeypatch.setattr(converting, "find_original", find_another)
     result = invoke(f"{module}:Doubled", "--input", "4x6")
     assert result.exit_code == 1
-    assert result.output.count("differs: output: ") == 2
+    assert result.output.count("differs: output: ") == 4  # of vmap and compile, too
 
 
 @everywhere
@@ -349,3 +359,60 @@ def test_float64_code_that_computes_in_float32_is_as_exact_as_it_itself_is(backe
     x = np.random.default_rng(0).normal(size=(4, 6))
     found = convert(Normalized, x, backends=["numpy", "torch"])
     assert [verdict.state for verdict in found.verdicts] == [converting.EQUAL] * 2
+
+
+def in_words(found: Any) -> dict[str, str]:
+    return {each.backend: each.state for each in found.transforms}
+
+
+@pytest.mark.backends("torch")
+def test_a_class_that_is_equal_but_for_vmap_says_so(backend: Any) -> None:
+    import torch
+
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            y = x.round()
+            y.scale = 2.0
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * ctx.saved_tensors[0]
+
+    x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
+    found = convert(Rounded, x, backends=["torch"], transforms=True)
+    assert in_words(found)["vmap"] == "refused"
+    reason = found.transforms[0].reason
+    assert "'Rounded'" in reason
+    assert "sets attributes of tensors (scale)" in reason
+    assert "setup_context(ctx, inputs, output)" in reason
+    assert found.ok
+
+
+@everywhere
+def test_other_numbers_under_a_transform_differ(
+    backend: Any, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
+    run, doubled = converting.run_mapped, import_named(module).Doubled
+
+    def run_otherwise(*given: Any) -> Any:
+        return {name: found * 1.001 for name, found in run(*given).items()}
+
+    monkeypatch.setattr(converting, "run_mapped", run_otherwise)
+    found = convert(doubled, x, backends=[backend.name], transforms=True)
+    assert in_words(found) == {"vmap": "differs", "compile": "equal"}
+    assert "instead of" in found.transforms[0].reason
+    assert not found.ok
+
+
+@everywhere
+def test_numbers_and_words_among_the_inputs_stay_fixed_under_transforms(
+    backend: Any, module: str
+) -> None:
+    numbered = import_named(module).Numbered
+    x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
+    found = convert(numbered, 5, x, backends=[backend.name], transforms=True)
+    assert in_words(found) == {"vmap": "equal", "compile": "equal"}

@@ -76,6 +76,49 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
+SCRIPT = """
+import sys
+from multigrad.look.command import main
+
+print("once")
+sys.argv = ["multigrad", "audit", "theirs:Doubled", "--input", "2x3", "--law", "linear"]
+main()
+"""
+
+
+@pytest.mark.needs("torch")
+def test_a_script_without_a_guard_audits_and_runs_once(package: Path) -> None:
+    (package / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py"]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=package)
+    assert result.stdout.count("once") == 1, result.stderr
+    assert "cannot be imported" not in result.stdout + result.stderr
+    assert "1 audited: 1 keep every law" in result.stdout
+
+
+@pytest.mark.needs("torch")
+def test_what_ends_after_ctrl_c_says_nothing(package: Path) -> None:
+    code, printed, shown = run_at_a_terminal(package, ["audit", "theirs"], "theirs:Endless")
+    assert code == 130
+    assert "1 audited" in printed
+    assert "Traceback" not in shown
+
+
+def test_an_answer_that_nobody_waits_for_raises_nothing() -> None:
+    import multiprocessing
+
+    from multigrad.look.command.apart import _serve
+
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    ours.send((time.sleep, (0.0,)))
+    ours.close()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
+    process.start()
+    theirs.close()
+    process.join()
+    assert process.exitcode == 0
+
+
 ON_NUMPY = ["--backend", "numpy", "--compiled", ""]
 
 

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import xp
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.graph import ops
 from multigrad.testing.conformance.test_rules import DETERMINISTIC, SIZE, expected_gradient
 from multigrad.testing.oracles import FLOAT32, FORWARDS, assert_same_numbers, exact, spread
 
@@ -73,3 +76,22 @@ def test_a_tiny_width_in_float16_is_still_beyond_jax(backend: Any) -> None:
     expected = expected_gradient("triangular", x, g, {"width": 1e-6})
     with pytest.raises(AssertionError, match="differ"):
         assert_same_numbers(grad_in, expected, "triangular")
+
+
+def test_vectors_of_either_sign_are_right_and_it_is_said() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    report = xg.parity(xg.function(lambda x: xp.svd(x)), x)
+    assert report.ok, report
+    turned = [row for row in report.rows if row.problem]
+    assert all("each library chooses" in row.problem and row.ok for row in turned)
+    assert ("but for the signs of vectors" in str(report)) == bool(turned)
+
+
+def test_a_vector_whose_sign_is_turned_on_one_backend_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows: Any = load_backend("numpy").kernels.rows
+    monkeypatch.setitem(rows, ops.ERF, lambda x: -x)
+    x = np.random.default_rng(0).normal(size=(3, 3))
+    function = xg.function(lambda x: xp.erf(xp.eigh(x)[1]) + xp.eigh(x)[1])
+    assert not xg.parity(function, x, backends="numpy").ok

@@ -18,10 +18,10 @@ pytest.importorskip("mpmath")
 pytest.importorskip("sympy")
 from multigrad.graph.ops import OPS
 from multigrad.graph.ops.results import PER_ELEMENT
-from multigrad.look.vectors import document
-from multigrad.look.vectors.cases import formula_of_or_none
-from multigrad.look.vectors.document import NoVectors, open_columns, vectors_of, write
-from multigrad.look.vectors.elementwise import OURS
+from multigrad.testing.test_vectors import document
+from multigrad.testing.test_vectors.cases import formula_of_or_none
+from multigrad.testing.test_vectors.document import NoVectors, open_columns, vectors_of, write
+from multigrad.testing.test_vectors.elementwise import OURS
 from tests.harness.schemas import fits
 
 xp = xg.xp

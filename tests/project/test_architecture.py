@@ -34,7 +34,7 @@ INSIDE = {
     "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
     "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),
     "models": ("attribution", ""),
-    "look": ("", "audit", "lock", "plotting", "vectors"),
+    "look": ("", "audit", "lock", "plotting"),
     "keras": ("", "dialect", "models"),
 }  # fmt: skip
 # They import anything, and nothing imports them.

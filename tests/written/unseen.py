@@ -5,18 +5,22 @@ see.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 from multigrad.trace.trace import Value
 
 
 class Unseen:
-    """Holds what is appended; in a slot, into which no capture looks."""
-
-    __slots__ = ("items",)
+    """Holds what is appended; behind a proxy, into which no capture looks."""
 
     def __init__(self) -> None:
-        self.items: list[Any] = []
+        self._held: MappingProxyType[str, list[Any]] = MappingProxyType({"items": []})
+
+    @property
+    def items(self) -> list[Any]:
+        """All of them."""
+        return self._held["items"]
 
     def append(self, item: Any) -> None:
         """Add an item; of a symbol its class, as no symbol may outlive its capture."""

@@ -52,10 +52,34 @@ def _tangent(given: Any, x: Tensor) -> Any:
     return jnp.zeros_like(x) if given is None else given
 
 
+def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
+    """As `vjp` does, of examples, which lie along the first axis of each array."""
+
+    def of_each(own: Sequence[Tensor]) -> list[Any]:
+        return run_on_tensors_alone(jax.vmap, run, own, is_array)
+
+    return vjp(of_each, inputs)
+
+
+def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of arrays and of what is fixed as one program of XLA's."""
+
+    def call(*args: Any) -> Any:
+        fixed = [i for i, x in enumerate(args) if not any(map(is_array, jax.tree.leaves(x)))]
+        return jax.jit(function, static_argnums=fixed)(*args)
+
+    return call
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array."""
+    return isinstance(value, jax.Array)
+
+
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
     """As `vjp` does, under `jax.checkpoint`."""
 
     def recomputed(own: Sequence[Tensor]) -> list[Any]:
-        return run_on_tensors_alone(jax.checkpoint, run, own, lambda y: isinstance(y, jax.Array))
+        return run_on_tensors_alone(jax.checkpoint, run, own, is_array)
 
     return vjp(recomputed, inputs)

@@ -21,7 +21,7 @@ from multigrad.capture.code.names import handlers
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.indexing import indexing
-from multigrad.capture.indexing.arrays import add_at, holds_array, repeats
+from multigrad.capture.indexing.arrays import add_at, holds_array, repeats, told_outside
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
 from multigrad.capture.symbols.symbols import SymbolicDType
@@ -83,15 +83,19 @@ class Place:
 
     def _updated(self, compute: Handler, *values: Any, **options: Any) -> Tensor:
         """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
-        _check(options)
-        return held(self.value, self._computed(compute, *values))
+        return held(self.value, self._computed(compute, *values, outside=_outside(options)[1]))
 
-    def _computed(self, compute: Handler, *values: Any) -> Tensor:
-        if holds_places(self.index):
-            if compute is not xp.add or len(values) != 1:
-                raise TypeError("an update at symbolic places; set, add and get are known")
+    def _computed(self, compute: Handler, *values: Any, outside: str | None) -> Tensor:
+        index = told_outside(self.value, self.index)
+        if holds_places(index):
+            sign = {xp.add: 1, xp.subtract: -1}.get(compute)
+            if sign is None or len(values) != 1:
+                raise TypeError(
+                    "an update at symbolic places; set, add, subtract and get are known"
+                )
             x: Any = self.value.trace.value(self.value.node)
-            at, part = add_at(x, self.index, values[0])
+            value = values[0] if sign == 1 else -values[0]
+            at, part = add_at(x, index, value, outside)
             return indexing.assigned(x, at, part)
         updated = self._at_rows(compute, *values)
         if updated is not None:
@@ -136,9 +140,11 @@ class Place:
         return indexing.Picked(compute(x, *wholes), self.index)
 
     def set(self, values: Any, **options: Any) -> Tensor:
-        _check(options)
+        outside = _outside(options)[1]
         x: Any = self.value.trace.value(self.value.node)
-        return held(x, indexing.assigned(x, self.index, values))
+        if outside == "promised":
+            raise TypeError("x.at[...].set in the mode 'promise_in_bounds'; leave the mode out")
+        return held(x, indexing.assigned(x, self.index, values, outside))
 
     def add(self, values: Any, **options: Any) -> Tensor:
         return self._updated(xp.add, values, **options)
@@ -167,23 +173,31 @@ class Place:
         return self._updated(ufunc, **options)
 
     def get(self, *, fill_value: Any = None, **options: Any) -> Tensor:
-        _check(options)
-        if options.get("mode") == "fill" and fill_value is not None:
-            raise TypeError(f"x.at[...].get with fill_value={fill_value!r}")
-        return self.value[self.index]
+        outside = _outside(options)[0]
+        fill = places.filling(self.value, fill_value) if outside == "inside" else None
+        return indexing.picked(self.value, self.index, outside, fill)
 
 
-# They promise what is so anyway, or leave out what is put outside, which is an error here.
+# They promise what is so anyway.
 HARMLESS = ("indices_are_sorted", "mode", "unique_indices")
-MOVING = ("clip", "wrap")  # the modes that have another place for one outside
+# What is taken and what is put outside.
+MODES = {
+    None: (None, None),
+    "promise_in_bounds": (None, "promised"),
+    "fill": ("inside", "inside"),
+    "drop": ("inside", "inside"),
+    "clip": ("clip", "clip"),
+}
 
 
-def _check(options: Any) -> None:
+def _outside(options: Any) -> tuple[str | None, str | None]:
     for name in options:
         if name not in HARMLESS:
             raise TypeError(f"x.at[...] with {name}")
-    if options.get("mode") in MOVING:
-        raise TypeError(f"x.at[...] in the mode {options['mode']!r}")
+    mode = options.get("mode")
+    if mode not in MODES:
+        raise TypeError(f"x.at[...] in the mode {mode!r}")
+    return MODES[mode]
 
 
 # --- arrays and limits from symbols ---------------------------------------------------------------
@@ -331,7 +345,9 @@ register_dialect(
         "cpu",
         methods=METHODS,
         attributes={"at": At, "imag": xp.zeros_like},
-        habits=Habits(inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}),
+        habits=Habits(
+            inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}, outside=("nearest", "inside")
+        ),
         hidden=HIDDEN,
         companions={"equinox": equinox.predicates},
         mutable=False,

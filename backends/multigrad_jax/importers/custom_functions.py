@@ -29,12 +29,12 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.outputs import unmarked
 from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
+from multigrad.trace.omissions import UNDIFFERENTIATED
 from multigrad.trace.trace import Trace, Value
 
 from ..versions import primal_of, static_of
 
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
-NOT_DIFFERENTIATED = "what it computes where nobody differentiates it"
 # Functions whose rules this thread is recording: there, such a function is what it computes.
 _recorded = threading.local()
 
@@ -212,7 +212,7 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
         ]
     except TraceError:  # jax itself computes that, and the proof compares it
         questions.forget(asked)
-        trace.lacks = trace.lacks or NOT_DIFFERENTIATED
+        trace.omit(UNDIFFERENTIATED)
         return
     finally:
         trace.draws = max(drawn, trace.draws)
@@ -221,7 +221,7 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
         a_node, b_node = unmarked(a.node), unmarked(b.node)
         alike = a_node is b_node or are_close(trace, a_node, b_node)
         if alike is None:
-            trace.lacks = trace.lacks or NOT_DIFFERENTIATED
+            trace.omit(UNDIFFERENTIATED)
         same = same and alike is not False
     if not same:
         raise trace.error(

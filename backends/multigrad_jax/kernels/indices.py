@@ -47,6 +47,18 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     return jnp.take(x, from_front(indices, x.shape[axis]), axis)
 
 
+def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    if not x.shape[axis]:
+        return take_nearest(x, indices, axis=axis)
+    return jnp.take(x, from_front(indices, x.shape[axis]), axis, mode="fill", fill_value=0)
+
+
+def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    if not x.shape[axis]:
+        return jnp.zeros(ops.TAKE_AT.shape_of(x.shape, indices.shape, axis=axis), x.dtype)
+    return jnp.take(x, indices, axis, mode="clip")
+
+
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = axis % like.ndim
     first = tuple(range(indices.ndim))
@@ -64,6 +76,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
+    ops.UNTAKE_INSIDE: untake_at,
     ops.ARGMAX: lifted(jnp.argmax),
     ops.ARGMIN: lifted(jnp.argmin),
     ops.ARGSORT: lifted(order),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,25 @@ def write_number(x: Any, number: float) -> bool:
     value = tf.convert_to_tensor(np.asarray(number, x.dtype.as_numpy_dtype))
     tf.raw_ops.AssignVariableOp(resource=x.handle, value=value)
     return True
+
+
+def keep(x: Any, whole: bool) -> Callable[[], str] | None:
+    """Return what puts a variable back as it is now, and tells in words that it had changed; None
+    for a tensor, which nobody writes to, and for what is not to be copied.
+    """
+    if type(x) is not ResourceVariable or not whole:
+        return None
+    with tf.init_scope():
+        before = x.numpy()
+
+    def put_back() -> str:
+        with tf.init_scope():
+            if x.numpy().tobytes() == before.tobytes():
+                return ""
+            x.assign(before)
+        return "writes into a variable from outside of it"
+
+    return put_back
 
 
 def dtype(name: str) -> Any:

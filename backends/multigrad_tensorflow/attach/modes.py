@@ -49,3 +49,27 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callabl
         return run_on_tensors_alone(tf.recompute_grad, run, own, tf.is_tensor)
 
     return vjp(recomputed, inputs)
+
+
+def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
+    """As `vjp` does, of examples, which lie along the first axis of each tensor; the gradients are
+    taken of each, as `tf.vectorized_map` keeps no custom gradient that is differentiated from
+    outside.
+    """
+
+    def over_examples(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: tf.vectorized_map(lambda each: function(*each), list(given))
+
+    def pullback(cotangents: Sequence[Any]) -> list[Tensor]:
+        seeds = [u for u in cotangents if u is not None]
+
+        def pull(*given: Tensor) -> list[Tensor]:
+            own, rest = given[: len(inputs)], iter(given[len(inputs) :])
+            gradients = vjp(run, own)[1]([None if u is None else next(rest) for u in cotangents])
+            return [
+                tf.zeros_like(x) if g is None else g for g, x in zip(gradients, own, strict=True)
+            ]
+
+        return over_examples(pull)(*inputs, *seeds)
+
+    return run_on_tensors_alone(over_examples, run, inputs, tf.is_tensor), pullback

@@ -218,6 +218,7 @@ DIALECT = Dialect(
         lists_are_tensors=True,
         inexact={**dict.fromkeys(SINGLE_INSIDE, SINGLE), "erfinv": 82_137 * SINGLE, "expm": 1e-8},
         whole="int32",
+        overwritten_too=True,
     ),
     wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
     paired=(PAIRED,),

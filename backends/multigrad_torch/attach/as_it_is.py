@@ -6,6 +6,7 @@ torch.func transform, whose tensors die with it, backward runs it again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -15,10 +16,29 @@ from torch.autograd import Function, forward_ad
 from multigrad.functions.calls.variables import pull_delivering
 
 from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
-from .attach import warn_of_trace
+from .attach import is_pushing, warn_of_trace
 from .state import tracing_state, transforms_active
 
 Tensor: TypeAlias = torch.Tensor
+PUSHES_NOTHING = "so it has no forward mode"
+NO_JVP = (
+    "forward mode refuses, as no jvp returns tangents: write one, or take the gradient in "
+    "reverse mode"
+)
+# What torch says of a function that its transforms do not take: why, and what to write instead.
+REFUSALS = {
+    r"must override the setup_context": "torch.func refuses, as forward gets ctx: split it "
+    "into forward(*inputs) and setup_context(ctx, inputs, output)",
+    r"does not have vmap support": "torch.func.vmap refuses, as the class has no rule for it: "
+    "set generate_vmap_rule = True in it",
+    r"both generate_vmap_rule=True and": "torch.func.vmap refuses, as the class has two rules "
+    "for it: delete its vmap",
+    r"vmap staticmethod (to have|returned)": "torch.func.vmap refuses, as the vmap of the "
+    "class does not return (output, out_dims): delete it, and set generate_vmap_rule = True",
+    r"tensor and its forward grad": "forward mode refuses, as the jvp of the class does not "
+    "return a tangent for each output: delete it",
+    r"forward (AD|mode)": NO_JVP,
+}
 Run = Callable[..., tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]], tuple[int, ...]]]
 
 
@@ -90,6 +110,24 @@ def _apply_once(
     return NativeFunction.apply(*tensors, *views)
 
 
+def explain_refusal(error: Exception) -> str:
+    """Return why torch.func or forward mode does not take what runs as written, and what to write;
+    "" for an error of another kind.
+    """
+    if not (transforms_active() or is_pushing()):
+        return ""
+    said = str(error)
+    if said.endswith(PUSHES_NOTHING):  # as it says itself
+        return ""
+    for pattern, refusal in REFUSALS.items():
+        if re.search(pattern, said):
+            return refusal
+    if isinstance(error, NotImplementedError) and "implemented for" not in said:  # a jvp's own
+        return NO_JVP
+    is_about_batches = re.search(r"vmap|[Bb]atching rule|functorch|transform|have storage", said)
+    return f"torch.func refuses: {said.splitlines()[0]}" if is_about_batches else ""
+
+
 def is_asked_for(node: Any) -> bool:
     """Return whether the backward that runs now goes on to a node."""
     return torch._C._will_engine_execute_node(node)
@@ -138,7 +176,7 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Tensor) -> Any:
-            raise NotImplementedError(f"{name!r} runs as written, so it has no forward mode")
+            raise NotImplementedError(f"{name!r} runs as written, {PUSHES_NOTHING}")
 
     NativeFunction.__name__ = name
     outputs = NativeFunction.apply(*tensors)

@@ -97,3 +97,13 @@ def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
         return torch.from_numpy(x)
     shared = torch.from_dlpack(lent.exporter)
     return shared.clone() if own else shared
+
+
+def say_unwritable(tensor: torch.Tensor) -> str:
+    """Return why a tensor cannot be written to; "" if it can."""
+    if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+        return "it is a leaf that requires grad; call within torch.no_grad()"
+    is_dense = tensor.layout is torch.strided
+    if is_dense and 0 in tensor.stride() and torch._debug_has_internal_overlap(tensor) == 1:
+        return "several of its elements are one number in memory (expand): give its clone()"
+    return ""

@@ -17,6 +17,64 @@ from multigrad.graph.random import REPLAYED
 from ..compile.regions import top_hooks
 from ..dialect.gradients import without_autocast
 from ..dialect.table import ALIASES
+from .state import KINDS, is_memory
+
+
+def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
+    """Return what puts a tensor back as it is now, and tells in words what had changed; None for
+    one of another layout, or that stands for others.
+
+    Args:
+        whole: whether its values are copied; without, it is only known that some were written.
+    """
+    if type(x) not in KINDS or not is_memory(x) or x.is_meta:
+        return None
+    # `.data` shares the memory, and no count of writes.
+    with _plainly(x):
+        memory, values = x.data, x.data.clone() if whole else None
+    version = None if x.is_inference() else x._version
+    asks, attributes = x.requires_grad, dict(vars(x))
+    grad = x.grad if x.is_leaf else None
+    gradient = None if grad is None else keep(grad, whole)
+
+    def put_back() -> str:
+        found = "" if gradient is None else gradient()
+        with _plainly(x):
+            if x.data_ptr() != memory.data_ptr() or x.shape != memory.shape:
+                found = "gives other memory to a tensor"
+                x.data = memory
+            if values is not None and not _are_same(memory, values):
+                found = "writes into a tensor"
+                memory.copy_(values)
+        if values is None and version not in (None, x._version):
+            found = "writes into a tensor of too many elements to be put back,"
+        if not _are_identical(vars(x), attributes):
+            found = "sets an attribute of a tensor"
+            vars(x).clear()
+            vars(x).update(attributes)
+        if x.requires_grad != asks and x.is_leaf:
+            found = "changes requires_grad of a tensor"
+            x.requires_grad_(asks)
+        if x.is_leaf and x.grad is not grad:
+            found = "sets the grad of a tensor"
+            x.grad = grad
+        return found and f"{found} from outside of it"
+
+    return put_back
+
+
+@contextmanager
+def _plainly(x: torch.Tensor) -> Iterator[None]:
+    with without_modes(), torch.inference_mode(x.is_inference()), torch.no_grad():
+        yield
+
+
+def _are_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _are_identical(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(a[name] is b[name] for name in a)
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:

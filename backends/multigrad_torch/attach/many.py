@@ -20,14 +20,16 @@ is_included: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_incl
 
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
-) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
+) -> Callable[..., list[Tensor] | None] | None:
     """Return a rule on gradients by torch's `_foreach` kernels; see `Autodiff.many`."""
     rewritten = over_many(graph, in_place)
     if rewritten is None:
         return None
     function = emit(rewritten)
 
-    def run(gradients: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor] | None:
+    def run(
+        gradients: Sequence[Tensor], values: Sequence[Any], tries: bool = False
+    ) -> list[Tensor] | None:
         first = gradients[0]
         if type(first) not in KINDS or transforms_active() or count_modes():
             return None
@@ -38,6 +40,8 @@ def many(
             return None
         if torch.is_grad_enabled() and any(each.requires_grad for each in gradients):
             return None
+        if tries:
+            return []
         blocks = blocks_of(gradients) if device.type == "cpu" else [list(gradients)]
         return [each for block in blocks for each in function(block, *values)]
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from multigrad.backend import GradientError, Kept
+from multigrad.backend.tensors.alone import run_on_tensors_alone
 
 from .vjp import vjp
 
@@ -43,6 +44,21 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
         return checkpoint(lambda *given: run(given), *own, use_reentrant=False)
 
     return vjp(recomputed, inputs)
+
+
+def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
+    """As `vjp` does, of examples, which lie along the first axis of each tensor."""
+
+    def of_each(own: Sequence[Tensor]) -> list[Any]:
+        return run_on_tensors_alone(torch.func.vmap, run, own, torch.is_tensor)
+
+    return vjp(of_each, inputs)
+
+
+def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as one graph of Dynamo's."""
+    torch._dynamo.reset()  # of one code it compiles so many
+    return torch.compile(function, fullgraph=True, backend="aot_eager")
 
 
 def once(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:

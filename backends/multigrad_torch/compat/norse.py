@@ -56,8 +56,8 @@ def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
         spike = spikes.get(method)
         return own(x, method, alpha) if spike is None else spike(x)
 
-    _rebind(own, threshold)
     try:
+        _rebind(own, threshold)
         yield
     finally:
         _rebind(threshold, own)

@@ -20,6 +20,7 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.modes import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
+from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, way_while_cast
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
@@ -32,6 +33,7 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, plain
 from multigrad.rules.model.under import forward_on, put_under
+from multigrad.trace.omissions import AUTOCAST
 from multigrad.trace.scope.draws import Draws
 from multigrad.trace.scope.moving import Moving, settle
 from multigrad.trace.scope.reads import Telling, is_read
@@ -301,9 +303,16 @@ def call_of_function(function: Function, described: Any) -> Call:
             raise Question(LENGTHS)
         return call_of_guest(guest_for(find_layout(function, leaves, tree), leaves))
     variant = find_variant(function, leaves, described, tree)
+    recipe, native, torchs = function.recipe, function.native, load_backend("torch")
+    door = EXPORTED if asks_for_operators() else COMPILED
+    _, reason, kinds = decide(door, recipe, variant, torchs, native)
+    if reason and not (function.is_keyed and kinds == {AUTOCAST}):
+        raise NotCaptured(TraceError(f"{recipe.subject}: {reason}"), kinds)
     if any(map(is_read_by_graph, variant.facts)):
-        message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
+        message = f"{recipe.subject} reads a tensor from outside of it at each call"
         raise NotCaptured(TraceError(message))
+    is_cast = torch._C._is_any_autocast_enabled()
+    is_uncast = is_cast and way_while_cast(recipe, variant, torchs, native) != SAME
     layout = variant.layout
     numbers = [leaves[i] for i in layout.indices("number")]
     if not any(map(is_tensor, numbers)):
@@ -314,7 +323,8 @@ def call_of_function(function: Function, described: Any) -> Call:
         call = emit_operator(function, variant, words, taken)
         return replace(call, assemble=emit_outputs(variant))
     names = draw(function.draws, words) if variant.graphs.is_random else {}
-    return replace(emit_call(variant, words, names, taken), assemble=emit_outputs(variant))
+    call = emit_call(variant, words, names, taken, is_uncast=is_uncast)
+    return replace(call, assemble=emit_outputs(variant))
 
 
 def emit_outputs(variant: Variant) -> Callable[..., Any]:
@@ -459,9 +469,15 @@ def draw(draws: Draws, words: list[str]) -> dict[str, Any]:
 
 
 def emit_call(
-    variant: Variant, words: Sequence[str], names: dict[str, Any], taken: Sequence[str]
+    variant: Variant,
+    words: Sequence[str],
+    names: dict[str, Any],
+    taken: Sequence[str],
+    *,
+    is_uncast: bool = False,
 ) -> Call:
-    """Return calls of the lowered class; `taken`: their parameters, tensors first.
+    """Return calls of the lowered class; `taken`: their parameters, tensors first; `is_uncast`:
+    whether the autocast around them does not reach it.
 
     It gets, and gives, copies of what it keeps: a compiler does not notice (torch 2.13) that a
     caller writes into what an `autograd.Function` has kept, and backward would read what was
@@ -479,13 +495,28 @@ def emit_call(
     given = ", ".join([*tensors, *words])
     results = [f"y{i}" for i in range(len(emitted.outputs))]
     left, right = map(", ".join, (results, map(own, emitted.outputs, results)))
+    if is_uncast:
+        for each in {native, native.eager}:  # which is compiled under the autocast around forward
+            each.backward = staticmethod(uncast(each.backward))
     source = f"""def call({", ".join(taken)}):
-    {left} = Native.apply({given})
+    {left} = {"apply" if is_uncast else "Native.apply"}({given})
     return {right}
 """
-    namespaces = [{"Native": each, **names} for each in (native.eager, native)]
+    namespaces = [
+        {"Native": each, "apply": uncast(each.apply), **names} for each in (native.eager, native)
+    ]
     plain, in_graph = _named_calls(source, native.__name__, namespaces)
     return Call(plain, in_graph)
+
+
+def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes in the dtypes that it is given, whatever is around it."""
+
+    def run(*args: Any) -> Any:
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*args)
+
+    return run
 
 
 def _named_calls(

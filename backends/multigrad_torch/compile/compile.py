@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +21,7 @@ from multigrad.graph.support.trees import optree
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
+from multigrad.trace.omissions import MISSING, TWICE
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions
@@ -46,7 +48,15 @@ from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
 Tensor: TypeAlias = Any
 AS_IT_IS = "?"  # how it begins where compiled code reads the class that a Function is made of
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
+# What Dynamo takes for a constant, or this file takes apart.
+PLAIN = (
+    *(torch.Tensor, tuple, list, dict, str, bytes, int, float, complex, type(None), slice, range),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, Enum),
+)
 MOST_NAMES = 4096
+# In a class as written Dynamo (torch 2.13) makes zeros of missing cotangents, and fails where a
+# tensor is returned twice.
+MISREAD = frozenset((MISSING, TWICE))
 NAMES: dict[Any, str] = {}  # of the calls, by what they depend on
 
 
@@ -101,7 +111,10 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     """What Dynamo traces in the place of `Function.__call__`."""
     if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
         return function._apply(args, kwargs)  # in a capture that `prepare` began
-    name, tensors = ask(function.identifier, (args, kwargs), False)
+    if any(map(is_object, args)) and not kwargs:
+        name, tensors = class_for_objects(function.identifier), []
+    else:
+        name, tensors = ask(function.identifier, (args, kwargs), False)
     if name.startswith(AS_IT_IS):
         return getattr(CALLS, name).apply(*args)
     if name.startswith(REFUSED):
@@ -183,6 +196,11 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     return ("value", value)
 
 
+def is_object(value: Any) -> bool:
+    """Return whether an argument is none of the constants that Dynamo knows."""
+    return not (isinstance(value, PLAIN) or callable(value))
+
+
 def holds_symbols(arguments: Any) -> bool:
     """Return whether a capture's symbols are among arguments."""
     return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(arguments))
@@ -198,13 +216,9 @@ def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ..
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply outside of compiled code, after a graph break."""
     if versions.COMPILES and torch.compiler.is_exporting():
-        args, kwargs = optree.tree_map(detach, (args, kwargs), none_is_leaf=True)
+        with torch.no_grad():  # the arguments themselves, which code may write to
+            return function._apply(args, kwargs)
     return function._apply(args, kwargs)
-
-
-def detach(leaf: Any) -> Any:
-    """Return a tensor that no gradient passes."""
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 # --- what runs outside of the trace --------------------------------------------------------------
@@ -239,7 +253,11 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
     except Question as question:
         return str(question)
     except NotCaptured as error:
-        if isinstance(subject, str) and (name := keep_class(by_identifier[subject], described)):
+        if (
+            isinstance(subject, str)
+            and MISREAD.isdisjoint(error.kinds)
+            and (name := keep_class(by_identifier[subject], bool(described[1][1][1])))
+        ):
             return name
         note_refused(error.error)
         return f"{REFUSED}{error.error}"
@@ -280,7 +298,8 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
         raise Question(READS)
     if token.startswith(HIDDEN):
         raise Question(NUMBERS)
-    told = (described, repr(described), torch.get_default_dtype())  # 1, 1.0, True are equal
+    modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
+    told = (described, repr(described), modes)  # 1, 1.0, True are equal
     key = (function.identifier, told, token, epoch, asks_for_operators())
     if function.is_keyed:
         key = (*key, number_application(function._counter))
@@ -306,13 +325,24 @@ def keep(key: Any, call: Call) -> str:
     return name
 
 
-def keep_class(function: Function, described: Any) -> str:
+@dynamo.assume_constant_result
+def class_for_objects(identifier: str) -> str:
+    """Return the name of the class of a Function that is given objects, else why there is none."""
+    function = by_identifier[identifier]
+    given = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
+    return keep_class(function) or given
+
+
+def keep_class(function: Function, has_keywords: bool = False) -> str:
     """Return the name of the class that a Function is made of, "" where Dynamo may not read it.
 
-    Where it is not captured eager code runs it as it is, and so may compiled code.
+    Where it is not captured eager code runs it as it is, and so may compiled code, but for
+    transforms of torch.func: there Dynamo (torch 2.13) takes the derivative of its forward.
     """
+    if torch._C._are_functorch_transforms_active():
+        return ""
     own = getattr(function.recipe, "function_class", None)
-    is_plain = function.native is not False and not function.is_keyed and not described[1][1][1]
+    is_plain = function.native is not False and not function.is_keyed and not has_keywords
     if own is None or not is_plain or function.recipe.copies or torch.compiler.is_exporting():
         return ""
     name = f"{AS_IT_IS}{function.identifier}"

@@ -27,6 +27,7 @@ from multigrad.graph.passes.facts import needed_shapes
 from multigrad.graph.support.data import dataclass
 from multigrad.trace.answers import assume, gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.trace.axes import known_shape
+from multigrad.trace.omissions import AUTOCAST
 from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
 from multigrad.trace.xp import all as xp
 
@@ -320,7 +321,7 @@ def is_grad_enabled(trace: Trace) -> bool:
 def is_autocast_enabled(trace: Trace, device_type: str = "") -> bool:
     """Answer as torch does outside of autocast, under which the class itself runs."""
     for_classes(trace, torch.is_autocast_enabled, CHANGES)
-    trace.lacks = trace.lacks or "what it computes under autocast"
+    trace.omit(AUTOCAST)
     return False
 
 

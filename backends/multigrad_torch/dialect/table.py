@@ -352,6 +352,9 @@ register_dialect(
             none_is_other=True,
             small_integers_wrap=True,
             float8_is_limited=True,
+            casts_gradients=True,
+            unordered=frozenset({"kthvalue", "median", "topk"}),
+            overwritten_too=True,
         ),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
@@ -17,8 +18,11 @@ from multigrad.capture.types.oracle import (
     names_dtype,
     run_each,
 )
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import FLOATS, T
 
+from ..kernels.ops import OPS
 from .gradients import without_autocast, without_dispatch_modes
 
 
@@ -60,6 +64,48 @@ def is_wide(function: Any) -> bool:
     forms = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
     of_tensors = [form for form in forms if is_known(form) and takes_tensor(form)]
     return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
+
+
+@functools.cache
+def is_cast(function: Any) -> bool:
+    """Return whether autocast may give a function's result another dtype."""
+    name = str(getattr(function, "__name__", ""))
+    if name in UNCAST or (name.startswith("__") and name.strip("_") not in CAST_OPERATORS):
+        return False
+    packet = getattr(torch.ops.aten, name.strip("_"), None)
+    forms = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    known = [*filter(is_known, forms)]
+    if function in OPERATORS or (known and not any(map(is_made_of_others, known))):
+        return name in CAST_OPERATORS or any(
+            torch._C._dispatch_has_kernel_for_dispatch_key(form.name(), f"Autocast{device}")
+            for form in known
+            for device in ("CPU", "CUDA")
+        )
+    return True
+
+
+def casts_op(op: Op) -> bool:
+    """Return whether autocast may give the result of an op another dtype."""
+    if op.view or op in UNCAST_OPS:
+        return False
+    kernel = OPS.get(op)
+    return op in (ops.MATMUL, ops.POW) if kernel is None else is_cast(kernel)
+
+
+OPERATORS = frozenset(filter(callable, vars(operator).values()))
+CAST_OPERATORS = frozenset({"matmul", "pow", "rmatmul", "rpow"})
+UNCAST_OPS = {ops.ARRAY, ops.CAST, ops.HOLD, ops.SIZE, ops.STOP_GRADIENT, ops.SUM_TO, ops.UNHOLD}
+# What is made of others, none of which autocast knows.
+UNCAST = frozenset(
+    """
+    absolute adjoint asarray atleast_1d atleast_2d atleast_3d bfloat16 bool broadcast_tensors
+    broadcast_to byte char chunk clip contiguous diag dim divide double dropout empty expand_as
+    flatten flip fliplr flipud float greater greater_equal half int is_floating_point isfinite item
+    less less_equal long max min moveaxis movedim multiply narrow negative new_tensor not_equal
+    numel one_hot pad positive ravel relu6 reshape reshape_as selu short split square subtract
+    swapaxes swapdims tensor_split tile to tolist true_divide type type_as unflatten view_as where
+    """.split()  # noqa: SIM905
+)
 
 
 def is_known(form: Any) -> bool:
@@ -107,5 +153,6 @@ TYPES = TypeOracle(
     ranks_count=True,
     is_wide=is_wide,
     casts_first=casts_first,
+    casts=is_cast,
     states=states_dtype,
 )

@@ -29,8 +29,7 @@ class _Active:
     """How many `use` that name the scope "params" are entered now, on all threads."""
 
     number = 0
-    handles: tuple[Any, ...] = ()
-    eager = ExitStack()  # where compiled code would call no hooks
+    hooks = ExitStack()  # and what runs eagerly where compiled code would call none
 
 
 class _Outermost(threading.local):
@@ -49,12 +48,14 @@ def hook_params() -> Iterator[None]:
     with _lock:
         if _Active.number == 0:
             expect_compiled_modules()
-            if not versions.CALLS_HOOKS:
-                _Active.eager.enter_context(dynamo.force_eager())
-            _Active.handles = (
-                register_module_forward_pre_hook(attach_at_forward),
-                register_module_forward_hook(attach_after_forward, always_call=True),
-            )
+            with ExitStack() as stack:
+                if not versions.CALLS_HOOKS:
+                    stack.enter_context(dynamo.force_eager())
+                before = register_module_forward_pre_hook(attach_at_forward)
+                stack.callback(before.remove)
+                after = register_module_forward_hook(attach_after_forward, always_call=True)
+                stack.callback(after.remove)
+                _Active.hooks = stack.pop_all()
         _Active.number += 1
     try:
         yield
@@ -62,9 +63,7 @@ def hook_params() -> Iterator[None]:
         with _lock:
             _Active.number -= 1
             if _Active.number == 0:
-                for handle in _Active.handles:
-                    handle.remove()
-                _Active.eager.close()
+                _Active.hooks.close()
 
 
 def expect_compiled_modules() -> None:
@@ -81,7 +80,7 @@ def attach_at_forward(module: nn.Module, inputs: Any) -> None:
     """Hook all parameters below the outermost module before its forward, if the frame says so."""
     if not CURRENT.get().hooks_params or module in _OUTERMOST.below:
         return
-    hook_tree(module, None)
+    hook_tree(module, None, [])
     forwards = forwards_of(module)
     forwards.mark(module)
     forwards.note()  # too late for the module to call its new hook in this forward
@@ -96,4 +95,4 @@ def attach_after_forward(module: nn.Module, inputs: Any, outputs: Any) -> None:
         return
     _OUTERMOST.module, _OUTERMOST.below = None, frozenset()
     if outputs is not None and CURRENT.get().hooks_params:
-        hook_tree(module, None)
+        hook_tree(module, None, [])

@@ -145,6 +145,14 @@ def forget(module: nn.Module) -> None:
         forwards.remove()
 
 
+def forget_idle(model: nn.Module) -> None:
+    """Note no forward any more of the modules in a model whose parameters have no hooks."""
+    for module in model.modules():
+        forwards = _forwards.get(module)
+        if forwards is not None and not forwards.hooks and not forwards.renewals:
+            forget(module)
+
+
 def rules_for(forwards: Sequence[Forwards]) -> ActiveRules:
     """Return the active rules of the last forward, among modules, that the running backward belongs
     to.

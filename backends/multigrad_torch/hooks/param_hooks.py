@@ -25,7 +25,7 @@ from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from .. import versions
 from ..distributed.tensors import is_distributed, lay_out, layout_of
 from . import sharded
-from .module_forwards import Forwards, forget, forwards_of, rules_for
+from .module_forwards import Forwards, forget, forget_idle, forwards_of, rules_for
 from .odd_gradients import apply_to_gradient, apply_unscaled
 from .reduced import Reduction, ddp_class
 
@@ -58,16 +58,20 @@ class ParamHooks:
         self.reductions = weakref.WeakKeyDictionary()
         self._model = weakref.ref(model)
         self._hooks: list[ParamHook] = []
-        self.renew()
-        root = forwards_of(model)
-        root.renewals.append(self.renew)
-        root.mark(model)
+        try:
+            self.renew()
+            root = forwards_of(model)
+            root.renewals.append(self.renew)
+            root.mark(model)
+        except BaseException:
+            self.remove()
+            raise
 
     def renew(self) -> None:
         """Hook parameters that are new in the model, or have replaced hooked ones."""
         model = self._model()
         if model is not None:
-            self._hooks += hook_tree(model, self)
+            hook_tree(model, self, self._hooks)
         if model is not None and self.reduced:
             self._find_reductions(model)
 
@@ -97,8 +101,7 @@ class ParamHooks:
         root = forwards_of(model)
         if self.renew in root.renewals:
             root.renewals.remove(self.renew)
-        if not root.hooks and not root.renewals:
-            forget(model)
+        forget_idle(model)
 
     def __enter__(self) -> Self:
         return self
@@ -320,23 +323,34 @@ def find_hook(parameter: Tensor) -> ParamHook | None:
 # --- the parameters of a module -------------------------------------------------------------------
 
 
-def hook_tree(root: nn.Module, asked: ParamHooks | None) -> list[ParamHook]:
-    """Hook the trainable parameters of a module and of all below it, and return the new hooks.
+def hook_tree(root: nn.Module, asked: ParamHooks | None, made: list[ParamHook]) -> None:
+    """Hook the trainable parameters of a module and of all below it, and list the new hooks.
 
-    A hook that attached by itself gives way to one that was asked for.
+    A hook that attached by itself gives way to one that was asked for. What is refused is refused
+    before the first one is hooked.
     """
-    made: list[ParamHook] = []
-    _hook_below(root, (), asked, sharded.owners(), made)
-    return made
+    for kind, parameter, name, chain in [*_plan_below(root, (), asked, sharded.owners())]:
+        hook = find_hook(parameter)
+        if hook is None or (asked is not None and hook.asked is None):
+            with _lock:
+                known = find_hook(parameter)
+                if known is not hook and known is not None:  # another thread was faster
+                    continue
+                if hook is not None:
+                    hook.remove()
+                hook = kind(parameter, f"{type(chain[0]).__name__}.{name}", asked)
+                made.append(hook)
+        for each in chain:
+            hook.go_by(forwards_of(each))
 
 
-def _hook_below(
+def _plan_below(
     module: nn.Module,
     around: tuple[nn.Module, ...],
     asked: ParamHooks | None,
     owners: dict[int, Tensor],
-    made: list[ParamHook],
-) -> None:
+) -> Iterator[tuple[type[ParamHook], Tensor, str, tuple[nn.Module, ...]]]:
+    """Yield which hook each parameter is to get, its name, its module and those around that."""
     sharded.refuse(module)
     chain = (module, *around)
     for name, parameter in own_parameters(module):
@@ -347,20 +361,10 @@ def _hook_below(
         hook = find_hook(parameter)
         if hook is not None and asked is not None and hook.asked is not None:
             refuse_both(hook.asked, asked)
-        if hook is None or (asked is not None and hook.asked is None):
-            with _lock:
-                known = find_hook(parameter)
-                if known is not hook and known is not None:  # another thread was faster
-                    continue
-                if hook is not None:
-                    hook.remove()
-                hook = kind(parameter, f"{type(module).__name__}.{name}", asked)
-                made.append(hook)
-        for each in chain:
-            hook.go_by(forwards_of(each))
+        yield kind, parameter, name, chain
     for child in module._modules.values():
         if child is not None and not isinstance(child, HOLDERS) and child not in around:
-            _hook_below(child, chain, asked, owners, made)
+            yield from _plan_below(child, chain, asked, owners)
 
 
 def refuse_both(before: ParamHooks, asked: ParamHooks) -> None:

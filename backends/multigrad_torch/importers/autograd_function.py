@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.meanings.extremes import Extremes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
+from multigrad.functions.calls.failures import is_users_own
 from multigrad.functions.calls.recipe import Pushed, Recorded
 from multigrad.functions.function import Function
 from multigrad.functions.holding import MayTakeObjects
@@ -33,6 +35,7 @@ from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.graph.support.data import dataclass
 from multigrad.trace.answers import needs_gradient
+from multigrad.trace.omissions import AUTOCAST, FORWARD_MODE, TWICE
 from multigrad.trace.trace import Trace, Value, cast_node
 from multigrad.trace.xp import all as xp
 
@@ -278,14 +281,12 @@ class ClassRecipe(CodeRecipe):
             run(own.setup_context, ctx, args, outputs)
         else:
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
-        if trace is not None and self.gives_tangents:
-            trace.lacks = trace.lacks or "its own jvp, in forward mode"
         is_one = isinstance(outputs, Value)  # first: a symbol asked for its class looks who asks
         outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
         several = not is_one and isinstance(outputs, tuple)
         results: tuple[Any, ...] = tuple(outputs) if several else (outputs,)
         if trace is not None and len(set(map(id, results))) < len(results):
-            trace.lacks = trace.lacks or "the tensor that it returns twice"
+            trace.omit(TWICE)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
 
         def pull(upstream: Any) -> Any:
@@ -316,13 +317,17 @@ class ClassRecipe(CodeRecipe):
             ctx.is_pushing = True
             try:
                 found = run(own.jvp, ctx, *tangents)
-            except Exception:  # noqa: BLE001 (what is no graph is torch's alone)
+            except Exception as error:  # noqa: BLE001 (what is no graph is torch's alone)
                 questions.forget(asked)
+                if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
+                    trace.omit(FORWARD_MODE)
                 return None
             finally:
                 ctx.is_pushing = False
                 trace.draws = drawn
-            return Pushed(moved, found if several else (found,))
+            changes = found if several else (found,)
+            is_stub = found is None or all(each is None for each in changes)  # torch takes none
+            return None if is_stub else Pushed(moved, changes)
 
         return Recorded(
             outputs,
@@ -388,7 +393,7 @@ def unwrap_amp(function: Any, trace: Trace | None) -> Any:
         return function
     casts = inspect.getclosurevars(function).nonlocals.get("cast_inputs")
     if casts or function.__code__ in AMP_BACKWARD:
-        trace.lacks = "what it computes under autocast"
+        trace.omit(AUTOCAST)
     return function.__wrapped__
 
 
@@ -432,6 +437,17 @@ def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: 
     return APPLY.__get__(None, cls)(*args, **kwargs)
 
 
+def is_transforming() -> bool:
+    """Tell a class's `apply` that no transform of torch.func is active, if it has symbolic values:
+    one that was stored before, as a global or in a module, asks this first and refuses.
+    """
+    caller = sys._getframe(1)
+    if caller.f_code is APPLY.__func__.__code__:
+        given = caller.f_locals
+        return IS_TRANSFORMING() and not comes_to_us(given["args"], given["kwargs"], "torch")
+    return IS_TRANSFORMING()
+
+
 def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Return what torch's old name of tensors makes of one: the same memory without a history."""
     if not isinstance(data, Value):
@@ -472,9 +488,11 @@ ENTER_HOOKED: Any = BackwardHook.setup_input_hook
 # before look up.
 BASE: Any = torch.autograd.Function.__mro__[1]
 APPLY: Any = vars(torch.autograd.Function)["apply"]
+IS_TRANSFORMING = torch._C._are_functorch_transforms_active
 INTERCEPTIONS = (
     Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
     Interception(BASE, "apply", classmethod(apply)),
+    Interception(torch._C, "_are_functorch_transforms_active", is_transforming),
     Interception(BackwardHook, "setup_input_hook", enter_hooked),
     Interception(
         torch.autograd.Variable, "__new__", staticmethod(variable), _execution_engine=Engine()

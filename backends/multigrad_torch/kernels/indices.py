@@ -22,16 +22,29 @@ def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
     return torch.argmin(x, axis, keepdim=keepdims)
 
 
+def check_memory(x: Tensor, indices: Tensor) -> None:
+    """Check that indices have numbers where a tensor has: torch would read any memory.
+
+    Raises:
+        RuntimeError: they are on the meta device alone.
+    """
+    if indices.is_meta and not x.is_meta:
+        raise RuntimeError(f"indices on {indices.device} of a tensor on {x.device}")
+
+
 def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
     return torch.gather(x, axis, indices)
 
 
 def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
     values = wide(x)
     return torch.scatter_add(values.new_zeros(like.shape), axis, indices, values).to(x.dtype)
 
 
 def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
     if indices.ndim == 1:
         return torch.index_select(x, axis, indices)
     axis = axis % x.ndim
@@ -40,6 +53,7 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
     axis, values = axis % like.ndim, wide(x)
     if indices.ndim != 1:
         shape = (*like.shape[:axis], indices.numel(), *like.shape[axis + 1 :])

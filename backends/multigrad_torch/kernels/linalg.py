@@ -40,11 +40,6 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
 
 
 @widened
-def expm(x: Tensor) -> Tensor:
-    return torch.linalg.matrix_exp(x)
-
-
-@widened
 def logabsdet(x: Tensor) -> Tensor:
     return torch.linalg.slogdet(x).logabsdet
 
@@ -90,11 +85,6 @@ def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 @widened
-def svdvals(x: Tensor) -> Tensor:
-    return torch.linalg.svdvals(x)
-
-
-@widened
 def qr(x: Tensor) -> Tensor:
     return torch.linalg.qr(x)[0]
 
@@ -113,4 +103,6 @@ OPS = {
     ops.CHOLESKY: widened(torch.linalg.cholesky),
     ops.INV: widened(torch.linalg.inv),
     ops.DET: widened(torch.linalg.det),
+    ops.EXPM: widened(torch.linalg.matrix_exp),
+    ops.SVDVALS: widened(torch.linalg.svdvals),
 }

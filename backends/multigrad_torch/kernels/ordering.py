@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from multigrad.backend import rows_of
+from multigrad.backend import orderings, rows_of
 
 Tensor: TypeAlias = torch.Tensor
 Axis = int | tuple[int, ...] | None
@@ -109,12 +109,9 @@ def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
     return torch.sort(x, stable=True, dim=axis, descending=descending).values
 
 
-def sort_like(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return torch.gather(values, axis, order(x, axis, descending))
-
-
-def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return torch.gather(values, axis, ranks(x, axis, descending))
+def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
+    """x at places along an axis, each row at its own."""
+    return torch.gather(x, axis, places)
 
 
 def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
@@ -132,10 +129,6 @@ def first_only(x: Tensor, axis: int | None, find: Callable[..., Tensor]) -> Tens
     if axis is None:
         return (torch.arange(x.numel(), device=x.device) == find(x)).reshape(x.shape)
     return positions(x, axis) == find(x, axis, keepdim=True)
-
-
-def top_k_mask(x: Tensor, *, axis: int, k: int) -> Tensor:
-    return ranks(x, axis, True) < k
 
 
 def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
@@ -187,4 +180,4 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     return torch.movedim(weights, back, axes).to(x.dtype)
 
 
-OPS = rows_of(vars())
+OPS = {**orderings(order, take), **rows_of(vars())}

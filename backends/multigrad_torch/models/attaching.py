@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,22 +43,19 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
         )
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
         rows = list_rows(choices, operations)
-    put: list[Acting] = []
-    try:
-        for acting, module, name in plan:
-            put.append(acting)
-            put_on(module, acting, name)
-    except RuleTypeError:
-        undo(put)
-        raise
-    return Attachment(rows, partial(undo, put))
+    return Attachment(rows, partial(put, plan), partial(undo, [acting for acting, *_ in plan]))
 
 
-def undo(put: list[Acting]) -> None:
+def put(plan: Sequence[Planned]) -> None:
+    """Let all act."""
+    for acting, module, name in plan:
+        put_on(module, acting, name)
+
+
+def undo(acting: Iterable[Acting]) -> None:
     """Take off what was put on."""
-    for acting in dict.fromkeys(put):
-        take_off(acting)
-    put.clear()
+    for each in dict.fromkeys(acting):
+        take_off(each)
 
 
 def layers_of(model: nn.Module) -> list[Layer]:

@@ -99,8 +99,8 @@ def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
         yield
         return
     here = ActingHere(acting)
-    put_on(module, here, "")
     try:
+        put_on(module, here, "")
         yield
     finally:
         take_off(here)

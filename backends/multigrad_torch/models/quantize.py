@@ -23,6 +23,8 @@ from multigrad.rules.estimators.starts import (
     read_quantization,
 )
 
+from .swapped_classes import unchanged_on_failure
+
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 INPUTS = "input_quantizer"
 
@@ -63,15 +65,15 @@ def quantize_module(
 ) -> nn.Module:
     """Quantize a module in place; see `multigrad.models.quantize`."""
     shown = type(module).__name__.removeprefix("Parametrized")
+    planned: list[tuple[nn.Module, str, Quantizer]] = []
+    inputs = None
     if weights is not None:
         how = read_quantization(shown, "weights", weights, bits)
         for owner, name in list_weights(module, shown):
             weight = getattr(owner, name).detach()
             axes = axes_of(f"{shown}.{name}", axis, weight.ndim)
             seen = look_at(weight.cpu().double().numpy(), axes)
-            parametrize.register_parametrization(owner, name, Quantizer(how, seen, weight))
-            made: Any = type(owner)
-            made.__reduce_ex__ = reduce_quantized
+            planned.append((owner, name, Quantizer(how, seen, weight)))
     if activations is not None:
         how = read_quantization(shown, "activations", activations, bits)
         if isinstance(module, CONTAINERS) or hasattr(module, INPUTS):
@@ -83,9 +85,21 @@ def quantize_module(
         seen = STANDARD
         if sample is not None:
             seen = look_at(torch.as_tensor(sample).detach().cpu().double().numpy(), ())
-        module.add_module(INPUTS, Quantizer(how, seen, like))
-        module.register_forward_pre_hook(quantize_input)
+        inputs = Quantizer(how, seen, like)
+    with unchanged_on_failure(module):  # torch tries each quantizer on its weight
+        for owner, name, quantizer in planned:
+            put_on_weight(owner, name, quantizer)
+        if inputs is not None:
+            module.add_module(INPUTS, inputs)
+            module.register_forward_pre_hook(quantize_input)
     return module
+
+
+def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
+    """Let a module have a quantized weight."""
+    parametrize.register_parametrization(owner, name, quantizer)
+    made: Any = type(owner)
+    made.__reduce_ex__ = reduce_quantized
 
 
 def quantize_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -152,8 +166,6 @@ def restore(plain: nn.Module, quantizers: dict[str, Quantizer], order: list[str]
     parameters, which optimizers go by.
     """
     for name, quantizer in quantizers.items():
-        parametrize.register_parametrization(plain, name, quantizer)
-        cls: Any = type(plain)
-        cls.__reduce_ex__ = reduce_quantized
+        put_on_weight(plain, name, quantizer)
     plain._modules = {name: plain._modules[name] for name in order}
     return plain

@@ -12,7 +12,8 @@ import functools
 import sys
 import weakref
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -87,8 +88,8 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     dynamo.forget()
     acts = acting_on(module)
     at = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
+    acting.add(module, name)  # first: `take_off` takes off no more than it knows of
     _assign(module, (*acts[:at], acting, *acts[at:]))
-    acting.add(module, name)
 
 
 def take_off(acting: Acting) -> None:
@@ -98,6 +99,31 @@ def take_off(acting: Acting) -> None:
         if acting in acting_on(module):
             _assign(module, tuple(each for each in acting_on(module) if each is not acting))
     acting.modules.clear()
+
+
+@contextmanager
+def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
+    """Where what is within raises, let a module and all in it be of the classes, and hold what,
+    they do now.
+    """
+    before = [(each, type(each), dict(vars(each))) for each in root.modules()]
+    held = [(each, each.copy()) for *_, own in before for each in own.values() if is_table(each)]
+    try:
+        yield
+    except BaseException:
+        for module, cls, own in before:
+            CLASS.__set__(module, cls)
+            vars(module).clear()
+            vars(module).update(own)
+        for table, rows in held:  # the same objects: handles of hooks know them
+            table.clear()
+            table.update(rows)
+        raise
+
+
+def is_table(held: Any) -> bool:
+    """Return whether a module may hold parts in it."""
+    return isinstance(held, dict | set)
 
 
 def original_class(module: nn.Module) -> type:

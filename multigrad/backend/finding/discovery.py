@@ -113,14 +113,20 @@ def load_backend(name: str) -> Backend:
         )
     try:
         backend = _import_backend(name, points[name])
+        with _indexing:  # so that no table of fewer backends comes last
+            found = _loaded.setdefault(name, backend)
+            try:
+                index_readers()
+            except BaseException as error:
+                del _loaded[name]
+                if not isinstance(error, Exception):
+                    raise
+                raise _broken(name, f"the compiler of {name!r}", error) from error
+            _refused.pop(name, None)
     except BackendNotFound as error:
         if not _is_being_imported(name):
             _refused[name] = str(error)
         raise
-    with _indexing:  # so that no table of fewer backends comes last
-        found = _loaded.setdefault(name, backend)
-        _refused.pop(name, None)
-        index_readers()
     return found
 
 
@@ -183,13 +189,16 @@ def index_readers() -> None:
     """Bring the tables of readers up to date with the loaded backends."""
     rows: list[tuple[Backend, Reader]] = []
     functions: list[Reader] = []
+    readers: dict[type, tuple[ReaderRow, ...]] = {}
     for backend in loaded():
         rows += [(backend, reader) for reader in backend.compiler.read_activation]
         functions += backend.compiler.read_function
         own = tuple(_row(backend, reader) for reader in backend.compiler.read_activation)
-        READERS.update(dict.fromkeys(backend.tensors.types, own))
+        readers.update(dict.fromkeys(backend.tensors.types, own))
     rows.sort(key=lambda row: not row[1].reads_code)
     functions.sort(key=lambda reader: not reader.reads_code)
+    # From here on nothing raises: a stranger's backend that is malformed changes no table.
+    READERS.update(readers)
     compilers = [backend.compiler for backend in loaded()]
     IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
     ON_ENTER[:] = [each.on_enter for each in compilers if each.on_enter is not None]

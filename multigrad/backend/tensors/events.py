@@ -37,8 +37,12 @@ def enter_rules(token: str) -> list[Leave]:
 
 def leave_rules(leaves: list[Leave]) -> None:
     """Let all compilers see what is in force now, the last that was told first."""
-    for leave in reversed(leaves):
-        leave()
+    try:
+        while leaves:
+            leaves.pop()()
+    except BaseException:
+        leave_rules(leaves)  # one that fails is in the way of no other
+        raise
 
 
 def show_tensors(active: Any) -> None:

@@ -58,6 +58,7 @@ class Known:
 
 
 AT_KINK = "at the kink of"
+UNORDERED = "equal elements in any order:"
 # By library and function.
 KNOWN: dict[tuple[str, str], Known] = {}
 _read: WeakKeyDictionary[Trace, dict[str, None]] = WeakKeyDictionary()
@@ -87,8 +88,13 @@ def passes_at(trace: Trace, name: str) -> bool:
     if not is_known:
         told += f", which is not what that release is known for: this {trace.dialect} differs"
         warnings.warn(f"captured {told}", NotProvenWarning, stacklevel=2)
-    _read.setdefault(trace, {})[told] = None
+    note(trace, told)
     return own.passes
+
+
+def note(trace: Trace, told: str) -> None:
+    """Note what a capture rests on."""
+    _read.setdefault(trace, {})[told] = None
 
 
 def conventions_read(trace: Trace) -> tuple[str, ...]:
@@ -96,9 +102,9 @@ def conventions_read(trace: Trace) -> tuple[str, ...]:
     return tuple(_read.get(trace, ()))
 
 
-def told_conventions(graph: Graph) -> tuple[str, ...]:
+def told_conventions(graph: Graph, kind: str = AT_KINK) -> tuple[str, ...]:
     """Return the same of a graph that was captured, from what it says of its origin."""
-    return tuple(each for each in graph.origin.split("; ") if each.startswith(AT_KINK))
+    return tuple(each for each in graph.origin.split("; ") if each.startswith(kind))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

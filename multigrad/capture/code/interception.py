@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ...backend.finding.discovery import backend_of
@@ -59,11 +60,13 @@ def call_by_own_gradient(
 
 
 class Interception:
-    """A method of a class, and `others` by name, replaced while captures run; a context manager,
-    entered any number of times.
+    """A method of a class or a function of a module, and `others` by name, replaced while captures
+    run; a context manager, entered any number of times.
     """
 
-    def __init__(self, owner: type, name: str, replacement: Any, /, **others: Any) -> None:
+    def __init__(
+        self, owner: type | ModuleType, name: str, replacement: Any, /, **others: Any
+    ) -> None:
         self.owner = owner
         self.replacements = {name: replacement, **others}
         self._entered: Counter[int] = Counter()  # by thread

@@ -27,21 +27,19 @@ from ...trace.answers import Pair
 from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp.shapes import stack
-from .conventions import conventions_read
+from .conventions import UNORDERED, conventions_read, note
 from .libraries import add_library
 
 Handler = Callable[..., Any]
-WRITING = (
-    "__setitem__",
-    "__iadd__",
-    "__isub__",
-    "__imul__",
-    "__itruediv__",
-    "__ipow__",
-    "__iand__",
-    "__ior__",
-    "__ixor__",
-)
+# Augmented assignments, and what each computes.
+AUGMENTED = {
+    f"__i{name.strip('_')}__": getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and_", "or_", "xor", "lshift", "rshift"),
+    )
+}
+WRITING = ("__setitem__", *AUGMENTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,11 @@ class Habits:
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
         promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
         whole: the dtype of an integer that is returned, such as a length.
+        casts_gradients: a custom gradient's integers and bools become floats where these are due.
+        unordered: meanings of functions that leave the order of equal elements open.
+        outside: what an index that lies outside means where it is taken, and where it is put; see
+            `trace/xp/indices.py`.
+        overwritten_too: a value that another one overwrites gets a gradient, as if it stood there.
     """
 
     exchanges_two: bool = False
@@ -79,6 +82,10 @@ class Habits:
     small_integers_wrap: bool = False
     float8_is_limited: bool = False
     whole: str = INT64
+    casts_gradients: bool = False
+    unordered: frozenset[str] = frozenset()
+    outside: tuple[str, str] = ("refused", "refused")
+    overwritten_too: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +207,11 @@ def register_dialect(name: str, dialect: Dialect) -> None:
     """Add a dialect under its library's import name."""
     _dialects[name] = dialect
     add_library(name)
+
+
+def updates(dialect: Dialect, name: str) -> bool:
+    """Return whether an augmented assignment reaches whoever else holds a library's tensor."""
+    return dialect.mutable and hasattr(dialect.tensor, name)
 
 
 def find_dialect(name: str) -> Dialect | None:
@@ -459,6 +471,12 @@ def habits_of(trace: Trace) -> Habits:
     """Return what spellings mean in the code that is captured."""
     dialect = find_dialect(trace.dialect)
     return Habits() if dialect is None else dialect.habits
+
+
+def leave_order_open(x: Value, name: str) -> None:
+    """Note that equal elements may come in any order, where the code's library says no other."""
+    if name in habits_of(x.trace).unordered:
+        note(x.trace, f"{UNORDERED} {name}")
 
 
 def check_dialect(name: Any) -> str:

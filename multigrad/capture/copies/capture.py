@@ -26,11 +26,11 @@ from ..code.callables import plain_function
 from ..code.libraries import is_library_file
 from ..code.readings import readings_of, whose_types
 from ..code.table import describe_routes, find_dialect, intercepting, load_dialects, require_dialect
-from ..code.witness import Witness
 from ..dialects import numpy as _numpy_dialect
 from ..dialects import xp
 from ..values.tracer import V
 from .substitute import substitute
+from .witness import Witness
 
 __all__ = ["capture", "run_function", "run_or_import", "run_written_in"]
 _DIALECTS = _numpy_dialect  # imported for its table
@@ -76,11 +76,12 @@ def capture(
 
     try:
         trace, graph = record(facts)
-        if trace.witness.moved or has_number_from_elsewhere((graph,), trace, static):
-            again, other = record(trace.facts)
+        if trace.witness.is_suspect or has_number_from_elsewhere((graph,), trace, static):
+            with trace.witness.outside.dropping_added():
+                again, other = record(trace.facts)
             # Another thread may have drawn, once.
             differs = drop_calls(other).outputs != drop_calls(graph).outputs
-            if differs or (trace.witness.moved and again.witness.moved):
+            if differs or (trace.witness.outside.moved and again.witness.outside.moved):
                 raise TraceError(
                     f"rule {name!r} gives another graph each time: it draws a number, or reads one "
                     "that changes. Draw with xp.rand_like(grad_out), or make the number a param"

@@ -373,7 +373,7 @@ class _Substitution:
             import_module("numpy.random")  # NumPy does so where it is asked for, which is too late
             self.index = find_index()
             if witness is not None:
-                witness.see_generators()
+                witness.outside.see_all((), ())
         if witness is not None:
             witness.see(function, names)
         self.names |= names

@@ -129,12 +129,12 @@ FUNCTIONS: dict[Any, Handler] = {
         {
             arrays: "cumprod; cumsum; expand: broadcast_to",
             places: """
-                argsort(kind=, order=, stable=); count_nonzero; take_along_dim: take_along_axis
+                argsort(kind=, order=, stable=); count_nonzero; take_along_axis
             """,
             reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
             trace: "copy_of: copy(order=) conjugate",
             xp: """
-                full_like; median; ones_like; permute_dims: transpose; squeeze; stack; take; tile;
+                full_like; median; ones_like; permute_dims: transpose; squeeze; stack; tile;
                 zeros_like: zeros_like empty_like
             """,
         }
@@ -146,6 +146,7 @@ FUNCTIONS: dict[Any, Handler] = {
     **complexes.of_library(np.fft),
     **numpy_parts.NUMPY.taking_the_same(
         {
+            places: "np_take: take",
             __name__: """
                 clip; heaviside; nan_to_num; ndim; round_: round around; select; shape; size
             """,
@@ -170,7 +171,11 @@ register_dialect(
         one_class=True,
         refusals=refusals(NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
-        habits=Habits(small_integers_wrap=True, inexact=INEXACT),
+        habits=Habits(
+            small_integers_wrap=True,
+            inexact=INEXACT,
+            unordered=frozenset({"argsort"}),
+        ),
         types=TYPES,
     ),
 )

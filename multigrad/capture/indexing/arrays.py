@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...graph.ir.array_values import MOST_ELEMENTS
-from ...graph.ir.types import SCALAR_SHAPE
+from ...graph.ir.types import BOOL, SCALAR_SHAPE
+from ...trace.axes import known_shape
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..code.table import habits_of
@@ -36,8 +37,11 @@ def _is_array(item: Any) -> bool:
     return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
 
 
-def take_at(x: Any, index: Any) -> Value:
+def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) -> Value:
     """Return what stands at an index that holds arrays: a copy, as in every library.
+
+    Args:
+        outside, fill: see `index_tensors.taken`.
 
     Raises:
         TypeError: it is not captured, or points outside.
@@ -45,7 +49,7 @@ def take_at(x: Any, index: Any) -> Value:
     items = _read_items(x, index)
     if holds_places(index):
         _check_apart(x, items)
-        picked = index_tensors.taken(_part(x, items), _without_basic(items))
+        picked = index_tensors.taken(_part(x, items), _without_basic(items), outside, fill)
         return x.trace.value(picked.node)
     row = _find_row(x, items)
     if row is not None:
@@ -57,7 +61,9 @@ def take_at(x: Any, index: Any) -> Value:
     return x.trace.value(picked.node)
 
 
-def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
+def put_at(
+    x: Any, index: Any, value: Any, outside: str | None = None
+) -> tuple[tuple[Any, ...], Tensor]:
     """Return an index without arrays, and what stands there once a value is at the one with them.
 
     Of two values at one place the last stays.
@@ -66,9 +72,10 @@ def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
         TypeError: it is not captured, or points outside.
     """
     items = _read_items(x, index)
-    if holds_places(index):
+    is_repeated = habits_of(x.trace).overwritten_too and repeats(x, index)
+    if holds_places(index) or is_repeated:
         _check_apart(x, items)
-        part = index_tensors.put(_part(x, items), _without_basic(items), value)
+        part = index_tensors.put(_part(x, items), _without_basic(items), value, outside)
         return _basic(items), part
     row = _find_row(x, items)
     if row is None:
@@ -86,7 +93,9 @@ def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
     return _basic(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
 
 
-def add_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
+def add_at(
+    x: Any, index: Any, value: Any, outside: str | None = None
+) -> tuple[tuple[Any, ...], Tensor]:
     """Return an index without arrays, and what stands there once a value is added at symbolic
     places.
 
@@ -95,7 +104,27 @@ def add_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
     """
     items = _read_items(x, index)
     _check_apart(x, items)
-    return _basic(items), index_tensors.added(_part(x, items), _without_basic(items), value)
+    part = index_tensors.added(_part(x, items), _without_basic(items), value, outside)
+    return _basic(items), part
+
+
+def told_outside(x: Any, index: Any) -> Any:
+    """Return an index whose constants are symbolic where one is known to lie outside, which means
+    something in the library.
+    """
+    shape = known_shape(x) if habits_of(x.trace).outside[0] != "refused" else None
+    items = index if isinstance(index, tuple) else (index,)
+    if shape is None or any(isinstance(item, bool | np.bool_ | Value) for item in items):
+        return index
+    try:
+        known = tuple(_read(x, item) if _is_array(item) else _checked(item) for item in items)
+        np.broadcast_to(0, shape)[known]
+    except IndexError:
+        return tuple(
+            index_tensors.as_value(x, item) if isinstance(item, np.ndarray | int) else item
+            for item in known
+        )
+    return index
 
 
 def _check_apart(x: Any, items: list[Any]) -> None:
@@ -111,6 +140,8 @@ def _check_apart(x: Any, items: list[Any]) -> None:
 
 def repeats(x: Any, index: Any) -> bool:
     """Return whether an index that holds arrays names a place twice."""
+    if holds_places(index):
+        return False
     items = _read_items(x, index)
     row = _find_row(x, items)
     if row is None:
@@ -231,6 +262,8 @@ def _read(x: Any, item: Any) -> Any:
     """
     if isinstance(item, Value):
         if not holds_places(item):
+            if item.node.type.dtype != BOOL:
+                raise TypeError("it indexes by a tensor of floats; cast it to int64 first")
             raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
         return item
     given = _as_numbers(item) if isinstance(item, list | tuple) else item

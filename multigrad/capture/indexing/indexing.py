@@ -13,14 +13,19 @@ from ...graph.ops.results import PER_ELEMENT
 from ...trace.trace import NeedsConcrete, Value, cast, lift
 from ...trace.xp import all as xp
 from ..meanings import arrays
-from .arrays import holds_array, put_at, take_at
+from .arrays import holds_array, put_at, take_at, told_outside
 
 Tensor = Any
 TOTALS = ("sum", "mean")
 
 
-def picked(x: Value, index: Any) -> Any:
-    """Return the elements of x at an index."""
+def picked(x: Value, index: Any, outside: str | None = None, fill: Any = None) -> Any:
+    """Return the elements of x at an index.
+
+    Args:
+        outside, fill: see `index_tensors.taken`.
+    """
+    index = told_outside(x, index)
     if is_mask(index):
         return Picked(x.trace.value(x.node), index)
     if is_whole(index):
@@ -29,13 +34,16 @@ def picked(x: Value, index: Any) -> Any:
     if axis is not None:
         return xp.expand_dims(x, axis)
     try:
-        return take_at(x, index) if holds_array(index) else xp.getitem(x, index)
+        if holds_array(index):
+            return take_at(x, index, outside, fill)
+        return xp.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"indexes a tensor in a way not captured: {error}") from error
 
 
-def assigned(x: Value, index: Any, value: Any) -> Value:
-    """Return x with a value at an index."""
+def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Value:
+    """Return x with a value at an index; see `index_tensors.put`."""
+    index = told_outside(x, index)
     if isinstance(value, Picked):
         if is_mask(index) and value.mask.node is index.node:
             return xp.where(_over_axes(index, x), value.whole, x)
@@ -53,7 +61,7 @@ def assigned(x: Value, index: Any, value: Any) -> Value:
         raise x.trace.error("assigns to a part of a tensor. Use xp.where(condition, value, tensor)")
     if holds_array(index):
         try:
-            index, value = put_at(x, index, value)
+            index, value = put_at(x, index, value, outside)
         except TypeError as error:
             raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
         single = False

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...graph.ir.types import BOOL, WHOLE
 from ...trace.xp import all as xp
+from ..symbols.dtypes import own_dtype
 
 Tensor = Any
 
@@ -66,8 +68,9 @@ def isclose(
     x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Equal, or finite and no further apart than atol + rtol |x2|."""
-    limit = xp.add(atol, xp.multiply(rtol, xp.abs(x2)))
-    near = xp.less_equal(xp.abs(xp.subtract(x1, x2)), limit)
+    wide = xp.divide(x2, 1) if own_dtype(x2) in (BOOL, *WHOLE) else x2  # else differences overflow
+    limit = xp.add(atol, xp.multiply(rtol, xp.abs(wide)))
+    near = xp.less_equal(xp.abs(xp.subtract(x1, wide)), limit)
     finite = xp.isfinite(x1) & xp.isfinite(x2)
     close = xp.equal(x1, x2) | (near & finite)
     return close | (xp.isnan(x1) & xp.isnan(x2)) if equal_nan else close

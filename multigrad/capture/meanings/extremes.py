@@ -12,6 +12,7 @@ from ...graph import ops
 from ...graph.ir.types import SCALAR_SHAPE, is_float
 from ...trace.trace import Value
 from ...trace.xp import all as xp
+from ..code.table import leave_order_open
 
 Tensor = Any
 Reduction = Callable[..., Tensor]
@@ -82,12 +83,14 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     if not x.ndim:
         raise TypeError("topk of a tensor without axes")
     found, count = sort(x, dim, largest), whole(k)
+    leave_order_open(found.values, "topk")
     return Extremes(_cut(found.values, dim, count), lambda: _cut(found.indices, dim, count))
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     """The k-th smallest, counted from 1."""
     found, place = sort(x, dim), whole(k) - 1
+    leave_order_open(found.values, "kthvalue")
 
     def pick(ordered: Value) -> Value:
         kept = xp.take(ordered, [place], dim)

@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ...graph import ops
+from ...graph.ir.graph import Node
 from ...graph.ir.types import INT64, WHOLE
 from ...graph.support.data import dataclass
+from ...trace.axes import known_shape
+from ...trace.derived.calls import passing_to
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
 from ...trace.xp import indices
@@ -38,24 +42,36 @@ def is_places(item: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A tensor whose indexed axes are one: `places` along `axis` of `whole`; `shape`: before."""
+    """A tensor whose indexed axes are one.
+
+    Attributes:
+        whole: the tensor.
+        places: those along `axis` of the whole, counted from the front.
+        axis: the merged one.
+        shape: the shape before.
+        inside: of several indices: which places lie inside; None: all do, or the op says it.
+    """
 
     whole: Tensor
     places: Value
     axis: int
     shape: tuple[int, ...] | None
+    inside: Value | None = None
 
     def restored(self, x: Tensor) -> Tensor:
         """Return a tensor of the merged shape in that of before."""
         return x if self.shape is None else xp.reshape(x, self.shape)
 
 
-def merge(x: Tensor, items: list[Any]) -> Merged:
+def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> Merged:
     """Merge the axes that several arrays index.
 
     Args:
         items: whole slices, an ellipsis, and integers or integer arrays, symbolic or not, side by
             side.
+        outside: what an index that lies outside means, see `trace/xp/indices.py`. The merged place
+            of one lies outside too: alone it could be another element's.
+        from_end: whether a negative index counts from the end; else it lies outside.
 
     Raises:
         TypeError: arrays stand apart, or are no integers.
@@ -63,26 +79,52 @@ def merge(x: Tensor, items: list[Any]) -> Merged:
     at = [i for i, item in enumerate(items) if not _is_whole(item)]
     if at != list(range(at[0], at[-1] + 1)):
         raise TypeError("indices that stand apart put their axes first; take them one by one")
-    arrays = [_as_value(x, items[i]) for i in at]
+    arrays = [as_value(x, items[i]) for i in at]
     is_from_end = any(item is Ellipsis for item in items[: at[0]])
     axis = x.ndim - len(items) + at[0] if is_from_end else at[0]
     if len(arrays) == 1:
-        return Merged(x, arrays[0], axis, None)
+        front = indices.from_front(arrays[0], x, axis) if from_end else arrays[0]
+        return Merged(x, limited(front, x, axis) if outside == "clip" else front, axis, None)
     shape = tuple(x.shape)
     lengths = shape[axis : axis + len(arrays)]
+    total = prod(lengths)
     places: Any = 0
+    inside: Any = None
     for i, array in enumerate(arrays):
-        front = indices.from_front(array, x, axis + i)
+        front = indices.from_front(array, x, axis + i) if from_end else array
+        if not _is_known_inside(front.node, lengths[i]):
+            is_inside = indices.is_inside(front, lengths[i])
+            inside = is_inside if inside is None else xp.logical_and(inside, is_inside)
+        if outside in ("nearest", "clip"):
+            front = limited(front, x, axis + i)
         places = places + front * prod(lengths[i + 1 :])
-    whole = xp.reshape(x, (*shape[:axis], prod(lengths), *shape[axis + len(arrays) :]))
-    return Merged(whole, places, axis, shape)
+    if inside is not None and outside not in ("nearest", "clip"):
+        places = xp.where(inside, places, total)
+    whole = xp.reshape(x, (*shape[:axis], total, *shape[axis + len(arrays) :]))
+    return Merged(whole, places, axis, shape, inside)
+
+
+def limited(places: Value, x: Tensor, axis: int) -> Value:
+    """Return places moved to the nearest one along an axis."""
+    return xp.minimum(xp.maximum(places, 0), xp.dim(x, axis) - 1)
+
+
+def _is_known_inside(node: Node, length: int) -> bool:
+    """Return whether constant indices lie inside."""
+    while node.op in (ops.CAST, ops.RESHAPE, ops.EXPAND_DIMS):
+        node = node.operands[0]
+    if node.op is not ops.ARRAY:
+        return False
+    values = node.attr("value").as_numpy("int64")
+    return not values.size or bool(values.min() >= 0 and values.max() < length)
 
 
 def _is_whole(item: Any) -> bool:
     return item is Ellipsis or (isinstance(item, slice) and item == slice(None))
 
 
-def _as_value(x: Tensor, item: Any) -> Any:
+def as_value(x: Tensor, item: Any) -> Any:
+    """Return integers of an index as a symbolic value."""
     if isinstance(item, Value):
         if item.node.type.dtype not in (*WHOLE, "int"):
             raise TypeError(f"it indexes by {item.node.type.dtype}")
@@ -90,25 +132,85 @@ def _as_value(x: Tensor, item: Any) -> Any:
     array = np.asarray(item)
     if array.dtype.kind not in "iu":
         raise TypeError(f"it indexes by {array.dtype} beside symbolic integers")
-    return x.trace.value(cast_node(lift(x.trace, array), INT64))
+    value = x.trace.value(cast_node(lift(x.trace, np.atleast_1d(array)), INT64))
+    return value if array.ndim else xp.reshape(value, ())
 
 
-def taken(x: Tensor, items: list[Any]) -> Value:
-    """Return what stands at an index."""
-    merged = merge(x, items)
-    return xp.take(merged.whole, merged.places, merged.axis)
+def taken(
+    x: Tensor,
+    items: list[Any],
+    outside: str | None = None,
+    fill: Any = None,
+    from_end: bool = True,
+) -> Value:
+    """Return what stands at an index.
+
+    Args:
+        outside: None: by the habits of the library.
+        fill: what stands outside, where zero does not.
+    """
+    outside = outside or habits_of(x.trace).outside[0]
+    if outside == "nearest" and all(is_number(item) for item in items if not _is_whole(item)):
+        outside = "clip"  # of one element, which is no gather: the nearest one gets its gradient
+    merged = merge(x, items, outside, from_end)
+    found = indices.TAKING[outside](merged.whole, merged.places, axis=merged.axis)
+    rest = fill
+    if outside == "nearest":
+        if merged.inside is None:
+            return found
+        # No gradient goes back to the nearest one, as by `take_nearest` of one index.
+        rest = xp.stop_gradient(found)
+    if rest is None:
+        return found
+    is_inside = merged.inside
+    if is_inside is None:
+        is_inside = indices.is_inside(merged.places, xp.dim(merged.whole, merged.axis))
+    return xp.where(beside_axes(is_inside, merged.whole.ndim - merged.axis - 1), found, rest)
 
 
-def put(x: Tensor, items: list[Any], value: Any) -> Value:
+def is_number(item: Any) -> bool:
+    return isinstance(item, Value) and known_shape(item) == ()
+
+
+def beside_axes(mask: Value, after: int) -> Value:
+    """Return a mask of indices for slices of so many axes."""
+    return xp.reshape(mask, (*mask.shape, *(1,) * after)) if after else mask
+
+
+def put(
+    x: Tensor, items: list[Any], value: Any, outside: str | None = None, from_end: bool = True
+) -> Value:
     """Return x with a value at an index; of two values for one place, the last one."""
-    merged = merge(x, items)
-    return merged.restored(indices.put_at(merged.whole, merged.places, value, merged.axis))
+    outside = outside or habits_of(x.trace).outside[1]
+    merged = merge(x, items, outside, from_end)
+    return merged.restored(put_slices(merged.whole, merged.places, value, merged.axis, outside))
 
 
-def added(x: Tensor, items: list[Any], value: Any) -> Value:
-    """Return x with a value added at an index, as often as a place is named."""
-    merged = merge(x, items)
-    slices = xp.take(merged.whole, merged.places, merged.axis)
+def put_slices(x: Tensor, places: Value, value: Any, axis: int, outside: str = "refused") -> Value:
+    """Return x with slices, or one number, put at places along an axis."""
+    after = indices.put_at(x, places, value, axis, outside)
+    if not isinstance(value, Value) or not habits_of(x.trace).overwritten_too:
+        return after
+    before = indices.put_at(x, places, 0.0, axis, outside)
+    return passing_to(x.trace, (before + _added(x, places, value, axis, outside)).node, after.node)
+
+
+def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Value:
+    """Return zeros in the shape of x with slices, or one number, added at places."""
+    slices = indices.TAKING[outside](x, places, axis=axis)
     is_one = getattr(value, "ndim", 0) == 0
     given = xp.full_like(slices, value) if is_one else xp.broadcast_to(value, slices)
-    return merged.restored(indices.add_at(merged.whole, merged.places, given, merged.axis))
+    return indices.ADDING[outside](given, places, x, axis=axis)
+
+
+def added(
+    x: Tensor, items: list[Any], value: Any, outside: str | None = None, from_end: bool = True
+) -> Value:
+    """Return x with a value added at an index, as often as a place is named."""
+    if outside == "promised":  # as jax: what is outside is dropped, but gets a gradient
+        before, after = (added(x, items, value, each) for each in ("clip", "inside"))
+        return passing_to(x.trace, before.node, after.node)
+    outside = outside or habits_of(x.trace).outside[1]
+    merged = merge(x, items, outside, from_end)
+    whole = merged.whole
+    return merged.restored(whole + _added(whole, merged.places, value, merged.axis, outside))

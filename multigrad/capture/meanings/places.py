@@ -12,16 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE
+from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T
 from ...graph.passes.facts import needed_shapes
 from ...trace.axes import known_shape
+from ...trace.derived.calls import passing_to
 from ...trace.promotion import is_exact
 from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
 from ...trace.xp import all as xp
-from ...trace.xp import indices as xp_indices
+from ...trace.xp import transposes
+from ...trace.xp.indices import from_front
 from ..code.names import handlers
+from ..code.table import habits_of, leave_order_open
 from . import extremes
-from .index_tensors import is_places
+from .index_tensors import is_places, limited, put_slices
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -70,7 +73,11 @@ def argsort(
 ) -> Tensor:
     """NumPy's default may sort equal elements in any order; ours keeps theirs."""
     over = axis_of(dim, axis)
-    return xp.argsort(xp.reshape(x, -1), 0) if over is None else xp.argsort(x, over, descending)
+    x, over = (xp.reshape(x, -1), 0) if over is None else (x, over)
+    order = xp.argsort(x, over, descending)
+    if kind != "stable":
+        leave_order_open(order, "argsort")
+    return order
 
 
 def counted(x: Tensor) -> Tensor:
@@ -93,9 +100,19 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 
 
 def as_places(x: Tensor, index: Any) -> Any:
-    """Return an index as a symbolic value, a constant one too."""
+    """Return an index as a symbolic value, a constant one too.
+
+    Raises:
+        TypeError: it holds no integers.
+    """
     trace = x.trace if isinstance(x, Value) else index.trace
-    return trace.value(cast_node(lift(trace, index), INT64) if not is_places(index) else index.node)
+    if is_places(index):
+        return trace.value(index.node)
+    dtype = index.node.type.dtype if isinstance(index, Value) else dtype_name(index.dtype)
+    if dtype not in (*WHOLE, "int", BOOL):
+        given = "floats" if dtype == T else dtype
+        raise TypeError(f"an index of {given}, which must be integers; cast it to int64 first")
+    return trace.value(cast_node(lift(trace, index), INT64))
 
 
 def as_tensor(x: Any, other: Any) -> Any:
@@ -146,12 +163,33 @@ def shape_of(x: Any) -> tuple[int, ...]:
     return known
 
 
-def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None, *, axis: Any = MISSING) -> Tensor:
-    """As NumPy's: broadcast in the other axes; without a dim, into x made flat."""
-    over = axis_of(dim, axis)
-    if over is None:
+def take_in_mode(x: Tensor, indices: Any, axis: int, mode: str) -> Tensor:
+    """Slices at indices of which none counts from the end, limited or counted around."""
+    if mode not in ("clip", "wrap"):
+        raise TypeError(f"take in the mode {mode!r}; 'clip' and 'wrap' are known")
+    at = as_places(x, indices)
+    moved = xp.remainder(at, xp.dim(x, axis)) if mode == "wrap" else limited(at, x, axis)
+    return transposes.take_at(x, moved, axis=axis)
+
+
+def take_flat(x: Tensor, index: Any) -> Tensor:
+    """The elements at places of a tensor made flat, in the shape of the index."""
+    index = index if isinstance(index, Value) else as_places(x, np.asarray(index))
+    return xp.take(xp.reshape(x, -1), index, 0)
+
+
+def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
+    """As NumPy's, but torch takes the remainder of an index by the length."""
+    x, axis = (xp.reshape(x, -1), 0) if dim is None else (x, dim)
+    at = xp.remainder(as_places(x, indices), xp.dim(x, axis))
+    return take_along_axis(x, xp.reshape(at, -1) if dim is None else at, axis)
+
+
+def take_along_axis(x: Tensor, indices: Tensor, axis: Any = -1) -> Tensor:
+    """Broadcast in the other axes; without an axis, into x made flat."""
+    if axis is None:
         return xp.take_along_axis(xp.reshape(x, -1), xp.reshape(as_places(x, indices), -1), 0)
-    return xp.take_along_axis(*broadcast(x, as_places(x, indices), over), over)
+    return xp.take_along_axis(*broadcast(x, as_places(x, indices), axis), axis)
 
 
 def broadcast(x: Tensor, indices: Tensor, axis: int) -> tuple[Tensor, Tensor]:
@@ -186,16 +224,26 @@ def scatter(
         return scatter_add(x, dim, index, given)
     dim, index = operator.index(dim), as_places(x, index)
     others = _others(x, index, dim)
+    if 0 in (known_shape(index) or ()):
+        return x
     part = within(x, index, dim)
     last = xp.last_put(index, part, axis=dim)
-    if isinstance(given, Value) and given.node.type.shape != SCALAR_SHAPE:
-        given = xp.take_along(as_long(given, index), xp.maximum(last, 0), axis=dim)
+    is_tensor = isinstance(given, Value) and given.node.type.shape != SCALAR_SHAPE
+    source = as_long(given, index) if is_tensor else given
+    if is_tensor:
+        given = xp.take_along(source, xp.maximum(last, 0), axis=dim)
     put = last >= 0
-    if not others:
-        return xp.where(put, given, x)
-    filled = xp.where(put, given, xp.zeros_like(part))
-    anywhere = placed(cast(put, INT64), x) > 0
-    return xp.where(anywhere, placed(filled, x), x)
+    if others:
+        filled = xp.where(put, given, xp.zeros_like(part))
+        anywhere = placed(cast(put, INT64), x) > 0
+    else:
+        filled, anywhere = given, put
+    after = xp.where(anywhere, placed(filled, x) if others else filled, x)
+    if not is_tensor or not habits_of(x.trace).overwritten_too:
+        return after
+    added = xp.untake_along(source, index, part, axis=dim)
+    before = xp.where(anywhere, 0.0, x) + (placed(added, x) if others else added)
+    return passing_to(x.trace, before.node, after.node)
 
 
 def placed(part: Tensor, like: Tensor) -> Tensor:
@@ -234,29 +282,47 @@ def along_axes(x: Tensor) -> Tensor:
 
 
 def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
-    x = along_axes(x)
-    if is_places(index):
-        return xp.take_at(x, index, operator.index(dim))
-    return xp.take(x, index, dim)
+    x = as_tensor(along_axes(x), index)
+    return taken_from_front(x, index, operator.index(dim))
+
+
+def taken_from_front(x: Tensor, index: Any, axis: int) -> Tensor:
+    """Return slices at indices that do not count from the end, as in torch and TensorFlow.
+
+    Raises:
+        TypeError: a constant one is negative.
+    """
+    if isinstance(index, Value):
+        return transposes.take_at(x, as_places(x, index), axis=axis)
+    known = np.asarray(index)
+    if known.size and known.min() < 0:
+        raise TypeError(f"the index {known.min()}, which lies outside: none counts from the end")
+    if known.ndim > 1:
+        return transposes.take_at(x, as_places(x, index), axis=axis)
+    return xp.take(x, index, axis)
 
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     given = source if isinstance(alpha, int) and alpha == 1 else source * alpha
-    return xp_indices.add_at(along_axes(x), as_places(x, index), given, operator.index(dim))
+    at = as_places(along_axes(x), index)
+    return x + transposes.untake_at(given, at, x, axis=operator.index(dim))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return xp_indices.put_at(along_axes(x), as_places(x, index), source, operator.index(dim))
+    return put_slices(along_axes(x), as_places(x, index), source, operator.index(dim))
 
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    return xp_indices.put_at(along_axes(x), as_places(x, index), value, operator.index(dim))
+    front = from_front(as_places(x, index), along_axes(x), operator.index(dim))
+    return put_slices(x, front, value, operator.index(dim))
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     if operator.index(num_classes) < 0:
         raise TypeError("one_hot without num_classes, whose shape depends on the values")
-    return cast(xp.one_hot(x, operator.index(num_classes)), INT64)
+    hot = xp.one_hot(x, operator.index(num_classes))  # of which the shape alone is read
+    last = transposes.last_put(xp.expand_dims(cast(x, INT64), -1), cast(hot, INT64), axis=-1)
+    return cast(last >= 0, INT64)
 
 
 def embedding(
@@ -271,16 +337,24 @@ def embedding(
     """What is asked besides changes the weights or their gradient."""
     if padding_idx is not None or max_norm is not None or scale_grad_by_freq:
         raise TypeError("embedding with padding_idx, max_norm or scale_grad_by_freq")
-    return xp.take(weight, as_places(weight, input), 0)
+    return transposes.take_at(weight, as_places(weight, input), axis=0)
 
 
 # --- NumPy ----------------------------------------------------------------------------------------
+
+
+def np_take(a: Tensor, indices: Any, axis: Any, out: None, mode: str) -> Tensor:
+    if axis is None:
+        a, axis = xp.reshape(a, -1), 0
+    return xp.take(a, indices, axis) if mode == "raise" else take_in_mode(a, indices, axis, mode)
 
 
 def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> None:
     """In place, and nothing is returned."""
     if axis is None:
         raise TypeError("put_along_axis without an axis")
+    if 0 in (known_shape(as_places(x, indices)) or ()):
+        return
     last = xp.put_along_axis(x, broadcast(x, as_places(x, indices), axis)[1], values, axis)
     x.update(last)
 
@@ -289,12 +363,20 @@ def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> Non
 
 
 def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
-    """Sums of the slices along the first axis that have the same id; others are empty."""
+    """Sums of the slices along the first axes that have the same id; others are empty, and slices
+    are dropped whose id lies outside.
+
+    Raises:
+        TypeError: the number of segments is negative.
+    """
     trace = data.trace if isinstance(data, Value) else segment_ids.trace
     data, ids = trace.value(lift(trace, data)), as_places(data, segment_ids)
     count = operator.index(num_segments)
-    zeros = xp.broadcast_to(xp.sum(xp.zeros_like(data)), (count, *shape_of(data)[1:]))
-    return xp.untake_at(data, ids, zeros, 0)
+    if count < 0:
+        raise TypeError(f"num_segments={count}, which must not be negative")
+    shape = shape_of(data)[len(shape_of(ids)) :]
+    zeros = xp.broadcast_to(xp.sum(xp.zeros_like(data)), (count, *shape))
+    return transposes.untake_inside(data, ids, zeros, axis=0) if count else zeros
 
 
 def columns(x: Tensor, indices: Any) -> list[Any]:

@@ -31,10 +31,8 @@ from ...graph.ir.types import (
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
 from ...trace.axes import known_shape
-from ...trace.owners import (
-    OF_CODE,
-    OF_TENSORS,
-)
+from ...trace.omissions import AUTOCAST
+from ...trace.owners import OF_CODE, OF_TENSORS
 from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.modes import ModeOf, modes
@@ -132,8 +130,9 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None:
             return record(*args, **kwargs)
-        fixed = self.trace.facts.get("dtype")
-        is_narrow = fixed in FLOATS_OF_16_BITS
+        if oracle.casts(function):
+            self.trace.omit(AUTOCAST)
+        is_narrow = (fixed := self.trace.facts.get("dtype")) in FLOATS_OF_16_BITS
         follows = function in FOLLOWS
         keeps = not is_narrow and (follows or function in ORDERS)
         if keeps and (dtype := self._kept(oracle, args)):
@@ -222,9 +221,7 @@ class LibraryTypes:
     def _anew(
         self, result: Any, answer: Answer, args: Any, kwargs: Any, record: Callable[..., Any]
     ) -> Any:
-        """Return a result in the library's type: cast, where that is exact, else recorded once more
-        with its operands cast first.
-        """
+        """Return a result in the library's type: cast where exact, else made of cast operands."""
         pairs = zip(leaves_of(result), answer, strict=True)
         wrong = [(x, dtype) for x, (dtype, _) in pairs if is_other(x, dtype)]
         if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
@@ -555,6 +552,9 @@ class LibraryTypes:
             raise Unaskable from None
         oracle, dtype = self._oracle(), dtype_name(x.dtype)
         if oracle is not None and owner == self.library():
-            dtype = oracle.canonical(dtype, self._mode(self.library()))
+            mode = self._mode(owner)
+            if x.dtype == mode and id(x) not in self.trace.sources:  # made here, perhaps by default
+                self._note_mode()
+            dtype = oracle.canonical(dtype, mode)
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)

@@ -132,6 +132,8 @@ class TypeOracle:
         casts_first: (function) -> whether it casts all operands to the result's dtype before it
             computes, though it is made of several ops here.
         canonical: (dtype, mode) -> that of an array which a capture has made.
+        casts: (function) -> whether the library may compute it in a dtype of its own choice, where
+            code around it asks for that.
         states: (function's name, marks, answer) -> whether the answer is the same in every mode;
             without it none is that is no float of the operands'.
     """
@@ -145,6 +147,7 @@ class TypeOracle:
     apart: tuple[str, ...] = ()
     is_wide: Callable[[Any], bool] = never
     casts_first: Callable[[Any], bool] = never
+    casts: Callable[[Any], bool] = never
     promotes: bool = True
     canonical: Callable[[str, Mode], str] = as_it_is
     states: Callable[[str, Sequence[Mark], Answer], bool] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
 from ...trace.xp import all as xp
 from ..code.readings import library_for
-from ..code.table import find_dialect, habits_of, record_call
+from ..code.table import AUGMENTED, find_dialect, habits_of, record_call, updates
 from ..indexing import indexing
 from ..meanings import casts
 from ..symbols import memory
@@ -233,6 +233,8 @@ class V(Comparing):
         return Whole(self.trace, self.node)
 
     def __getattr__(self, name: str) -> Any:
+        if name in SLOTS:  # Dynamo looks at one that is being made
+            raise AttributeError(name)
         if self.notes and name in self.notes:
             return self.notes[name]
         if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
@@ -351,48 +353,29 @@ class V(Comparing):
         told_later = UNKNOWN in (new.shape, old) and old in (INPUT_SHAPE, UNKNOWN)
         return new.shape != old and (known or told_later)
 
-    def _updated(self, value: Any) -> Any:
+    def _updated(self, name: str, other: Any) -> Any:
         # Numbers are immutable, so an augmented assignment binds the name anew; so are some
         # libraries' arrays.
-        name, own = self.trace.dialect, __name__.partition(".")[0]
-        dialect = find_dialect(name)
-        mutable = name in ("", own) if dialect is None else dialect.mutable
+        value, library, own = AUGMENTED[name](self, other), self.trace.dialect, __name__
+        dialect = find_dialect(library)
+        mutable = library in ("", own.partition(".")[0])
+        mutable = mutable if dialect is None else updates(dialect, name)
         readings = map(find_dialect, self.trace.readings)
-        if any(reading is not None and reading.mutable is not mutable for reading in readings):
-            library_for(self.trace, "__iadd__ and its like, in place or not")
+        if any(each is not None and updates(each, name) is not mutable for each in readings):
+            library_for(self.trace, f"{name}, in place or not")
         if self.node.type.kind == "scalar" or not mutable:
             return value
         return self.update(value)
-
-    def __iadd__(self, other: Any) -> Any:
-        return self._updated(self + other)
-
-    def __isub__(self, other: Any) -> Any:
-        return self._updated(self - other)
-
-    def __imul__(self, other: Any) -> Any:
-        return self._updated(self * other)
-
-    def __itruediv__(self, other: Any) -> Any:
-        return self._updated(self / other)
-
-    def __ipow__(self, other: Any) -> Any:
-        return self._updated(self**other)
-
-    def __iand__(self, other: Any) -> Any:
-        return self._updated(self & other)
-
-    def __ior__(self, other: Any) -> Any:
-        return self._updated(self | other)
-
-    def __ixor__(self, other: Any) -> Any:
-        return self._updated(self ^ other)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.update(indexing.assigned(self, index, casts.as_held(self, value)))
 
     def __getitem__(self, index: Any) -> Any:
         return indexing.picked(self, index)
+
+
+for _name in AUGMENTED:
+    setattr(V, _name, partialmethod(V._updated, _name))
 
 
 def _protocols(kind: type) -> set[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
+from ...errors import PlaceError
 from ...graph import ops
 from ...graph.ir.graph import Node, walk
 from ...graph.ir.types import FLOATS, T
@@ -51,7 +52,42 @@ def check_assumptions(
             raise kind(f"{subject}{at} asserts what does not hold{line}")
 
 
-def read_inputs(node: Node, given: Mapping[str, Any], backend: Backend) -> dict[str, Any] | None:
+# Ops that take and put at places, constant or not.
+PLACED = (
+    ops.GETITEM, ops.TAKE, ops.TAKE_AT, ops.TAKE_ALONG, ops.UNTAKE_AT, ops.UNTAKE_ALONG,
+    ops.LAST_PUT,
+)  # fmt: skip
+
+
+def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
+    """Say which index lies outside where a call failed because one does: by the meaning of the ops,
+    as a framework's own error names neither the function nor its line.
+
+    Raises:
+        PlaceError: one does.
+    """
+    graph, layout = variant.graphs.forward, variant.layout
+    given = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
+    for node in graph.nodes:
+        if node.op not in PLACED:
+            continue
+        arrays = read_inputs(node, given, backend, math.inf)
+        if arrays is None:
+            continue
+        try:
+            evaluate(node, arrays, layout.dtype)
+        except IndexError as error:
+            where = graph.locations.get(node)
+            at = f" ({where})" if where else ""
+            raise PlaceError(
+                f"{subject}{at}: {error} ({node.op.name}). Limit the index first, as by "
+                "clip(index, 0, length - 1), or mask the elements that it is not meant for"
+            ) from None
+
+
+def read_inputs(
+    node: Node, given: Mapping[str, Any], backend: Backend, most: float = MOST_ELEMENTS
+) -> dict[str, Any] | None:
     """Return the inputs of a node as arrays, None where they are not known or not small."""
     arrays: dict[str, Any] = {}
     for each in walk((node,)):
@@ -62,7 +98,7 @@ def read_inputs(node: Node, given: Mapping[str, Any], backend: Backend) -> dict[
         if value is None or backend.tensors.is_traced(value):
             return None
         is_number = isinstance(value, int | float)
-        if not is_number and math.prod(value.shape) > MOST_ELEMENTS:
+        if not is_number and math.prod(value.shape) > most:
             return None
         arrays[name] = value if is_number else np.asarray(backend.tensors.to_numpy(value))
     return arrays

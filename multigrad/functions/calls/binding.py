@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
 from ...backend.emitted import Attached
-from ...errors import MultigradError
+from ...errors import MultigradError, PlaceError
 from ...graph.support.trees import optree
 from ...lowering.input_checks import find_device
 from ...trace.scope.draws import Draws
 from .arguments import Layout
+from .assumptions import PLACED, explain_places
 from .recipe import Recipe, Variant
 
 Tensor = Any
@@ -64,7 +65,11 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     bare = variant.outputs.is_leaf() and not variant.fixed
 
     def run(leaves: Sequence[Any], draws: Draws) -> Any:
-        return call(*leaves)
+        try:
+            return call(*leaves)
+        except Exception as error:
+            explain(recipe.subject, layout, leaves, error)
+            raise
 
     def run_checked(leaves: Sequence[Any], draws: Draws) -> Any:
         recipe.check(backend, leaves)
@@ -93,14 +98,19 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
             outputs = flat(leaves, draws)
             return assemble(variant, (outputs,) if single else outputs)
 
-    if len(tensors) < 2:
-        return Entry(inner)
+    is_placed = any(node.op in PLACED for node in variant.graphs.forward.nodes)
+    if not is_placed and (inner is run or len(tensors) < 2):
+        return Entry(inner, call=call if inner is run and len(tensors) < 2 else None)
 
     def explained(leaves: Sequence[Any], draws: Draws) -> Any:
         try:
             return inner(leaves, draws)
         except Exception as error:
             explain(recipe.subject, layout, leaves, error)
+            if is_placed and (
+                isinstance(error, PlaceError) or not isinstance(error, MultigradError)
+            ):
+                explain_places(recipe.subject, variant, backend, leaves)
             raise
 
     return Entry(explained)

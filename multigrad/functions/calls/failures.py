@@ -21,11 +21,17 @@ INTERNAL = re.compile(r"\b(multigrad|Attributed|Item|Picked|Size|Symbolic\w+|V|V
 
 
 class NotCaptured(Exception):
-    """A function cannot be captured; `error` says why."""
+    """A function cannot be captured, or its graph does not serve.
 
-    def __init__(self, error: TraceError) -> None:
+    Attributes:
+        error: says why.
+        kinds: of what a graph would leave out; see `trace.omissions`.
+    """
+
+    def __init__(self, error: TraceError, kinds: Iterable[str] = ()) -> None:
         super().__init__(str(error))
         self.error = error
+        self.kinds = frozenset(kinds)
 
 
 def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...capture.code.table import habits_of
 from ...errors import GradientError
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
@@ -193,13 +194,16 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
             f"{whose} a gradient of {describe(given)} for argument {leaf.path!r}, whose shape is "
             f"{describe(type_)}; expected the same shape"
         )
+    is_cast = is_float(given)  # as the frameworks' engines do; some of them cast what is no float
+    if trace.kind == "imported function" and is_float(type_):
+        is_cast |= habits_of(trace).casts_gradients
+    if given.dtype != type_.dtype and is_cast:
+        return trace.value(cast_node(gradient.node, type_.dtype))
     if given.dtype == BOOL:
         raise GradientError(
             f"{whose} bools as the gradient of argument {leaf.path!r}; multiply by the upstream "
             "gradient"
         )
-    if is_float(given) and given.dtype != type_.dtype:  # cast, as the frameworks' engines do
-        return trace.value(cast_node(gradient.node, type_.dtype))
     if given.dtype != type_.dtype:
         facts = trace.facts
         if "dtype" not in facts:

@@ -22,6 +22,7 @@ from .arguments import Layout, owner_of
 from .failures import defined_at
 from .gradients import match_gradients
 from .recipe import Recipe, Recorded
+from .updates import copied_all
 from .variables import lost_variables
 
 Tensor = Any
@@ -144,19 +145,17 @@ def run_recipe(
     """
     refuse_elsewhere(error, backend)
     home = recipe.dialect()
-    is_foreign = error is not None and home not in ("", backend.name)
-    if home == backend.name:
+    is_home, is_foreign = home == backend.name, error is not None and home not in ("", backend.name)
+    if recipe.copies:
+        args, kwargs = copied_all((args, kwargs))
+    elif is_home:
         return recipe.run(args, kwargs)
-
     leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
 
     def attempt(run: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        run = within_call(run, leaves)
-        if home == backend.name:
-            return run(*given, **named)
         try:
             with intercepting():  # custom gradients inside, which are another framework's
-                return run(*given, **named)
+                return within_call(run, leaves)(*given, **named)
         except MultigradError:
             raise
         except Exception as failure:
@@ -164,12 +163,39 @@ def run_recipe(
                 raise
             raise no_original(error, recipe) from failure
 
+    def pull_copied(upstream: Any, **own: Any) -> Any:
+        assert pull is not None
+        return pull(copied_all(upstream), **own)
+
     if is_foreign and is_imported(recipe) and error is not None:
         raise no_original(error, recipe) from error.__cause__
-    recorded = attempt(recipe.run, args, kwargs)
-    if recorded.pull is None:
-        return recorded
-    return replace(recorded, pull=partial(attempt, recorded.pull))
+    recorded = recipe.run(args, kwargs) if is_home else attempt(recipe.run, args, kwargs)
+    pull = recorded.pull
+    if pull is not None and not is_home:
+        pull = partial(attempt, pull)
+    return replace(recorded, pull=pull_copied if recipe.copies and pull is not None else pull)
+
+
+def explain_fallback(
+    recipe: Recipe, reason: str | TraceError, error: Exception, backend: Backend | None
+) -> None:
+    """Say why an original runs as written where a transform of its framework does not take it.
+
+    Args:
+        reason: why it runs as written.
+        error: what it raised.
+
+    Raises:
+        TraceError: the transform does not take it.
+    """
+    explain = None if backend is None else backend.autodiff.explain_refusal
+    refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
+    if refusal:
+        defined = defined_at(recipe.functions())
+        place = getattr(reason, "place", None) or (defined and (defined.file, defined.line))
+        told = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
+        message = f"{told}. So it runs as written, which {refusal}"
+        raise TraceError(message, place) from error
 
 
 def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:

@@ -84,7 +84,7 @@ class Variant:
         proofs: by the dtype of the first float tensor: "" where the graphs were compared with what
             they were captured from, why that could not be done, or the error that says that they
             are not the same.
-        lacks: what the original does besides, in words; on its own framework that runs itself.
+        omissions: what its graphs leave out of the code, by kind; see `trace.omissions`.
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
@@ -99,7 +99,7 @@ class Variant:
     fixed: Mapping[int, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     proofs: dict[str, str | DisprovedError] = field(default_factory=dict)
-    lacks: str = ""
+    omissions: Mapping[str, str] = field(default_factory=dict)
     assumed: tuple[Assumption, ...] = ()
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()

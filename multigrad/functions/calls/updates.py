@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from ...capture.values.tracer import V
 from ...errors import TraceError
-from ...graph import ops
-from ...graph.ir.graph import Graph, Location, Node, make_node
+from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ir.types import BOOL, dtype_name
-from ...trace.derived.calls import CustomCall, mark
+from ...graph.support.trees import optree
+from ...trace.derived.calls import passing_to
 from ...trace.replay import replay
 from ...trace.trace import Trace, Value
 from .arguments import Leaf, owner_of
@@ -81,16 +81,6 @@ def assign(symbol: V, value: Value) -> None:
     trace.updates = written
 
 
-def passing_to(trace: Trace, before: Node, after: Node) -> Value:
-    """Return what an argument holds after an update that autodiff was not told of: derivatives pass
-    to it as it was.
-    """
-    head = make_node(ops.INPUT, (), {"name": "grad_out"}, before.type)
-    same = Graph(trace.name, (head,), (head,))
-    called = CustomCall(same, ("grad_out",), ("x",), ("x",), (after,))
-    return mark(trace, called, [before])[0]
-
-
 def describe(updates: Sequence[Update]) -> str:
     """Return what a function does to its arguments, in words."""
     paths = " and ".join(repr(update.leaf.path) for update in updates)
@@ -113,6 +103,12 @@ def copied(leaf: Any) -> Any:
     if owner_of(leaf) is None:
         return leaf
     return leaf | leaf if dtype_name(leaf.dtype) == BOOL else leaf * 1
+
+
+def copied_all(tree: Any) -> Any:
+    """Return nested tensors each in memory of its own; of one that is there twice, one copy."""
+    own: dict[int, Any] = {}
+    return optree.tree_map(lambda x: own.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
 
 
 def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of, in_use
-from ...capture.code.conventions import told_conventions
+from ...backend.finding.discovery import in_use
+from ...capture.code.conventions import UNORDERED, told_conventions
+from ...capture.code.snapshot import unchanged
+from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ops.arrays.loops import Endless, turning_at_most
@@ -20,7 +22,8 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.data import dataclass
 from ...trace.derived.calls import drop_calls
 from . import samples
-from .bounded import run_bounded
+from .bounded import Change, run_bounded
+from .choices import Signs, Ties, has_signs, lowest
 from .compare import (
     Difference,
     Judge,
@@ -43,10 +46,21 @@ from .rounding import (
     is_meant,
     run_in_own_dtype,
 )
-from .run import KEY, Outcome, keeping_generators
+from .run import KEY, Outcome
 from .samples import Sample, Slot
 from .trail import find_parting
-from .verdict import Subject, describe, disprove, leave_open
+from .verdict import (
+    CHOSEN,
+    NOT_AS_KNOWN,
+    OURS,
+    OURS_BUT_FOR_SIGNS,
+    OUT_OF_RANGE,
+    VARIES,
+    Subject,
+    describe,
+    disprove,
+    leave_open,
+)
 
 Array = Any
 
@@ -79,6 +93,7 @@ class Attempt:
         is_generic: whether numbers in code take the dtype of what they meet, as a rule's do.
         content: gives what a verdict rests on besides the graphs: functions, values, facts; (): it
             is not kept for other processes.
+        outside: the functions that the original runs, and the objects that it is given.
         ties: whether somebody wrote the derivative: those that frameworks derive differ in
             rounding, and on edges.
     """
@@ -105,6 +120,7 @@ class Attempt:
     infinite: bool = True
     is_again: bool = False
     content: Callable[[], tuple[Any, ...]] = tuple
+    outside: tuple[Sequence[Any], Sequence[Any]] = ((), ())
 
     @property
     def dtype(self) -> Any:
@@ -139,8 +155,10 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     key = None if is_call else _key(attempt)
     if key is not None and is_kept(key):
         return ""
-    with keeping_generators(), turning_at_most(MOST_TURNS):
+    with unchanged(*attempt.outside) as outside, turning_at_most(MOST_TURNS):
         reason = _prove_call(attempt) if is_call else _prove(attempt)
+    if outside.change and not is_call:
+        raise TraceError(f"{attempt.subject.words} {outside.change}, which a graph does not do")
     if key is not None and not reason:
         keep(key)
     return reason
@@ -172,15 +190,16 @@ def _prove(attempt: Attempt) -> str:
         if attempt.whole is not None and not attempt.acts and not isinstance(error, Endless):
             return _prove(replace(attempt, slots=attempt.whole, whole=None))
         return _prove_with_own(attempt, error)
-    said_something = False
+    reasons = []
     for sample, outcome in zip(given, outcomes, strict=True):
         if outcome.original is None:  # not every original takes every number
             continue
-        compared = _compare(attempt, sample, outcome)
-        said_something = said_something or (compared and not is_vacuous(outcome.original))
-    if not said_something:
+        reason = _compare(attempt, sample, outcome)
+        if reason is not None and not is_vacuous(outcome.original):
+            reasons.append(reason)
+    if not reasons:
         return leave_open(attempt.subject, "its results are not finite on small inputs")
-    return ""
+    return max(reasons)
 
 
 def _ends(attempt: Attempt, sample: Sample) -> bool:
@@ -202,8 +221,7 @@ def _prove_call(attempt: Attempt) -> str:
         (outcome,) = attempt.run([own := attempt.complete(own)])
     except Exception:  # the call itself says so
         return ""
-    _compare(attempt, own, outcome, is_call=True)
-    return ""
+    return _compare(attempt, own, outcome, is_call=True) or ""
 
 
 def _prove_with_own(attempt: Attempt, error: Exception) -> str:
@@ -215,8 +233,7 @@ def _prove_with_own(attempt: Attempt, error: Exception) -> str:
         (outcome,) = attempt.run([own := attempt.complete(own)])
     except Exception as again:
         return leave_open(attempt.subject, describe(again))
-    _compare(attempt, own, outcome, is_call=True)
-    return ""
+    return _compare(attempt, own, outcome, is_call=True) or ""
 
 
 def _others(attempt: Attempt) -> Iterator[Sample]:
@@ -246,31 +263,39 @@ def _others(attempt: Attempt) -> Iterator[Sample]:
 # --- the comparison -------------------------------------------------------------------------------
 
 
-def _compare(attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: bool = False) -> bool:
-    """Compare one sample; return False where the graph raises on a matrix without an inverse.
+def _compare(
+    attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: bool = False
+) -> str | None:
+    """Compare one sample; return "", or why the sides may differ in it, and None where the graph
+    raises on a matrix without an inverse.
 
     Raises:
         DisprovedError: the results differ, by more than rounding.
     """
     try:
         difference = _differ(attempt, sample, outcome, is_call)
+        if difference is not None and has_signs(attempt.graphs):
+            signs = Signs(outcome.home, attempt.dtype)  # that the original's library chooses
+            difference = _differ(attempt, sample, outcome, is_call, choose=signs)
+        if difference is not None and _is_open(attempt, sample, outcome):
+            return leave_open(attempt.subject, CHOSEN)
     except (np.linalg.LinAlgError, Endless):
-        return False
+        return None
     except IndexError:
         if sample.label != samples.FAR:  # its integers are no places
             raise
-        return False
+        return None
     if difference is None or _left_its_range(attempt, sample, outcome):
-        return True
-    if not attempt.ties and sample.label == samples.OWN and _is_on_an_edge(attempt, sample):
-        return True
+        return ""
+    is_derived = not attempt.ties and sample.label == samples.OWN
+    if is_derived and _is_on_an_edge(attempt, sample, outcome):
+        return ""
     subject = attempt.subject
     if subject.home and outcome.home:  # where it was found to run, whatever was guessed
         subject = replace(subject, home=outcome.home)
-    if _varies(attempt, sample, outcome):
-        raise disprove(subject, difference, None, is_ours=False)
-    told = dict.fromkeys(told for graph in attempt.graphs for told in told_conventions(graph))
-    raise disprove(subject, difference, _find_line(attempt, sample), rests_on=tuple(told))
+    blame = _blame(attempt, sample, outcome, difference)
+    line = None if blame == VARIES else _find_line(attempt, sample)
+    raise disprove(subject, difference, line, blame)
 
 
 def _varies(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
@@ -301,17 +326,20 @@ def _left_its_range(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
     return _differ(attempt, sample, outcome, is_in_range=True) is None
 
 
-def _is_on_an_edge(attempt: Attempt, sample: Sample) -> bool:
+def _is_on_an_edge(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
     """Return whether the sides agree right beside a sample, and in all but derivatives on it."""
+    values = replace(attempt, shown=_without_gradients(attempt.shown))
+    return _differ(values, sample, outcome, True) is None and _agree_beside(attempt, sample)
+
+
+def _agree_beside(attempt: Attempt, sample: Sample) -> bool:
+    """Return whether the sides agree right beside a sample, where no two elements are equal."""
     beside = attempt.complete(sample.moved())
     try:
-        on, off = attempt.run([sample, beside])
+        (outcome,) = attempt.run([beside])
+        return outcome.original is not None and not _differ(attempt, beside, outcome, True)
     except Exception:
         return False
-    if off.original is None:
-        return False
-    values = replace(attempt, shown=_without_gradients(attempt.shown))
-    return _differ(values, sample, on, True) is None and _differ(attempt, beside, off, True) is None
 
 
 def _meets_edges(attempt: Attempt, sample: Sample, original: Mapping[str, Any]) -> bool:
@@ -334,8 +362,64 @@ def _least(attempt: Attempt, rounding: Rounding) -> float:
     return max(own, attempt.coarseness)
 
 
-def _rounding(attempt: Attempt, sample: Sample) -> Rounding:
-    return Rounding(attempt.graphs, attempt.names, sample, attempt.dtype)
+def _rounding(attempt: Attempt, sample: Sample, choose: Change | None = None) -> Rounding:
+    return Rounding(attempt.graphs, attempt.names, sample, attempt.dtype, choose)
+
+
+def _is_open(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
+    """Return whether the sides differ only in what a library leaves open, and so chooses otherwise
+    in two of its functions: the signs of vectors, the order of equal elements.
+    """
+    if attempt.acts or find_dtype(sample, outcome.original or {}, attempt.dtypes, attempt.shown):
+        return False
+    if has_signs(attempt.graphs):
+        sides = [side for side in (outcome.original, outcome.lowered) if side is not None]
+        return all(_fits(attempt, sample, side, outcome.home) for side in sides)
+    if not any(told_conventions(graph, UNORDERED) for graph in attempt.graphs):
+        return False
+    ties = Ties()
+    _ = _rounding(attempt, sample, ties).wide
+    return ties.are_met and _agree_beside(attempt, sample)
+
+
+def _fits(attempt: Attempt, sample: Sample, found: Mapping[str, Any], home: str) -> bool:
+    """Return whether results are what the graphs mean by one choice of signs for all of them."""
+    signs = Signs(home, attempt.dtype)
+
+    def cost() -> float:
+        wide = _rounding(attempt, sample, signs).wide
+        apart = [
+            as_floats(found[n]) - as_floats(each.value) for n, each in wide.items() if n in found
+        ]
+        return float(sum(np.sum(np.square(each[np.isfinite(each)])) for each in apart))
+
+    with np.errstate(all="ignore"):
+        signs.fit(cost)
+    return _is_meant(attempt, sample, found, signs)
+
+
+def _is_meant(attempt: Attempt, sample: Sample, found: Mapping[str, Any], choose: Change) -> bool:
+    """Return whether results are what the graphs mean by a choice of what ops leave open."""
+    rounding = _rounding(attempt, sample, choose)
+    least, is_derived = _least(attempt, rounding), not attempt.ties
+    return not differ_from_meaning(
+        rounding, found, attempt.shown, half=True, least=least, is_derived=is_derived
+    )
+
+
+def _blame(attempt: Attempt, sample: Sample, outcome: Outcome, difference: Difference) -> str:
+    """Return what is said of a difference: whose fault it is, and what to do."""
+    if _varies(attempt, sample, outcome):
+        return VARIES
+    if casts_to_integers(attempt.graphs) and _is_meant(
+        attempt, sample, outcome.original or {}, lowest
+    ):
+        return OUT_OF_RANGE
+    told = [told for graph in attempt.graphs for told in told_conventions(graph)]
+    is_slope = " of " in difference.what
+    if told and is_slope and not attempt.acts and _agree_beside(attempt, sample):
+        return f"The graph takes the derivative {told[0]}. {NOT_AS_KNOWN}"
+    return OURS_BUT_FOR_SIGNS if has_signs(attempt.graphs) else OURS
 
 
 def _differ(
@@ -344,16 +428,18 @@ def _differ(
     outcome: Outcome,
     is_call: bool = False,
     is_in_range: bool = False,
+    choose: Change | None = None,
 ) -> Difference | None:
     """Return where the original is not what it is lowered to, or not what its graphs mean.
 
     Args:
         is_in_range: only where the original is what its graphs mean.
+        choose: makes the choices that ops leave open.
     """
     original, shown = outcome.original or {}, attempt.shown
     if not attempt.ties and _meets_edges(attempt, sample, original):
         shown = _without_gradients(shown)
-    rounding = _rounding(attempt, sample)
+    rounding = _rounding(attempt, sample, choose)
     difference = None
     # What is meant for all libraries keeps its dtype, which NumPy promotes.
     is_free = attempt.is_neutral and outcome.home == "numpy"
@@ -396,26 +482,28 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
     given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
     known = {node.attr("name"): node for graph in attempt.graphs for node in graph.inputs}
 
-    def agree(value: Any, symbol: Any) -> bool:
-        return _agrees(value, getattr(symbol, "node", None), given, known, attempt)
+    def agree(value: Any, node: Any) -> bool:
+        if isinstance(value, tuple) and isinstance(node, tuple) and len(value) == len(node):
+            return all(map(agree, value, node))
+        return _agrees(value, node, given, known, attempt)
 
     if attempt.acts:
         return None
-    return find_parting(lambda: attempt.run([sample]), attempt.recapture, files, agree)
+    slow = replace(
+        sample, label=samples.BY_LINES, arrays={n: a.copy() for n, a in sample.arrays.items()}
+    )
+    return find_parting(lambda: attempt.run([slow]), attempt.recapture, files, agree)
 
 
 def _agrees(
-    value: Any, node: Any, given: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
+    found: Any, node: Any, given: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
 ) -> bool:
     """Return whether a variable of the original is what a node stands for; True where that cannot
     be told.
     """
-
-    if node is None:
+    if not isinstance(node, Node) or not isinstance(found, np.ndarray):
         return True
     try:
-        backend = backend_of(value)
-        found = np.asarray(backend.tensors.to_numpy(value))
         graph = drop_calls(Graph("line", tuple(known.values()), (node,)))
         (bounded,) = run_bounded(graph, given, attempt.dtype)
     except Exception:

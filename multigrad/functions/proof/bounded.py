@@ -25,7 +25,7 @@ from ...graph.ops.results import PER_ELEMENT
 Array = Any
 SERIES = 64.0  # eps: how far libraries' series for the special functions lie apart in float32
 COMPARISONS = (ops.EQ, ops.NE, ops.LT, ops.LE, ops.GT, ops.GE)
-Change = Callable[[Node, Any], Any]
+Change = Callable[[Node, Any, Sequence[Any]], Any]  # a node, its value, its operands
 
 
 class Bounded:
@@ -49,25 +49,34 @@ class Bounded:
         return self._largest
 
 
-def run_bounded(graph: Graph, given: Mapping[str, Any], dtype: Any) -> list[Bounded]:
+def run_bounded(
+    graph: Graph, given: Mapping[str, Any], dtype: Any, choose: Change | None = None
+) -> list[Bounded]:
     """Run a graph by its ops' meanings in float64.
 
     Args:
         given: arrays in float64, numbers, and the key, by the inputs' names.
         dtype: of the inputs, in which random numbers are drawn: another draws others.
+        choose: makes the choices that ops leave open.
     """
-    return run_all_bounded([graph], given, dtype)
+    return run_all_bounded([graph], given, dtype, choose)
 
 
-def run_all_bounded(graphs: Sequence[Graph], given: Mapping[str, Any], dtype: Any) -> list[Bounded]:
-    """Run graphs that share nodes, each of these once."""
+def run_all_bounded(
+    graphs: Sequence[Graph], given: Mapping[str, Any], dtype: Any, choose: Change | None = None
+) -> list[Bounded]:
+    """Run graphs that share nodes, each of these once.
+
+    Args:
+        choose: makes the choices that ops leave open.
+    """
     values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
         for node in itertools.chain(*[graph.nodes for graph in graphs]):
             if node.op is ops.INPUT:
                 values[node] = given[node.attr("name")]
             elif node not in values:
-                values[node] = meaning(node, [values[o] for o in node.operands], dtype)
+                values[node] = meaning(node, [values[o] for o in node.operands], dtype, choose)
 
     @functools.cache
     def largest() -> dict[Node, Any]:
@@ -91,6 +100,7 @@ def run_rounded(
     roundings: Mapping[str, float],
     smallest: Mapping[str, float],
     seed: int,
+    choose: Change | None = None,
 ) -> list[Array]:
     """Return the graphs' results where each step is rounded at random: how far these lie from one
     another is what rounding may decide.
@@ -100,9 +110,13 @@ def run_rounded(
         roundings: how coarsely steps are rounded, by the name of their dtype.
         smallest: by that name, too: what is smaller is 0 in each second run, as many kernels have
             it.
+        choose: makes the choices that ops leave open.
     """
     generator = np.random.default_rng(seed)
     flushed = smallest if seed % 2 else {}
+
+    def changed(node: Node, value: Any, operands: Sequence[Any]) -> Any:
+        return rounded(node, value if choose is None else choose(node, value, operands))
 
     def rounded(node: Node, value: Any) -> Any:
         if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind != "f":
@@ -126,7 +140,7 @@ def run_rounded(
                 done[node] = given[node.attr("name")]
             elif node not in done:
                 operands = [operand_of(node, operand) for operand in node.operands]
-                done[node] = meaning(node, operands, dtype, rounded)
+                done[node] = meaning(node, operands, dtype, changed)
                 if node.op in COMPOSED:
                     done[node] = done[node] + (rounded(node, operands[0]) - operands[0])
     return [done[node] for graph in graphs for node in graph.outputs]
@@ -145,7 +159,7 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
     """Return what a node is by its op's meaning in float64, given its operands.
 
     Args:
-        change: what becomes of each value, within loops too.
+        change: gives what becomes of each value, within loops too.
     """
     if node.op is ops.CONST:
         return node.attr("value")
@@ -162,7 +176,7 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
         value = np.asarray(node.op.numpy(values[0], *narrow, **attrs), np.float64)
     else:
         value = node.op.numpy(*values, **attrs)
-    return value if change is None else change(node, value)
+    return value if change is None else change(node, value, values)
 
 
 def _beside_tensors(number: float, node: Node, dtype: Any) -> Any:

@@ -17,7 +17,7 @@ from ...graph.ops.results import PER_ELEMENT
 from ...graph.support.data import dataclass
 from ...lowering.emit import Emission, compile_source, emit_body
 from ...trace.derived.calls import drop_calls
-from .bounded import Bounded, magnitude, run_all_bounded
+from .bounded import Bounded, Change, magnitude, run_all_bounded
 from .samples import Sample, is_float
 
 Array = Any
@@ -46,7 +46,7 @@ class Difference:
     def __str__(self) -> str:
         place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         return (
-            f"{self.what}{place} is {_show(self.original)} as it is written and "
+            f"{self.what}{place} is {_show(self.original)} as written and "
             f"{_show(self.graph)} as a graph, for {self._inputs()}"
         )
 
@@ -69,13 +69,18 @@ def _show(value: Any) -> str:
 
 
 def run_graphs(
-    graphs: Sequence[Graph], names: Sequence[str], sample: Sample, key: Any, dtype: Any
+    graphs: Sequence[Graph],
+    names: Sequence[str],
+    sample: Sample,
+    key: Any,
+    dtype: Any,
+    choose: Change | None = None,
 ) -> dict[str, Bounded]:
     """Return the graphs' values in float64, by the names of their outputs."""
     given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers}
     if key is not None:
         given["key"] = key
-    found = run_all_bounded([drop_calls(graph) for graph in graphs], given, dtype)
+    found = run_all_bounded([drop_calls(graph) for graph in graphs], given, dtype, choose)
     return dict(zip(names, found, strict=True))
 
 

@@ -90,6 +90,7 @@ def prove_function(
         ties=not given.is_derived,
         is_again="" in given.variant.proofs.values(),
         content=partial(_content, given, dialect, functions),
+        outside=(functions, [x.value for x in given.layout.leaves if x.kind == "static"]),
     )
     return prove(attempt, is_call=is_call)
 
@@ -160,15 +161,11 @@ def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any
 
 
 def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:
-    """Return the dtypes that the graphs' results have."""
+    """Return the dtypes that the graphs' outputs have."""
     graphs = given.graphs
     first = samples.first_float(slots)
     outputs = zip(graphs.outputs, graphs.forward.outputs, strict=True)
-    dtypes = {name: first if y.type.dtype == T else y.type.dtype for name, y in outputs}
-    if given.apply is not None:
-        own = {slot.name: slot.dtype for slot in slots}
-        dtypes |= {f"gradient of {name}": own[name] for name in given.asked}
-    return dtypes
+    return {name: first if y.type.dtype == T else y.type.dtype for name, y in outputs}
 
 
 def _functions(recipe: Any) -> tuple[Any, ...]:

@@ -11,9 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from ...capture.code.callables import plain_function
-from ...capture.code.libraries import is_library_file
-from ...capture.code.table import contents, mentioned, nested_codes
+from ...capture.code.snapshot import functions_of
+from ...capture.code.table import nested_codes
 
 _ACTING = """
     append debug delattr exec extend info input next open print setattr warn warning write
@@ -39,22 +38,8 @@ def may_act(*functions: Any) -> bool:
 
 def codes_of(*functions: Any) -> Iterator[types.CodeType]:
     """Yield the code of functions, and of the user's helpers that they mention."""
-    seen: set[Any] = set()
-    for function in functions:
-        yield from _codes(function, seen)
-
-
-def _codes(function: Any, seen: set[Any]) -> Iterator[types.CodeType]:
-    plain = plain_function(function)
-    if plain is None or plain in seen or is_library_file(plain.__code__.co_filename):
-        return
-    seen.add(plain)
-    yield from nested_codes(plain.__code__)
-    referred = [value for _, value in mentioned(plain)]
-    referred += [contents(cell) for cell in plain.__closure__ or ()]
-    for value in referred:
-        if isinstance(value, types.FunctionType | types.MethodType):
-            yield from _codes(value, seen)
+    for plain in functions_of(*functions):
+        yield from nested_codes(plain.__code__)
 
 
 @functools.lru_cache(maxsize=1024)  # each dtype that is met asks once more

@@ -19,7 +19,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import BOOL, FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...trace.derived.calls import drop_calls
-from .bounded import Bounded, magnitude, run_rounded
+from .bounded import Bounded, Change, magnitude, run_rounded
 from .compare import (
     Difference,
     Judge,
@@ -44,12 +44,21 @@ TIMES = 8  # as far as the runs lie apart, a right result may lie from them
 
 
 class Rounding:
-    """How far roundings spread the results of graphs on one sample."""
+    """How far roundings spread the results of graphs on one sample.
+
+    Args:
+        choose: makes the choices that ops leave open; None: NumPy's.
+    """
 
     def __init__(
-        self, graphs: Sequence[Graph], names: Sequence[str], sample: Sample, dtype: Any
+        self,
+        graphs: Sequence[Graph],
+        names: Sequence[str],
+        sample: Sample,
+        dtype: Any,
+        choose: Change | None = None,
     ) -> None:
-        self._given = tuple(graphs)
+        self._given, self.choose = tuple(graphs), choose
         self.names, self.sample, self.dtype = tuple(names), sample, dtype
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
@@ -65,7 +74,9 @@ class Rounding:
     def wide(self) -> dict[str, Bounded]:
         """The graphs' values in float64."""
         if self._wide is None:
-            self._wide = run_graphs(self.graphs, self.names, self.sample, KEY, self.dtype)
+            self._wide = run_graphs(
+                self.graphs, self.names, self.sample, KEY, dtype=self.dtype, choose=self.choose
+            )
         return self._wide
 
     def unexplained(
@@ -150,7 +161,13 @@ class Rounding:
         spreads = {name: np.zeros(np.shape(self.wide[name].value)) for name in self.names}
         for seed in range(RUNS):
             results = run_rounded(
-                self.graphs, given, self.dtype, roundings, smallest=smallest, seed=seed
+                self.graphs,
+                given,
+                self.dtype,
+                roundings,
+                smallest=smallest,
+                seed=seed,
+                choose=self.choose,
             )
             for name, result in zip(self.names, results, strict=True):
                 spreads[name] = np.maximum(spreads[name], self._apart(name, result))

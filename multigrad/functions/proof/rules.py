@@ -109,6 +109,7 @@ def prove_rule(
         coarseness=max(coarseness_of(each, (given.graph,)) for each in dialects.values()),
         is_again=given.is_again,
         content=partial(_content, given, tuple(dialects.values())),
+        outside=(functions, tuple(given.static.values())),
     )
     return prove(attempt, is_call=is_call)
 

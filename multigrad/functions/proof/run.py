@@ -7,9 +7,8 @@ Each run of user code for a proof begins in `run_samples`.
 from __future__ import annotations
 
 import contextvars
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -198,24 +197,6 @@ def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bo
 
     isolate = backend.autodiff.isolate or _at_once
     return contextvars.copy_context().run(isolate, run_precisely, is_random)
-
-
-@contextmanager
-def keeping_generators() -> Iterator[None]:
-    """Leave Python's and NumPy's global generators as they are; backends do so with theirs."""
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        if not _is_state(numpy):  # to set it takes longer than to look
-            np.random.set_state(numpy)
-
-
-def _is_state(known: Any) -> bool:
-    now = np.random.get_state(legacy=False)["state"]
-    own = known["state"]
-    return now["pos"] == own["pos"] and np.array_equal(now["key"], own["key"])
 
 
 def _at_once(run: Callable[[], Any], is_random: bool) -> Any:

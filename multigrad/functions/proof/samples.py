@@ -28,7 +28,7 @@ SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank
 FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
 DRAWN, OWN = "drawn", "the call's own"
-FAR, ALONE = "far out", "one output alone"
+FAR, ALONE, BY_LINES = "far out", "one output alone", "line by line"
 SEEDS = {
     DRAWN: 7,
     "other numbers": 13,

@@ -5,7 +5,7 @@ or the framework's autodiff, and what its graphs are lowered to there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from ..calls.updates import copied
 from . import samples
 from .endless import uncounted
 from .run import KEY, to_array, to_tensor
-from .samples import Sample
+from .samples import Sample, is_float
 
 Array = Any
 Tensor = Any
@@ -118,7 +118,18 @@ def run_original(given: FunctionUnderProof, backend: Backend, sample: Sample) ->
     """Run the user's code; outputs, then gradients, by name."""
     side = partial(_original, given, backend)
     found = _rehearse(given, backend, sample, side)
-    return _run(given, backend, sample, side) if found is None else found
+    found = _run(given, backend, sample, side) if found is None else found
+    return {name: _as_its_input(each, name, sample) for name, each in found.items()}
+
+
+def _as_its_input(array: Array | None, name: str, sample: Sample) -> Array | None:
+    """Return a gradient in its input's dtype: there some engines cast it, and a graph does."""
+    _, is_gradient, of = name.rpartition("gradient of ")
+    own = sample.arrays.get(of) if is_gradient else None
+    if array is None or own is None or array.dtype == own.dtype or not is_float(array):
+        return array
+    with np.errstate(all="ignore"):
+        return array.astype(own.dtype)
 
 
 def run_lowered(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
@@ -135,7 +146,8 @@ def _rehearse(
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any] | None:
     """Do the same by what is traced once for all samples; None where that cannot be."""
-    if backend.autodiff.rehearse is None or given.graphs.is_random:
+    by_lines = sample.label == samples.BY_LINES
+    if backend.autodiff.rehearse is None or given.graphs.is_random or by_lines:
         return None
     graphs = given.graphs
     seeds = [n for n in graphs.seeds if n is not None and n not in sample.absent]
@@ -228,6 +240,9 @@ def _run(
         is_absent = seed is None or name in sample.absent
         cotangents.append(None if is_absent else to_tensor(backend, seed))
     gradients = pull(cotangents)
+    if sample.label == samples.OWN and _are_written(given, backend, sample, cotangents):
+        # One of them lies in memory once, where each write is to all of its elements.
+        return _run(given, backend, replace(sample, arrays=_apart(given, sample)), side)
     found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in given.asked}
     if sample.label == samples.DRAWN and not given.acts and not graphs.is_random:
         again = pull([None if c is None else c * 0 for c in cotangents])
@@ -235,6 +250,24 @@ def _run(
         more = _second(given, backend, (leaves, cotangents), gradients, side)
         found |= {name: as_array(backend, value) for name, value in more.items()}
     return found
+
+
+def _are_written(
+    given: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
+) -> bool:
+    """Return whether a backward has written into a cotangent that lies in memory once."""
+    rows = zip(given.seeds, cotangents, strict=True)
+    return any(
+        not any(sample.arrays[name].strides)
+        and not np.array_equal(as_array(backend, cotangent), sample.arrays[name])
+        for name, cotangent in rows
+        if name is not None and cotangent is not None
+    )
+
+
+def _apart(given: FunctionUnderProof, sample: Sample) -> dict[str, Array]:
+    seeds = [name for name in given.seeds if name is not None]
+    return {**sample.arrays, **{name: sample.arrays[name].copy() for name in seeds}}
 
 
 def _second(

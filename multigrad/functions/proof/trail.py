@@ -14,45 +14,70 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
+from ...backend.finding.discovery import backend_of
 from ...graph.ir.graph import Location
+from ...trace.trace import Value
 
 Step = tuple[str, int, str, int]  # file, line, variable, how often it was met
 RETURNED = "return"
 
 
 class Trail:
-    """What each executed line of some files assigned, in order."""
+    """What each executed line of some files assigned, or wrote in place, in order: as arrays, and
+    as nodes of a graph, which no later line writes into.
+    """
 
     def __init__(self, files: Collection[str]) -> None:
         self.files = files
         self.steps: dict[Step, Any] = {}
-        self._counts: dict[tuple[str, int, str], int] = {}
+        self._counts: dict[tuple[str, int], int] = {}
         self._before: dict[FrameType, tuple[int, dict[str, Any]]] = {}
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Follow a frame of one of the files."""
         if frame.f_code.co_filename not in self.files:
             return None
-        self._before[frame] = (frame.f_lineno, dict(frame.f_locals))
+        self._before[frame] = (frame.f_lineno, _kept(frame))
         return self.follow
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Note what the line that has ended assigned."""
         line, before = self._before[frame]
-        now = dict(frame.f_locals)
+        now = _kept(frame)
+        place = (frame.f_code.co_filename, line)
+        count = self._counts[place] = self._counts.get(place, 0) + 1
         for name, value in now.items():
-            if before.get(name) is not value:
-                self._note(frame, line, name, value)
+            if name not in before or not _is_same(before[name], value):
+                self.steps[(*place, name, count)] = value
         self._before[frame] = (frame.f_lineno, now)
         if event == "return":
-            self._note(frame, frame.f_lineno, RETURNED, argument)
+            self.steps[(*place, RETURNED, count)] = _keep(argument)
             del self._before[frame]
         return self.follow
 
-    def _note(self, frame: FrameType, line: int, name: str, value: Any) -> None:
-        place = (frame.f_code.co_filename, line, name)
-        count = self._counts[place] = self._counts.get(place, 0) + 1
-        self.steps[(*place, count)] = value
+
+def _kept(frame: FrameType) -> dict[str, Any]:
+    return {name: _keep(value) for name, value in frame.f_locals.items()}
+
+
+def _keep(value: Any) -> Any:
+    """Return a value as it is now."""
+    if type(value) is tuple:
+        return tuple(map(_keep, value))
+    if isinstance(value, Value):
+        return value.node
+    try:
+        return np.array(backend_of(value).tensors.to_numpy(value))
+    except Exception:  # no tensor, or one without numbers
+        return value
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return a is b
 
 
 @contextmanager
@@ -75,8 +100,8 @@ def find_parting(
     """Return the first line after which a variable of the original is not what capture took it for.
 
     Args:
-        agree: whether a tensor of the original's and a symbolic value are the same; True where that
-            cannot be told.
+        agree: whether an array of the original's and a node are the same; True where that cannot be
+            told.
     """
     trails = Trail(files), Trail(files)
     for trail, run in zip(trails, (run_original, run_capture), strict=True):

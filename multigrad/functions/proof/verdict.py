@@ -5,7 +5,6 @@ found out.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from ...errors import DisprovedError, NotProvenWarning
@@ -32,35 +31,39 @@ class Subject:
         return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
-def disprove(
-    subject: Subject,
-    difference: Difference,
-    parted: Location | None,
-    *,
-    is_ours: bool = True,
-    rests_on: Sequence[str] = (),
-) -> DisprovedError:
-    """Return the error of a graph that is not what was written.
+# What is said of a difference.
+OURS = "This is a fault of multigrad: please report it"
+OURS_BUT_FOR_SIGNS = (
+    "Unless its result depends on the signs of vectors, which each library chooses for itself, "
+    "this is a fault of multigrad: please report it"
+)
+VARIES = (
+    "It gives other numbers each time that it runs on the same: pass what changes as an argument, "
+    "and draw by a key"
+)
+CHOSEN = (
+    "its results depend on what its library leaves open, the signs of vectors or the order of "
+    "equal elements"
+)
+OUT_OF_RANGE = (
+    "It makes integers of floats that these do not hold, which is another number in each library: "
+    "limit the floats first"
+)
+NOT_AS_KNOWN = (
+    "The library that runs differs there from what is known of its release: please report it"
+)
 
-    Args:
-        rests_on: what the graph takes from one release of a library, in words.
-        is_ours: whether what was written gives the same whenever it runs, so that we are wrong.
-    """
+
+def disprove(
+    subject: Subject, difference: Difference, parted: Location | None, blame: str
+) -> DisprovedError:
+    """Return the error of a graph that is not what was written."""
     where = f" ({Location(*subject.place)})" if subject.place else ""
-    line = f". They part at line {parted.line}: {parted.text!r}" if parted else ""
+    line = f". They first differ at line {parted.line}: {parted.text!r}" if parted else ""
     place = (parted.file, parted.line) if parted else subject.place
-    blame = (
-        "This is a fault of multigrad: please report it"
-        if is_ours
-        else "It gives other numbers each time that it runs on the same: pass what changes as an "
-        "argument, and draw by a key"
-    )
-    if is_ours and rests_on:
-        blame = f"The graph takes the derivative {rests_on[0]}. Where it is that which differs, the"
-        blame += " library that runs is not as that release is known: please report it"
     return DisprovedError(
-        f"{subject.words}{where} is another function as a graph than as it is written, so the "
-        f"graph is not used: {difference}{line}. {blame}",
+        f"{subject.words}{where} differs from its graph, which is not used: {difference}{line}. "
+        f"{blame}",
         place,
         subject.home,
     )

@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from ...backend.contract import Backend
 from ...errors import MultigradError, TraceError
 from ...trace.trace import NeedsConcrete
 from ..calls.arguments import flatten, unwrap
+from ..calls.decision import SHOWN, Door, decide
 from ..calls.recipe import Variant
 from .record import NotCaptured
 
 Function = Any  # of function.py, which writes itself by what stands here
 
 
-def renewed_variants(function: Function) -> list[Variant]:
+def renewed_variants(function: Function, door: Door) -> list[Variant]:
     """Return the captured forms of a Function, each under the rule in force: what it was captured
     under may be gone.
     """
@@ -28,25 +30,31 @@ def renewed_variants(function: Function) -> list[Variant]:
             renewed = function._renewed(variant)
         except (NeedsConcrete, NotCaptured):  # under this rule it has not been called
             continue
-        found[id(renewed)] = renewed
+        found[id(renewed)] = decide(door, function.recipe, renewed, None, function.native).variant
     return list(found.values())
 
 
-def find_variant(function: Function) -> Variant:
+def find_variant(function: Function, door: Door, backend: Backend | None = None) -> Variant:
     """Return the latest captured form of a Function, which keeps what that keeps.
+
+    Args:
+        door: where it goes.
+        backend: the framework that it goes to; None: all.
 
     Raises:
         TraceError: it has not been called, and what its arguments are cannot be told from its
             signature.
+        UnsupportedOp: the door has no way to do what the code does besides returning.
     """
     found = _find_variant(function)
+    decide(door, function.recipe, found, backend, function.native)
     if function.residuals == "auto":
         return found
     return replace(found, graphs=replace(found.graphs, residuals=function.residuals))
 
 
 def _find_variant(function: Function) -> Variant:
-    variants = renewed_variants(function)
+    variants = renewed_variants(function, SHOWN)
     if variants:
         return variants[-1]
     if function.examples is not None:
@@ -85,4 +93,4 @@ def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
     leaves = [unwrap(leaf) for leaf in leaves]
     leaves, tree = function._complete(leaves, tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
-    return function._variant_for(layout, leaves)
+    return function._decide(SHOWN, layout, leaves).variant

@@ -21,6 +21,7 @@ from ...trace.scope.moving import Moving
 from ...trace.scope.reads import is_read
 from ...trace.trace import NeedsConcrete
 from ..calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
+from ..calls.decision import SAVED, decide
 from ..calls.recipe import Variant
 from ..documents.format import clean, seal
 from .document import STATIC, decode_function
@@ -65,6 +66,7 @@ def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
         TraceError: the form holds for the gradients that one call asked for, and not for all.
         FormatError: it has an argument that no document holds.
     """
+    decide(SAVED, function.recipe, variant, None, function.native)
     general = _for_all(function, variant)
     if general is None:
         raise TraceError(
@@ -117,12 +119,12 @@ def _encode(function: Function) -> dict[str, Data]:
             f"function {function.name!r} runs as written (native=True), so it has no graph to save"
         )
     try:
-        find_variant(function)  # of what its signature tells, where it has not been called
+        find_variant(function, SAVED)  # of what its signature tells, where it has not been called
     except NotCaptured as error:
         raise error.error from error.__cause__
     arrays: list[ArrayValue] = []
     forms: dict[str, Data] = {}
-    for variant in (_for_all(function, each) for each in renewed_variants(function)):
+    for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
         if variant is not None:
             form = _encode_form(_related(function, variant), arrays)
             forms.setdefault(_meaning(form), form)

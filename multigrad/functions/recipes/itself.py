@@ -8,6 +8,7 @@ from typing import Any
 
 from ...graph.passes.outputs import mark_output
 from ...graph.support.trees import optree
+from ...trace.omissions import ORDERS
 from ...trace.trace import Value
 
 
@@ -25,7 +26,7 @@ def outputs_of(name: str, found: Any, asked: Any, given: Any) -> Any:
     if symbols:
         trace = symbols[0].trace
         trace.lost_gradient = name
-        trace.lacks = f"the derivatives of {name!r} of any order"
+        trace.omit(ORDERS, f"the derivatives of {name!r} of any order")
     return found
 
 

@@ -18,6 +18,7 @@ from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
 from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
 from ...graph.passes.facts import shape_fact
 from ...graph.passes.simplify import simplify
+from ...trace.omissions import MISSING
 from ...trace.trace import Trace, Value, constant
 from ..calls.assumptions import evaluate
 from ..calls.failures import NotCaptured
@@ -64,6 +65,7 @@ def compare_missing(
         finally:
             trace.draws = after
         if not is_as_zero(trace, found, own, [cotangents[i].node for i in out]):
+            trace.omit(MISSING)
             raise NotCaptured(
                 trace.error(
                     "gives another gradient where a cotangent is missing than where it is zero, "

@@ -18,9 +18,9 @@ from ...backend.finding.discovery import in_use
 from ...capture.code.modes import ModeOf, keeping_modes
 from ...capture.code.readings import written_in
 from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
-from ...capture.code.witness import Witness
 from ...capture.control.rolled import roll
 from ...capture.copies.capture import has_number_from_elsewhere
+from ...capture.copies.witness import Witness
 from ...capture.dialects import xp as xp_dialect
 from ...capture.indexing.indexing import Picked
 from ...capture.meanings.extremes import Extremes
@@ -40,6 +40,7 @@ from ...trace.answers import Pair
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
+from ...trace.omissions import ORDERS
 from ...trace.owners import lend
 from ...trace.scope.reads import NAME, names_in, reading
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
@@ -121,11 +122,12 @@ def _capture(
     if trace.asks_for_memory:
         check_memory(variant, _Recording(recipe, layout, trace.facts, Way(way.taken)))
     is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
-    if trace.witness.moved or trace.lifted or is_suspect:
+    if trace.witness.is_suspect or trace.lifted or is_suspect:
         again = _Recording(recipe, layout, trace.facts, Way(way.taken), recording)
-        other = again.run_asking()
+        with trace.witness.outside.dropping_added():
+            other = again.run_asking()
         check_tensors(trace, again.trace)
-        drew = trace.witness.moved and again.trace.witness.moved
+        drew = trace.witness.outside.moved and again.trace.witness.outside.moved
         check_draws(trace, variant, other, drew=drew)
     graphs = variant.graphs.without_needless_marks()
     return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
@@ -166,13 +168,14 @@ class _Recording:
 
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols were asked and could not say, whoever caught it."""
-        witness = self.trace.witness = Witness(self.trace)
+        given = [leaf.value for leaf in self.layout.leaves if leaf.kind == "static"]
+        witness = self.trace.witness = Witness(self.trace, self.recipe.functions(), given)
         try:
             with witness, questions.asking():
                 variant = self.run()
             witness.check_left()
         except TraceError as error:
-            raise NotCaptured(error) from error.__cause__
+            raise NotCaptured(error, self.trace.omissions) from error.__cause__
         return variant
 
     def run(self) -> Variant:
@@ -263,7 +266,7 @@ class _Recording:
             is_pushed_first=is_pushed_first,
         ).without_calls()
         if self.is_imported and second_order and graphs.is_once:
-            trace.lacks = trace.lacks or "the derivative of its backward"
+            trace.omit(ORDERS)
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(sorted({**self.facts, **trace.told}.items()))  # as they are gathered
         return Variant(
@@ -272,7 +275,7 @@ class _Recording:
             outputs,
             fixed,
             facts,
-            lacks=trace.lacks,
+            omissions=dict(trace.omissions),
             assumed=assumed,
             notes=notes,
             updates=updates,

@@ -22,6 +22,7 @@ from ...graph.passes.simplify import simplify
 from ...lowering.function_graph import FunctionGraph
 from ...trace.axes import known_shape
 from ...trace.derived.calls import drop_calls
+from ...trace.omissions import BRANCHES
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from ..calls.failures import NotCaptured
@@ -123,11 +124,13 @@ def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
     if a.notes or b.notes or a.updates or b.updates:
         raise TypeError("its ways change what they are given")
     graphs = _either_graph(trace, guard, a.graphs, b.graphs)
-    lacks = a.lacks or b.lacks
+    omissions = {**b.omissions, **a.omissions}
     if any(dialect.mutable for dialect in map(find_dialect, trace.routes) if dialect is not None):
-        lacks = lacks or "the one way of several that it takes"  # jax and TensorFlow compile
+        omissions[BRANCHES] = BRANCHES  # jax and TensorFlow compile
     facts, combines = {**b.facts, **a.facts}, a.combines or b.combines
-    return replace(a, graphs=graphs, lacks=lacks, facts=facts, combines=combines, reach=None)
+    return replace(
+        a, graphs=graphs, omissions=omissions, facts=facts, combines=combines, reach=None
+    )
 
 
 def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph) -> FunctionGraph:

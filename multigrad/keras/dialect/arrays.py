@@ -197,7 +197,7 @@ NAMED = KERAS.called(
         extremes: "topk: top_k",
         linalg: "cholesky; cholesky_inverse",
         norms: "norm",
-        places: "argsort; take_along_dim: take_along_axis",
+        places: "argsort; take_along_axis",
         reductions: """
             all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
             nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var

@@ -25,52 +25,36 @@ def is_last(data_format: str | None) -> bool:
     return (data_format or keras.config.image_data_format()) == "channels_last"
 
 
-def conv(
-    inputs: Tensor,
-    kernel: Tensor,
-    strides: Any = 1,
-    padding: str = "valid",
-    data_format: str | None = None,
-    dilation_rate: Any = 1,
-) -> Tensor:
-    kernels = convolutions.out_channels_first(kernel)
-    steps = {"strides": strides, "dilation_rate": dilation_rate}
-    return convolved(inputs, kernels, padding=padding, data_format=data_format, **steps)
+def convolution_by(arranged: Callable[[Tensor], Tensor], name: str) -> Handler:
+    """Return the convolution by kernels that are arranged as ours first."""
+
+    def record(
+        inputs: Tensor,
+        kernel: Tensor,
+        strides: Any = 1,
+        padding: str = "valid",
+        data_format: str | None = None,
+        dilation_rate: Any = 1,
+    ) -> Tensor:
+        kernels = arranged(kernel)
+        last, axes = is_last(data_format), rank(kernels) - 2
+        x = channels_first(inputs) if last else inputs
+        result = convolutions.convolution(
+            x,
+            kernels,
+            strides=per_axis(strides, axes),
+            border=padding.lower(),
+            dilations=per_axis(dilation_rate, axes),
+            groups=length(x, 1) // length(kernels, 1),
+        )
+        return channels_last(result) if last else result
+
+    record.__name__ = record.__qualname__ = name
+    return record
 
 
-def convolved(
-    inputs: Tensor,
-    kernels: Tensor,
-    *,
-    strides: Any,
-    padding: str,
-    data_format: str | None,
-    dilation_rate: Any,
-) -> Tensor:
-    last, axes = is_last(data_format), rank(kernels) - 2
-    x = channels_first(inputs) if last else inputs
-    result = convolutions.convolution(
-        x,
-        kernels,
-        strides=per_axis(strides, axes),
-        border=padding.lower(),
-        dilations=per_axis(dilation_rate, axes),
-        groups=length(x, 1) // length(kernels, 1),
-    )
-    return channels_last(result) if last else result
-
-
-def depthwise_conv(
-    inputs: Tensor,
-    kernel: Tensor,
-    strides: Any = 1,
-    padding: str = "valid",
-    data_format: str | None = None,
-    dilation_rate: Any = 1,
-) -> Tensor:
-    kernels = convolutions.by_channel(kernel)
-    steps = {"strides": strides, "dilation_rate": dilation_rate}
-    return convolved(inputs, kernels, padding=padding, data_format=data_format, **steps)
+conv = convolution_by(convolutions.out_channels_first, "conv")
+depthwise_conv = convolution_by(convolutions.by_channel, "depthwise_conv")
 
 
 def separable_conv(
@@ -82,10 +66,7 @@ def separable_conv(
     data_format: str | None = None,
     dilation_rate: Any = 1,
 ) -> Tensor:
-    steps = {"strides": strides, "dilation_rate": dilation_rate}
-    each = depthwise_conv(
-        inputs, depthwise_kernel, padding=padding, data_format=data_format, **steps
-    )
+    each = depthwise_conv(inputs, depthwise_kernel, strides, padding, data_format, dilation_rate)
     return conv(each, pointwise_kernel, 1, "valid", data_format)
 
 
@@ -116,58 +97,37 @@ def conv_transpose(
     return channels_last(result) if last else result
 
 
-def max_pool(
-    inputs: Tensor,
-    pool_size: Any,
-    strides: Any = None,
-    padding: str = "valid",
-    data_format: str | None = None,
-) -> Tensor:
-    return pooled(inputs, pool_size, strides, padding, data_format, is_mean=False)
+def pool(is_mean: bool, name: str) -> Handler:
+    """Return the mean of windows, or their largest."""
+
+    def record(
+        inputs: Tensor,
+        pool_size: Any,
+        strides: Any = None,
+        padding: str = "valid",
+        data_format: str | None = None,
+    ) -> Tensor:
+        last, axes = is_last(data_format), rank(inputs) - 2
+        x = channels_first(inputs) if last else inputs
+        sizes, ones = per_axis(pool_size, axes), (1,) * axes
+        steps = sizes if strides is None else per_axis(strides, axes)
+        border = convolutions.same_border(x, sizes, steps, ones) if padding == "same" else ()
+        if is_mean:
+            if any(before != after for before, after in border):
+                raise TypeError(
+                    "average_pool with a 'same' border that is wider at one end, which Keras's "
+                    "backends count otherwise"
+                )
+            result = convolutions.mean_pool(x, sizes, steps, border, counted=False)
+        else:
+            result = convolutions.max_pool(x, sizes, steps, border, ones)
+        return channels_last(result) if last else result
+
+    record.__name__ = record.__qualname__ = name
+    return record
 
 
-def average_pool(
-    inputs: Tensor,
-    pool_size: Any,
-    strides: Any = None,
-    padding: str = "valid",
-    data_format: str | None = None,
-) -> Tensor:
-    return pooled(inputs, pool_size, strides, padding, data_format, is_mean=True)
-
-
-def pooled(
-    inputs: Tensor,
-    pool_size: Any,
-    strides: Any,
-    padding: str,
-    data_format: str | None,
-    *,
-    is_mean: bool,
-) -> Tensor:
-    last, axes = is_last(data_format), rank(inputs) - 2
-    x = channels_first(inputs) if last else inputs
-    sizes, ones = per_axis(pool_size, axes), (1,) * axes
-    steps = sizes if strides is None else per_axis(strides, axes)
-    border = convolutions.same_border(x, sizes, steps, ones) if padding == "same" else ()
-    if is_mean:
-        if any(before != after for before, after in border):
-            raise TypeError(
-                "average_pool with a 'same' border that is wider at one end, which Keras's "
-                "backends count otherwise"
-            )
-        result = convolutions.mean_pool(x, sizes, steps, border, counted=False)
-    else:
-        result = convolutions.max_pool(x, sizes, steps, border, ones)
-    return channels_last(result) if last else result
-
-
-OPS: dict[str, Handler] = {
-    **handlers(
-        {
-            __name__: """
-                average_pool; conv; conv_transpose; depthwise_conv; max_pool; separable_conv
-            """,
-        }
-    ),
-}
+max_pool, average_pool = pool(False, "max_pool"), pool(True, "average_pool")
+OPS: dict[str, Handler] = handlers(
+    {__name__: "average_pool; conv; conv_transpose; depthwise_conv; max_pool; separable_conv"}
+)

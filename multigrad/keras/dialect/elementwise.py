@@ -49,16 +49,14 @@ def as_bool(x: Any) -> Any:
     return cast(x, BOOL) if isinstance(x, Value) else x
 
 
-def logical_and(x1: Tensor, x2: Tensor) -> Tensor:
-    return xp.logical_and(as_bool(x1), as_bool(x2))
+def of_bools(function: Handler) -> Handler:
+    """Return a function of two bools, which takes numbers too."""
 
+    @functools.wraps(function)
+    def record(x1: Tensor, x2: Tensor) -> Tensor:
+        return function(as_bool(x1), as_bool(x2))
 
-def logical_or(x1: Tensor, x2: Tensor) -> Tensor:
-    return xp.logical_or(as_bool(x1), as_bool(x2))
-
-
-def logical_xor(x1: Tensor, x2: Tensor) -> Tensor:
-    return xp.logical_xor(as_bool(x1), as_bool(x2))
+    return record
 
 
 def logical_not(x: Tensor) -> Tensor:
@@ -215,6 +213,8 @@ def linear(x: Tensor) -> Tensor:
 
 maximum, minimum = together(xp.maximum), together(xp.minimum)
 fmax, fmin = together(xp.fmax), together(xp.fmin)
+logical_and, logical_or = of_bools(xp.logical_and), of_bools(xp.logical_or)
+logical_xor = of_bools(xp.logical_xor)
 sparse_plus, sparse_sigmoid = with_sign(xp.sparse_plus), with_sign(xp.sparse_sigmoid)
 
 UNARY: dict[str, Handler] = {

@@ -386,7 +386,7 @@ DIALECT = Dialect(
     shown="keras.ops",
     types=TYPES,
     # keras.backend.result_type, and convert_to_tensor
-    habits=Habits(promotes_to_float32=True, lists_are_tensors=True),
+    habits=Habits(promotes_to_float32=True, lists_are_tensors=True, unordered=frozenset({"topk"})),
     keeps=is_layer,
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),

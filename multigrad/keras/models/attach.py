@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -91,32 +92,21 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         vars(handle.called).update(dict.fromkeys(acting, True))
     parts = [changes_of(each.layer) for each in layers]
     refuse_twice(handle, runs, parts)
-    for part in parts:
-        if id(part.layer) in runs:
-            part.run = runs[id(part.layer)]
-            part.owner = handle
     # They tell of layers that are computed again in backward, after the handle was detached.
     holders = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
     changed = [
         part
         for part in parts
         if acting
-        or part.owner is handle
+        or id(part.layer) in runs
         or id(part.layer) in within
         or id(part.layer) in holders
         or (part.layer is model and not is_built)
     ]
-    if acting or within:
-        watch()
-    put(changed, handle)
-
-    def undo() -> None:
-        handle.superseded = True
-        take(changed, handle)
-        if acting or within:
-            unwatch()
-
-    return Attachment(rows, undo)
+    watches = bool(acting or within)
+    return Attachment(
+        rows, partial(put, changed, handle, runs, watches), partial(take, changed, handle)
+    )
 
 
 def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
@@ -138,22 +128,29 @@ def run_of(choice: Choice) -> Any:
     return make_layer_run(choice.layer.layer, choice.rule)
 
 
-def put(parts: Sequence[Changes], handle: Attached) -> None:
+def put(parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], watches: bool) -> None:
     """Let a handle act on layers."""
+    if watches:
+        watch(handle)
     for part in parts:
         part.handles.append(handle)
+        if id(part.layer) in runs:
+            part.run, part.owner = runs[id(part.layer)], handle
         part.renew()
     renew(parts, handle)
 
 
 def take(parts: Sequence[Changes], handle: Attached) -> None:
-    """Let a handle act on layers no more."""
+    """Let a handle act on layers no more, as far as it does."""
+    handle.superseded = True
     for part in parts:
-        part.handles.remove(handle)
+        if handle in part.handles:
+            part.handles.remove(handle)
         if part.owner is handle:
             part.run = part.owner = None
         part.renew()
     renew(parts, handle)
+    unwatch(handle)
 
 
 def renew(parts: Sequence[Changes], handle: Attached) -> None:

@@ -217,28 +217,26 @@ def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any])
 # --- Keras's modules ------------------------------------------------------------------------------
 LOCK = make_lock()
 ORIGINALS: list[tuple[Any, str, Any]] = []
-handles = 0
+HANDLES: set[Any] = set()
 
 
-def watch() -> None:
-    """Let Keras's operations look for rules, until as many calls of `unwatch`."""
-    global handles
+def watch(handle: Any) -> None:
+    """Let Keras's operations look for rules, until no handle needs it."""
     with LOCK:
-        handles += 1
-        if handles == 1:
-            for owner, name, wrapped in find_places():
+        HANDLES.add(handle)
+        if not ORIGINALS:
+            for owner, name, wrapped in [*find_places()]:
                 ORIGINALS.append((owner, name, vars(owner)[name]))
                 setattr(owner, name, wrapped)
 
 
-def unwatch() -> None:
-    """Give Keras its own functions back, where no handle needs another."""
-    global handles
+def unwatch(handle: Any) -> None:
+    """Give Keras its own functions back, where no other handle needs ours."""
     with LOCK:
-        handles -= 1
-        if handles == 0:
-            while ORIGINALS:
-                setattr(*ORIGINALS.pop())
+        HANDLES.discard(handle)
+        while ORIGINALS and not HANDLES:
+            setattr(*ORIGINALS[-1])
+            ORIGINALS.pop()
 
 
 def find_places() -> Iterator[tuple[Any, str, Any]]:

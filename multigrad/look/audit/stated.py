@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ...functions.calls.decision import SHOWN
 from ...functions.function import Function
 from ...functions.recipes.examples import find_variant
 from ...graph import ops
@@ -50,7 +51,7 @@ def _graphs_of(obj: Any) -> FunctionGraph | None:
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
-        return replace(find_variant(inner).graphs, is_rule=gives_surrogate(inner))
+        return replace(find_variant(inner, SHOWN).graphs, is_rule=gives_surrogate(inner))
     if isinstance(inner, str | Rule):
         inner = Activation("Linear", inner)
     if isinstance(inner, Activation):

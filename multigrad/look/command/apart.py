@@ -6,8 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from multigrad.errors import MultigradError
@@ -72,8 +75,10 @@ class Apart:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
+        process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with _alone():
+            process.start()
+        self._process = process
         theirs.close()
 
     def _end(self) -> str:
@@ -92,8 +97,24 @@ class Apart:
         return f"exit code {code}"
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let a process that starts run no script again, which would start a process of its own, and
+    ignore Ctrl-C from its beginning: that is for the one who asks.
+    """
+    main, is_main = sys.modules["__main__"], threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+
+
 def _serve(theirs: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Windows it is not inherited
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is printed is no part of the report
     while True:
         try:
@@ -106,4 +127,5 @@ def _serve(theirs: Connection) -> None:
             answer = False, str(error)
         except BaseException as error:  # SystemExit, too
             answer = False, brief(error)
-        theirs.send(answer)
+        with contextlib.suppress(ConnectionError):  # nobody waits for it any more
+            theirs.send(answer)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 import multigrad as xg
 from multigrad.errors import MultigradError
+from multigrad.graph.machine.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.options import (
     FAILED,
@@ -178,7 +179,7 @@ def eject(
         elif out.exists() and not force:
             raise MultigradError(f"{out} exists; name another file, or add --force")
         else:
-            out.write_text(text, encoding="utf-8")
+            write_whole(out, text)
 
 
 @app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")
@@ -248,12 +249,17 @@ def convert(
         str, typer.Option(help="Those on which it also runs compiled.")
     ] = "jax,tensorflow",
     copies: Annotated[
-        bool,
-        typer.Option("--copies", help="Let it write to copies of its arguments."),
+        bool, typer.Option("--copies", help="Let it write to copies of its arguments.")
     ] = False,
     limit: Annotated[
         float, typer.Option(min=1.0, help="Seconds for each custom gradient of a package.")
     ] = 120.0,
+    transforms: Annotated[
+        bool,
+        typer.Option(
+            "--transforms/--no-transforms", help="Try vmap and its compiler: seconds each."
+        ),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
     """Convert a custom gradient to each backend and compare, or name the line not captured."""
@@ -262,7 +268,8 @@ def convert(
         from multigrad.look.command.convert import Asked, convert_named
 
         names, on = tuple(split(backends)), tuple(split(compiled))
-        asked = Asked(tuple(inputs or ()), names, on, copies=copies, limit=limit)
+        options = {"copies": copies, "limit": limit, "transforms": transforms}
+        asked = Asked(tuple(inputs or ()), names, on, **options)
         code = convert_named(what, asked, as_json=as_json, echo=typer.echo)
     raise typer.Exit(code)
 

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from multigrad.errors import MultigradError
+from multigrad.graph.machine.files import write_whole
 from multigrad.look.audit.ahead import place_of, read_notes
 from multigrad.look.audit.audit import BROKEN, AuditReport, audit
 from multigrad.look.audit.laws import LAWS
@@ -87,9 +88,9 @@ def audit_targets(
     if not as_json:
         echo(summarize(report for _, report in found))
     if junit is not None:
-        junit.write_text(to_junit(found), encoding="utf-8")
+        write_whole(junit, to_junit(found))
     if html is not None:
-        html.write_text(to_html(found), encoding="utf-8")
+        write_whole(html, to_html(found))
     if progress.stopped:
         return STOPPED
     return 0 if all(report.ok for _, report in found) else FAILURE

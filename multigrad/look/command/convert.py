@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,10 +20,13 @@ from multigrad.errors import MultigradError
 from multigrad.look.convert import (
     AS_IT_IS,
     BAD,
+    COMPILE,
     DIFFERS,
     EQUAL,
     FAILED,
     REFUSED,
+    SAME,
+    VMAP,
     Conversion,
     Verdict,
     convert,
@@ -42,7 +46,7 @@ NUMBER = 2  # that is guessed: a length, a factor
 # What else is guessed of arguments that take no tensor: by their annotations, by their names.
 NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
 AXES = ("axis", "axes", "dim", "dims")
-SHORT = {EQUAL: "equal"}
+SHORT = {EQUAL: SAME}
 NEEDS_INPUT, GIVEN_UP = "needs --input", "given up"
 Print = Callable[[str], None]
 
@@ -57,6 +61,7 @@ class Asked:
         compiled: those on which it also runs under the framework's compiler.
         copies: whether code that writes into its arguments does so on copies.
         limit: seconds for each of a package's.
+        transforms: whether they are also tried under vmap and the compiler of their framework.
     """
 
     words: tuple[str, ...] = ()
@@ -64,6 +69,7 @@ class Asked:
     compiled: tuple[str, ...] = ()
     copies: bool = False
     limit: float = 120.0
+    transforms: bool = True
 
 
 def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
@@ -92,11 +98,12 @@ def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int
 
 def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
     """Convert all that a module or a package defines, each with a limit."""
-    kinds: dict[str, int] = {}
+    kinds: Counter[str] = Counter()
+    tried: dict[str, Counter[str]] = {VMAP: Counter(), COMPILE: Counter()}
     found = Importable()
     with Progress(echo) as progress, Apart(asked.limit) as process:
         progress.begin(f"importing {module}")
-        process.first = (find_all, module, asked.names)  # to import it takes none of a limit
+        process.first = (find_all, module, asked)  # to import it takes none of a limit
         found = process.call(*process.first)
         if found.named and not as_json:
             progress.echo(found.heading())
@@ -109,13 +116,17 @@ def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -
                 kind, cause = summarize(report)
                 if isinstance(error, Lost):
                     kind, cause = GIVEN_UP, f"{GIVEN_UP}: {error}"
-            kinds[kind] = kinds.get(kind, 0) + 1
+            kinds[kind] += 1
+            for verdict in report.transforms:
+                tried[verdict.backend][verdict.state] += 1
             progress.echo(to_json(name, report) if as_json else found.row(name, report, cause))
     if not as_json and not found.named and not progress.stopped:
         echo(f"{module} defines no custom gradients{_say_unimported(found.unimported)}")
     elif not as_json:
-        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        echo(f"{sum(kinds.values())} of {len(found.named)} custom gradients: {counts}")
+        echo(f"{kinds.total()} of {len(found.named)} custom gradients: {_say_counts(kinds)}")
+        for name, states in tried.items():
+            if states:
+                echo(f"under {name}: {_say_counts(states)}")
         if found.unimported:
             echo(_say_unimported(found.unimported).removeprefix("; "))
     return STOPPED if progress.stopped else int(any(kind in kinds for kind in (*BAD, GIVEN_UP)))
@@ -123,36 +134,44 @@ def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -
 
 @dataclass(frozen=True, slots=True)
 class Importable:
-    """What is found: custom gradients, backends to convert them to, and what is not imported."""
+    """What is found: custom gradients, backends to convert them to, what is not imported, and the
+    transforms to be tried.
+    """
 
     named: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     unimported: Mapping[str, str] = field(default_factory=dict)
+    transforms: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.backends, *self.transforms)
 
     def heading(self) -> str:
-        return self._line("", {name: name for name in self.backends}, "")
+        return self._line("", {name: name for name in self.columns}, "")
 
     def row(self, name: str, report: Conversion, cause: str) -> str:
-        states = {v.backend: SHORT.get(v.state, v.state) for v in report.verdicts}
+        states = {v.backend: SHORT.get(v.state, v.state) for v in report.rows}
         return self._line(name, states, cause)
 
     def _line(self, name: str, cells: Mapping[str, str], cause: str) -> str:
         wide = max(map(len, self.named))
         columns = [
-            f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in self.backends
+            f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in self.columns
         ]
         return "  ".join([f"{name:{wide}}", *columns, cause]).rstrip()
 
 
 # --- in another process, if they are a package's ------------------------------------------------
-def find_all(module: str, names: Sequence[str]) -> Importable:
+def find_all(module: str, asked: Asked) -> Importable:
     """Return what a module or a package defines.
 
     Raises:
         MultigradError: there is no such module.
     """
     found = find_custom_gradients(import_named(module))
-    return Importable(tuple(found.named), installed(names), found.unimported)
+    transforms = (VMAP, COMPILE) if asked.transforms else ()
+    return Importable(tuple(found.named), installed(asked.names), found.unimported, transforms)
 
 
 def installed(names: Sequence[str]) -> tuple[str, ...]:
@@ -169,8 +188,15 @@ def convert_one(what: str, asked: Asked, names: Sequence[str]) -> Conversion:
     module, _, name = what.partition(":")
     obj = find_in(import_named(module), name)
     given = read_inputs(asked.words) or guess_inputs(obj)
-    options = {"compiled": asked.compiled, "guessed": not asked.words, "copies": asked.copies}
-    report = convert(obj, *given, backends=names, **options)
+    report = convert(
+        obj,
+        *given,
+        backends=names,
+        compiled=asked.compiled,
+        guessed=not asked.words,
+        copies=asked.copies,
+        transforms=asked.transforms,
+    )
     if not report.problem:
         return report
     line = line_to_type("convert", what, obj)
@@ -215,26 +241,35 @@ def line_to_type(command: str, what: str, obj: Any) -> str:
 
 
 def summarize(report: Conversion) -> tuple[str, str]:
-    """Return the worst state of a report, and its first cause."""
+    """Return the worst state of a report, and its first cause; a transform may refuse what is
+    equal otherwise.
+    """
     if report.problem:
         return NEEDS_INPUT, f"{NEEDS_INPUT}: {report.problem}"
     for state in (DIFFERS, FAILED, REFUSED, AS_IT_IS):
-        for verdict in report.verdicts:
+        for verdict in report.rows if state in BAD else report.verdicts:
             if verdict.state == state:
                 return state, f"{verdict.backend}: {verdict.reason}"
-    return EQUAL, ""
+    refused = (v for v in report.transforms if v.state != SAME)
+    return EQUAL, next((f"{v.backend}: {v.reason}" for v in refused), "")
 
 
 def to_json(name: str, report: Conversion) -> str:
     """Return a report as one line of JSON."""
     verdicts = {verdict.backend: _as_data(verdict) for verdict in report.verdicts}
-    rest = {"problem": report.problem} if report.problem else {}
+    rest: dict[str, Any] = {"problem": report.problem} if report.problem else {}
+    if report.transforms:
+        rest["transforms"] = {each.backend: _as_data(each) for each in report.transforms}
     return json.dumps({"name": name, "home": report.home, "verdicts": verdicts, **rest})
 
 
 def _as_data(verdict: Verdict) -> dict[str, Any]:
     file, line = verdict.place or (None, None)
     return {"state": verdict.state, "reason": verdict.reason, "file": file, "line": line}
+
+
+def _say_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
 def _say_unimported(unimported: Mapping[str, str]) -> str:

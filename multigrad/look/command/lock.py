@@ -10,6 +10,7 @@ from typing import Any
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
+from multigrad.graph.machine.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.audit import INPUTS_IN_CODE
 from multigrad.look.command.convert import guess_inputs
@@ -59,7 +60,7 @@ def write_lock(
         out = place_of_part(out)
     elif asked:
         _refuse_unknown(lock)
-    out.write_text(format_lock(lock), encoding="utf-8")
+    write_whole(out, format_lock(lock))
     there = {name: answer for name, answer in lock.answers.items() if not answer.absent}
     count = sum(len(answer.outcomes) for answer in there.values())
     held = [f"{name} {answer.version}" for name, answer in there.items()]

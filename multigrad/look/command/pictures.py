@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrad.errors import MultigradError
+from multigrad.graph.machine.files import replacing, write_whole
 from multigrad.look.plotting.figure import make_figure, plot
 from multigrad.look.plotting.gallery import render_gallery
 
@@ -40,7 +41,8 @@ def write_picture(
         read_params(words),
         ax=axes,
     )
-    axes.figure.savefig(path, dpi=150)
+    with replacing(path) as temporary:
+        axes.figure.savefig(temporary, dpi=150)
     return path
 
 
@@ -53,7 +55,7 @@ def write_gallery(out: Path) -> Path:
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise MultigradError(f"{out} is not a page; its name must end with .html")
-    out.write_text(render_gallery(), encoding="utf-8")
+    write_whole(out, render_gallery())
     return out
 
 

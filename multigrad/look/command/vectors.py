@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from multigrad.look.vectors.document import (
+from multigrad.graph.machine.files import write_whole
+from multigrad.testing.test_vectors.document import (
     document_of,
     every_subject,
     read_dtypes,
@@ -40,7 +41,7 @@ def write_vectors(
         echo(text.rstrip("\n"))
     else:
         path = place_of_part(Path(out)) if progress.stopped else Path(out)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
         of_all = f", {len(done)} of {len(wanted)} subjects" if progress.stopped else ""
         echo(f"{path}: {len(text):,} bytes{of_all}")
     return not progress.stopped

@@ -163,6 +163,11 @@ def call(native: ReferenceFunction, emitted: Emitted) -> Callable[..., Any]:
     return native
 
 
+def say_unwritable(x: Array) -> str:
+    """Return why an array cannot be written to; "" if it can."""
+    return "" if x.flags.writeable else "it is read-only; give its copy()"
+
+
 def refuse(kind: type) -> str | None:
     """Return why a class of arrays is not taken: its elements would be silently other ones."""
     if RELEASE < (2, 2):  # asked once for each class
@@ -210,6 +215,7 @@ backend = Backend(
         weak_literals=True,
         refuse=refuse,
         write=np.copyto,
+        unwritable=say_unwritable,
     ),
     kernels=Kernels(
         rows=OPS,

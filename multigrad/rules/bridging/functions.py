@@ -17,6 +17,7 @@ from ...backend.finding.discovery import backend_of, load_backend
 from ...errors import MultigradError
 from ...functions.calls.arguments import Layout, flatten, one_backend, owner_of, unwrap
 from ...functions.calls.binding import assemble
+from ...functions.calls.decision import ELSEWHERE
 from ...functions.calls.native import tensors_among
 from ...functions.calls.recipe import Variant
 from ...functions.function import Function
@@ -130,7 +131,7 @@ def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> V
     if function.native is True:
         return None
     try:
-        return function._variant_for(layout, leaves)
+        return function._decide(ELSEWHERE, layout, leaves).variant
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
         function.recipe.give_up(error.error)

@@ -93,7 +93,9 @@ def apply_to_gradients(
         axis_name: the mesh axes or the group that the leaves' first axis is split over.
         in_place: whether the results are written over the gradients, as by torch's
             `clip_grad_norm_`, and are these tensors: no memory is taken for them. On PyTorch and
-            NumPy, whose tensors can be written to; the gradients must not share memory.
+            NumPy, whose tensors can be written to; the gradients must not share memory. Where an
+            error is raised, all gradients are as before: of a rule that acts on one after another,
+            the results are kept until the last one is there.
         tasks: whether the rule sees the gradients of several losses at once: "pcgrad", "gradnorm",
             or a function `(products, **params) -> weights` of the matrix of scalar products of the
             tasks' gradients, over all tensors and in float32 at least, that returns a weight for
@@ -177,19 +179,28 @@ def _apply_to_all(
     if in_force is None:
         return list(leaves)
     results: dict[int, Any] = {}
-    for places in () if CHECKED else _groups(leaves, backends):  # each application is noted there
-        found = apply_to_many(in_force, [leaves[i] for i in places], in_place)
-        results.update(zip(places, found or (), strict=False))
-    for i, leaf in enumerate(leaves):
-        if i in results or leaf is None:
-            continue
-        results[i] = apply_rule(in_force, None, leaf, None)
-        if in_place:
-            backend = backends[type(leaf)]
-            assert backend is not None and backend.tensors.write is not None
-            backend.tensors.write(leaf, results[i])
-            results[i] = leaf
-    return [results.get(i) for i in range(len(leaves))]
+    groups = () if CHECKED else _groups(leaves, backends)  # each application is noted there
+    given = [i for i, leaf in enumerate(leaves) if leaf is not None]
+    # In place nothing is written until all that may raise has run, so groups are asked first.
+    asks = in_place and [len(places) for places in groups] != [len(given)]
+    waiting = []
+    for places in groups:
+        group = [leaves[i] for i in places]
+        found = apply_to_many(in_force, group, in_place, *((True,) if asks else ()))
+        if found is not None:
+            results.update(zip(places, group if asks else found, strict=True))
+            waiting += [group] if asks else []
+    alone = [i for i in given if i not in results]
+    results.update({i: apply_rule(in_force, None, leaves[i], None) for i in alone})
+    if not in_place:
+        return [results.get(i) for i in range(len(leaves))]
+    for group in waiting:
+        apply_to_many(in_force, group, True)
+    for i in alone:
+        backend = backends[type(leaves[i])]
+        assert backend is not None and backend.tensors.write is not None
+        backend.tensors.write(leaves[i], results.pop(i))
+    return list(leaves)
 
 
 def _groups(
@@ -224,7 +235,7 @@ def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]
     """Check that results can be written over gradients.
 
     Raises:
-        RuleError: a tensor is never written to, or is given twice.
+        RuleError: a tensor cannot be written to, or is given twice.
     """
     for kind, backend in backends.items():
         if backend is not None and (backend.tensors.write is None or issubclass(kind, np.generic)):
@@ -239,6 +250,15 @@ def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]
             "apply_to_gradients with in_place=True got a tensor twice, over which the rule would "
             "act twice: give each once, or leave in_place out"
         )
+    for i, leaf in enumerate(leaves):
+        backend = backends.get(type(leaf))
+        unwritable = None if backend is None else backend.tensors.unwritable
+        why = "" if unwritable is None else unwritable(leaf)
+        if why:
+            raise RuleError(
+                f"apply_to_gradients with in_place=True cannot write over leaf {i}, of shape "
+                f"{tuple(leaf.shape)}: {why}"
+            )
 
 
 class GradientRule:

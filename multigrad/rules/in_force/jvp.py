@@ -11,6 +11,7 @@ from ...backend.contract import Backend
 from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
 from ...functions.calls.arguments import flatten, owner_of, unwrap
 from ...functions.calls.binding import assemble
+from ...functions.calls.decision import PUSHED
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
@@ -120,7 +121,7 @@ def _by_capture(
     if function.native is True:
         raise UnsupportedOp(f"{function.recipe.subject} runs as written, so it has no forward mode")
     try:
-        variant = function._variant_for(layout, leaves)
+        variant = function._decide(PUSHED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
+from ...functions.calls.decision import TRANSPOSED
 from ...functions.calls.recipe import Recorded, Variant
 from ...functions.function import Function
 from ...functions.recipes.record import CodeRecipe, NotCaptured
@@ -70,7 +71,7 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
                 "the function close over what it is not linear in"
             )
     try:
-        variant = function._variant_for(layout, whole)
+        variant = function._decide(TRANSPOSED, layout, whole, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
     subject = function.recipe.subject

@@ -14,9 +14,10 @@ from ...backend.tensors.values import in_one_framework
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
-from ...functions.calls.assumptions import check_assumptions
+from ...functions.calls.assumptions import check_assumptions, explain_places
 from ...functions.calls.binding import Entry, assemble
 from ...functions.calls.bound import BoundFunction
+from ...functions.calls.decision import PULLED
 from ...functions.calls.gradients import match_gradients
 from ...functions.calls.native import check_native, run_recipe
 from ...functions.calls.recipe import Variant
@@ -123,7 +124,11 @@ def open_inputs(
 
 
 def vjp_leaves(
-    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Any,
+    backend: Backend,
+    vjp: Callable[..., Any] | None = None,
 ) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
     """Return the outputs of f as a flat list, their nesting, and the map from their cotangents to
     one gradient per leaf.
@@ -131,12 +136,14 @@ def vjp_leaves(
     Args:
         leaves, tree: the arguments as a flat list, and the nesting of (args, kwargs).
         backend: the one that owns the tensors among the leaves.
+        vjp: takes the place of `Autodiff.vjp`.
     """
-    if backend.autodiff.vjp is None:
+    vjp = vjp or backend.autodiff.vjp
+    if vjp is None:
         outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
         return *optree.tree_flatten(outputs, none_is_leaf=True), pull_leaves
     places, run, nesting = on_tensors(f, leaves, tree)
-    flat, pull_tensors = backend.autodiff.vjp(run, [leaves[i] for i in places])
+    flat, pull_tensors = vjp(run, [leaves[i] for i in places])
 
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
@@ -261,17 +268,23 @@ def _of_function(
     if function._runs_itself:
         return _as_it_is(function, layout, leaves, backend, None)
     try:
-        variant = function._variant_for(layout, leaves)
+        variant, reason, _ = function._decide(PULLED, layout, leaves, backend)
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
         if getattr(function.recipe, "backward", True) is None:
             raise error.error from error.__cause__
         told = function.recipe.give_up(error.error)
         return _as_it_is(function, layout, leaves, backend, told)
+    if reason:
+        return _as_it_is(function, layout, leaves, backend, None)
     graphs = variant.graphs
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     native = function._lowered(variant, backend).native
-    output, pull_arrays = native.vjp(*given)
+    try:
+        output, pull_arrays = native.vjp(*given)
+    except IndexError:
+        explain_places(function.recipe.subject, variant, backend, leaves)
+        raise
     single = len(graphs.cotangents) == 1
     # Nothing but dtypes decides on it (arrays are NumPy's), and the arguments are not nested.
     is_alike = not function.facts - {"dtype", LIBRARY} and not function._defaults

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ...capture.code.signature import Signature, check_value, read_signature, unknown_param
 from ...errors import RuleTypeError
-from ...graph.support.former import FormerNames
 from ...graph.support.fused import Fused, read_fused
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, is_address
@@ -39,16 +38,8 @@ ATTRIBUTES = (
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
-class RuleDefinition(InNotebooks, FormerNames):
+class RuleDefinition(InNotebooks):
     """What a rule is, apart from what it does."""
-
-    _former: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("run", "run_native"), "call the rule: rule(ctx, grad_out, tin, **params)"),
-        **dict.fromkeys(("check_param", "check_ranges"), "rule.with_params checks its values"),
-        "over_shards": "say rule.over(...)",
-        "words": "print the rule",
-        **dict.fromkeys(("frozen", "resolved_parts"), "xg.get gives the rule of a name in .parts"),
-    }
 
     def __init__(
         self,

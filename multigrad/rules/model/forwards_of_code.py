@@ -24,6 +24,7 @@ from ...capture.dialects import xp as xp_dialect
 from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import flatten
+from ...functions.calls.decision import SHOWN
 from ...functions.chain import list_tensors
 from ...functions.function import Function
 from ...functions.held import HeldRecipe, OfObject, holds_state, owner_of_method
@@ -173,7 +174,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         leaves, tree = self.function._complete(*flatten((x,), {}))
         layout = self.function.recipe.lay_out(self.function.parameters, leaves, tree)
         try:
-            self.function._variant_for(layout, leaves)
+            self.function._decide(SHOWN, layout, leaves)
         except NotCaptured as error:
             raise self._explain(error.error) from error.__cause__
 

@@ -25,10 +25,10 @@ Tensor = Any
 
 
 def apply_to_many(
-    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool
+    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *tries: bool
 ) -> list[Tensor] | None:
     """Apply a rule in force to gradients of one class and dtype; None where it acts on one after
-    another.
+    another. With one more True, in place, nothing is written, and an empty list says that it would.
     """
     backend = backend_of(gradients[0])
     if backend.autodiff.many is None:
@@ -37,7 +37,7 @@ def apply_to_many(
     if not all(type(value) is float for value in in_force.values):
         return None
     act = _acting.get(backend.name) or _act_for(backend)
-    return act(in_force, gradients, backend, in_place)
+    return act(in_force, gradients, backend, in_place, *tries)
 
 
 _acting: dict[str, Callable[..., Any]] = {}
@@ -49,7 +49,11 @@ def _act_for(backend: Backend) -> Callable[..., Any]:
 
 
 def _act(
-    in_force: RuleInForce, gradients: Sequence[Tensor], backend: Backend, in_place: bool
+    in_force: RuleInForce,
+    gradients: Sequence[Tensor],
+    backend: Backend,
+    in_place: bool,
+    *tries: bool,
 ) -> list[Tensor] | None:
     specialization, values = in_force.specialization, in_force.values
     first = gradients[0]
@@ -62,7 +66,7 @@ def _act(
     key = ("many", backend.name, in_place)
     build = functools.partial(_build, specialization.graph(False, {}), backend, in_place)
     run = build_once(specialization.entries, key, build, MOST_ENTRIES)
-    return None if run is None else run(gradients, values)
+    return None if run is None else run(gradients, values, *tries)
 
 
 def _build(graph: Graph, backend: Backend, in_place: bool) -> Any:

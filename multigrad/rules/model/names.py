@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -11,7 +13,7 @@ from ...errors import RuleError, RuleTypeError
 from ...graph.support.garbage import uncollected
 from ...graph.support.threads import make_lock
 from ...trace.scope.reads import NUMBERS, note_name
-from ...trace.scope.regions import is_of_then, meant
+from ...trace.scope.regions import is_of_then, meant, note_renamed
 from .likeness import near_names
 
 RULES: dict[str, Any] = {}  # the Rules, by name
@@ -23,6 +25,7 @@ lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.
 ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
 _loaded: set[str] = set()
+_numbers = itertools.count()
 
 
 class Epoch:
@@ -98,7 +101,11 @@ def gives_way(name: str) -> bool:
     The library grows: code that was written for a smaller one registers what it likes.
     """
     rule = RULES[name]
-    return name not in KEPT and LIBRARY.get(name) is rule
+    if name in KEPT:
+        return False
+    # The import of a library that was interrupted begins again, with some of its rules there.
+    own = (f"{room}." for room in ROOMS if room not in _loaded)
+    return LIBRARY.get(name) is rule or rule.__module__.startswith(tuple(own))
 
 
 def registered(name: str) -> Any:
@@ -134,6 +141,29 @@ def advance() -> None:
         Epoch.number += 1
         IN_FORCE.clear()
         tell_registered(Epoch.number)
+
+
+@contextmanager
+def renaming(name: str) -> Iterator[None]:
+    """Let a name mean another rule, which is put into `RULES` within; after an error it means what
+    it did.
+    """
+    before, number = RULES.get(name), NUMBERS.get(name)
+    with lock:
+        # Or it was another spelling of a package's rule until now.
+        is_known = before is not None or as_registered(name) is not None
+        note_renamed(name, before, number)
+        try:
+            yield
+            NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
+            if is_known:
+                advance()
+        except BaseException:
+            for table, row in ((RULES, before), (NUMBERS, number)):
+                table.update({name: row})
+                if row is None:
+                    del table[name]
+            raise
 
 
 def unknown(name: str) -> RuleError:

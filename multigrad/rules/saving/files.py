@@ -7,19 +7,16 @@ or not at all.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import stat
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import FormatError
 from ...functions.documents.format import MOST_BYTES, format_document, parse, unseal
-from ...functions.documents.rules import SavedRule, decode_rule, function_of_rule
+from ...functions.documents.rules import decode_rule
 from ...functions.function import Function, restore
 from ...functions.recipes.document import decode_function
+from ...graph.machine.files import write_whole
 from ..model.rule import Rule
 from ..registry import resolve
 from .evidence import check_evidence, make_evidence
@@ -97,11 +94,6 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
     return found
 
 
-def function_of(data: Data) -> SavedRule:
-    """Return what stands for a rule's function, as pickles of version 0.1.0 hold it."""
-    return function_of_rule(Rule, data)
-
-
 # --- files ---------------------------------------------------------------------------------------
 
 
@@ -128,39 +120,6 @@ def write_file(path: Path, data: Data) -> None:
         raise FormatError(
             f"the document has {len(raw)} bytes, of which at most {MOST_BYTES} are read"
         )
-    target = os.path.realpath(os.fspath(path))  # a link stays a link
-    mode = _mode(target)
-    folder = os.path.dirname(target)
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-    temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
-    )
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _mode(target: str) -> int | None:
-    """Return the permissions of the file that is there, if any.
-
-    Raises:
-        OSError: what is there is no file, but a device, say.
-    """
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        raise IsADirectoryError(f"{target!r} is no regular file: choose another path")
-    return stat.S_IMODE(mode)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise IsADirectoryError(f"{path!r} is no regular file: choose another path")
+    write_whole(path, raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -137,7 +138,14 @@ class Schedule(Moving, InNotebooks):
                     note_moved(self, before[1])
                     self.state = after
                     break
-        tell_moved(self)
+        try:
+            tell_moved(self)
+        except BaseException:
+            with _stepping:
+                self.state = before if self.state is after else self.state
+            with suppress(Exception):  # those that were told before the one that raised
+                tell_moved(self)
+            raise
 
     def __call__(self, step: Any) -> Any:
         """Return the number at a step, whatever step this schedule stands at.

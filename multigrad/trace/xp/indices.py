@@ -2,6 +2,10 @@
 
 An index may count from the end, as in Python: here it is made to count from the front, unless it is
 known to. Of two values that are put at one place the last one stays.
+
+Where an index lies outside, `outside` says what that means: "refused", "inside" (zero is taken,
+nothing is put) or "nearest" (the first or the last is taken, and gets no gradient), each an op of
+its own; or "clip": the index is limited first.
 """
 
 from __future__ import annotations
@@ -18,9 +22,18 @@ from ..axes import one_axis
 from ..trace import Value, apply
 from . import transposes
 from .arrays import broadcast_to, dim
-from .ops import equal, expand_dims, greater_equal, less, maximum, squeeze, where
-from .shapes import getitem, reshape
-from .transposes import last_put, take_along, untake_along, untake_at
+from .ops import (
+    equal,
+    expand_dims,
+    greater_equal,
+    less,
+    logical_and,
+    maximum,
+    squeeze,
+    where,
+)
+from .shapes import concatenate, getitem, reshape
+from .transposes import last_put, take_along, untake_along
 
 Tensor = Any
 
@@ -38,6 +51,8 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
         x, axis = reshape(x, -1), 0
     if is_symbolic_tensor(indices):
         return take_at(x, indices, one_axis(x, axis))
+    if np.ndim(indices) > 1:
+        return take_at(x, np.asarray(indices), one_axis(x, axis))
     at = indices.tolist() if hasattr(indices, "tolist") else indices
     if any(isinstance(i, bool) for i in (at if isinstance(at, tuple | list) else [at])):
         raise TypeError("its indices are bools; use xp.where(condition, tensor, 0.0)")
@@ -71,7 +86,12 @@ def put_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -
                [9., 0.]])
     """
     axis = one_axis(x, axis)
-    last = last_put(from_front(indices, x, axis), x, axis=axis)
+    last = find_last(from_front(indices, x, axis), x, axis)
+    return put_last(x, last, values, axis)
+
+
+def put_last(x: Tensor, last: Tensor, values: Any, axis: int) -> Tensor:
+    """x with the last of the values (one number, or in the shape of indices) at each place."""
     if getattr(values, "ndim", 0):
         values = take_along(values, maximum(last, 0), axis=axis)
     return where(less(last, 0), x, values)
@@ -102,29 +122,59 @@ def one_hot(indices: Tensor, depth: int, axis: int = -1) -> Tensor:
     return equal(expand_dims(indices, axis), places)
 
 
+TAKING = {
+    "refused": transposes.take_at,
+    "inside": transposes.take_inside,
+    "nearest": transposes.take_nearest,
+    "clip": transposes.take_at,
+}
+ADDING = {
+    "refused": transposes.untake_at,
+    "inside": transposes.untake_inside,
+    "clip": transposes.untake_at,
+}
+
+
 def take_at(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """The slices of x at indices along an axis, which is replaced by the axes of the indices."""
     return transposes.take_at(x, from_front(indices, x, axis), axis=axis)
 
 
-def add_at(x: Tensor, indices: Tensor, values: Tensor, axis: int) -> Tensor:
-    """x with slices added at places along an axis."""
-    return x + untake_at(values, from_front(indices, x, axis), x, axis=axis)
-
-
-def put_at(x: Tensor, indices: Tensor, values: Any, axis: int) -> Tensor:
-    """x with slices, or one number, put at places along an axis; its rank is a fact."""
-    indices, axis = from_front(indices, x, axis), axis % x.ndim
+def put_at(x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "refused") -> Tensor:
+    """x with slices, or one number, put at places along an axis, counted from the front; its rank
+    is a fact.
+    """
+    axis = axis % x.ndim
     line = getitem(x, tuple(slice(None) if i == axis else 0 for i in range(x.ndim)))
-    last = last_put(reshape(indices, -1), line, axis=0)
+    last = find_last(reshape(indices, -1), line, 0, outside)
     put = reshape(greater_equal(last, 0), (-1, *(1,) * (x.ndim - axis - 1)))
     if getattr(values, "ndim", 0):
-        values = broadcast_to(values, transposes.take_at(x, indices, axis=axis))
+        values = broadcast_to(values, TAKING[outside](x, indices, axis=axis))
         if indices.ndim != 1:
             shape, end = tuple(values.shape), axis + indices.ndim
             values = reshape(values, (*shape[:axis], prod(shape[axis:end]), *shape[end:]))
-        values = transposes.take_at(values, maximum(last, 0), axis=axis)
+        values = transposes.take_nearest(values, last, axis=axis)
     return where(put, values, x)
+
+
+def find_last(indices: Tensor, x: Tensor, axis: int, outside: str = "refused") -> Tensor:
+    """For each place of x along an axis, where it stands last among indices; -1: nowhere."""
+    if outside != "inside":
+        return last_put(indices, x, axis=axis)
+    length = dim(x, axis)  # what is dropped goes to a place behind all others
+    behind = where(is_inside(indices, length), indices, length)
+    longer = concatenate([x, getitem(x, along(x, slice(0, 1), axis))], axis)
+    return getitem(last_put(behind, longer, axis=axis), along(x, slice(0, -1), axis))
+
+
+def along(x: Tensor, part: slice, axis: int) -> tuple[Any, ...]:
+    """The index of a part along one axis."""
+    after = -1 - axis if axis < 0 else x.ndim - 1 - axis
+    return (..., part, *(slice(None),) * after)
+
+
+def is_inside(indices: Tensor, length: Any) -> Tensor:
+    return logical_and(greater_equal(indices, 0), less(indices, length))
 
 
 def from_front(indices: Tensor, x: Tensor, axis: int) -> Tensor:

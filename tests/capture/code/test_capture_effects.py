@@ -324,7 +324,7 @@ OUT_OF_SIGHT = [
 def test_what_keeps_a_tensor_out_of_sight_keeps_the_real_one(
     registered: Any, function: Any, kept: Any
 ) -> None:
-    with pytest.warns(xg.NativeRuleWarning, match="keeps a symbolic tensor outside of it"):
+    with pytest.warns(xg.NativeRuleWarning, match="keeps a symbolic|assigns to|each use changes"):
         registered(copied(function))(None, G, X)
     assert kept() is X
 

@@ -246,9 +246,18 @@ def test_a_capture_follows_jax_to_64_bits_and_back() -> None:
 def test_a_capture_follows_the_default_dtype_of_torch() -> None:
     import torch
 
-    functions = [lambda x: x.long() / 2, lambda x: torch.zeros(3) * x.long()]
+    functions = [
+        lambda x: x.long() / 2,
+        lambda x: torch.zeros(3) * x.long(),
+        lambda x: torch.tensor([1.0, 2.0, 3.0]) * x.long(),
+        lambda x: torch.arange(0.0, 3.0) * x.long(),
+        lambda x: torch.linspace(0, 1, 3) * x.long(),
+        lambda x: torch.Tensor([1, 2, 3]) * x.long(),
+        lambda x: torch.tensor(2.5) * x.long(),
+    ]
     pairs = [(function, captured(function, "torch")) for function in functions]
-    plain = captured(lambda x: (x > 1).float() * x, "torch")
+    outside = torch.tensor([1.0, 2.0, 3.0])
+    plain = captured(lambda x: (x > 1).float() * x * outside, "torch")
     try:
         for dtype in (torch.float32, torch.float64, torch.float32):
             torch.set_default_dtype(dtype)

@@ -226,3 +226,66 @@ def test_it_is_for_code_that_writes() -> None:
     layer = __import__("torch").nn.Linear(2, 2)
     with pytest.raises(RuleTypeError, match="copies=True is for functions and classes"):
         xg.convert(layer, capture=COPIES)
+
+
+def written_cotangent(is_captured: bool) -> Any:
+    """Return a class that writes into its cotangent; what asks for a number is not captured."""
+    import torch
+
+    class Marks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            if not is_captured:
+                x.sum().item()
+            return x * 1.0
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            grad[1] = 5.0
+            return grad
+
+    return Marks
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_cotangent_that_lies_in_memory_once_is_written_as_one_of_its_own(
+    is_captured: bool,
+) -> None:
+    import torch
+
+    function = xg.convert(written_cotangent(is_captured), capture=COPIES)
+    overlapping = torch.arange(4.0).as_strided((3, 2), (1, 1))
+    for cotangent in (torch.ones(1).expand(3, 2), torch.ones(3, 1).expand(3, 2), overlapping):
+        expected = cotangent.clone()
+        expected[1] = 5.0
+        x = torch.ones(3, 2, requires_grad=True)
+        before = cotangent.clone()
+        (slope,) = torch.autograd.grad(function(x), x, cotangent)
+        torch.testing.assert_close(slope, expected)
+        torch.testing.assert_close(cotangent, before)
+    x = torch.ones(3, requires_grad=True)
+    function(x).sum().backward()
+    np.testing.assert_array_equal(x.grad, [1.0, 5.0, 1.0])
+
+
+@pytest.mark.parametrize("native", [True, None])
+def test_a_function_that_writes_into_what_it_is_given_writes_into_copies(
+    native: bool | None,
+) -> None:
+    def forward(x: Any) -> Any:
+        x[0] = 2.0
+        return x * 1.0
+
+    def backward(grad_out: Any, x: Any) -> Any:
+        grad_out[1] = 5.0
+        return grad_out
+
+    capture = xg.Capture(copies=True, native=native)
+    function, x = xg.function(forward, backward, capture=capture), np.ones(3)
+    y, pull = xg.vjp(function, x)
+    np.testing.assert_array_equal(y, [2.0, 1.0, 1.0])
+    np.testing.assert_array_equal(x, 1.0)
+    for cotangent in (np.ones(3), np.broadcast_to(1.0, 3), np.ones((3, 2))[:, 0]):
+        np.testing.assert_array_equal(pull(cotangent)[0], [1.0, 5.0, 1.0])
+        np.testing.assert_array_equal(cotangent, 1.0)

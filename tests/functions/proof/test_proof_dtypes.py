@@ -147,7 +147,7 @@ def test_an_output_in_another_dtype_is_no_proof(capturing: Any) -> None:
     with no_alarm():
         assert wide(x).dtype is torch.float32
     capturing(without_casts)
-    told = "the result is of float32 as it is written and of bfloat16 as a graph"
+    told = "the result is of float32 as written and of bfloat16 as a graph"
     with pytest.warns(NativeRuleWarning, match=told):
         assert xg.from_autograd_function(Wide)(x).dtype is torch.float32
 
@@ -173,7 +173,7 @@ def test_a_sum_in_a_wider_dtype_is_tried_where_the_narrow_one_overflows(capturin
         return replace(graph, outputs=(make_node(ops.SQRT, (total,), {}, total.type),))
 
     capturing(narrow)
-    with pytest.warns(NativeRuleWarning, match="as it is written and inf as a graph"):
+    with pytest.warns(NativeRuleWarning, match="as written and inf as a graph"):
         xg.function(energy)(x)
 
 

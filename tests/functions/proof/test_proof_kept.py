@@ -193,7 +193,7 @@ def test_a_capture_that_has_become_wrong_is_found(
 
     monkeypatch.setattr(record, "capture_function", capture_wrongly)
     for _ in range(2):  # that it is wrong is not kept
-        with pytest.warns(NativeRuleWarning, match="another function as a graph"):
+        with pytest.warns(NativeRuleWarning, match="differs from its graph"):
             assert proofs(program()) == 1
 
 
@@ -251,7 +251,7 @@ def test_a_file_is_read_again_where_a_branch_hides_it_from_the_capture(
     Path("scale").write_text("2.0")
     assert proofs(lambda: gradient(xg.function(forward))) == 1
     Path("scale").write_text("3.0")
-    with pytest.raises(DisprovedError, match="another function as a graph"):
+    with pytest.raises(DisprovedError, match="differs from its graph"):
         proofs(lambda: gradient(xg.function(forward)))
 
 

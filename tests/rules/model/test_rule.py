@@ -291,21 +291,3 @@ def test_a_module_is_a_rule_by_its_forward() -> None:
         np.testing.assert_array_equal(rule(None, x, x), X * 6.0)
     gate.scale.fill_(5.0)
     np.testing.assert_array_equal(rule(None, x, x, slope=1.0), X * 5.0)
-
-
-@pytest.mark.parametrize(
-    ("obj", "name", "instead"),
-    [
-        (xg.get("triangular"), "words", "print the rule"),
-        (xg.get("triangular"), "resolved_parts", "xg.get"),
-        (xg.function(lambda x: xg.xp.square(x), None), "completes", "call the function"),
-    ],
-)
-def test_a_method_that_became_internal_is_found_with_what_to_call(
-    obj: Any, name: str, instead: str
-) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{name} is internal now.*{instead}"):
-        assert getattr(obj, name) == getattr(obj, f"_{name}")
-    assert name not in dir(obj)
-    with pytest.raises(AttributeError, match="has no attribute 'wordz'"):
-        _ = obj.wordz

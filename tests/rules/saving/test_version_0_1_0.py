@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import pickletools
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.functions.documents.canonical import hash_of
-from multigrad.functions.documents.format import HEAD, format_document
+from multigrad.functions.documents.format import format_document
 
 from ...data import v0_1_0 as before
 
@@ -22,18 +20,6 @@ Array = Any
 DOCUMENTS = sorted(
     str(file.relative_to(before.HERE).with_suffix("")) for file in before.HERE.glob("*/*.json")
 )
-PICKLES = sorted(file.name for file in before.HERE.glob("pickles/*.pickle"))
-# What pickles name. A room that moves gets a row in multigrad/former.py.
-NAMED = {
-    "multigrad.rules.in_force.activation Activation",
-    "multigrad.errors RuleError",
-    "multigrad.functions.function _rebuild",
-    "multigrad.compat.optax RuleState",
-    "multigrad.rules.model.rule Rule",
-    "multigrad.rules.model.rule _by_name",
-    "multigrad.rules.model.rule _rebuild",
-    "multigrad.functions.documents.rules function_of_rule",
-}
 # Logistic curves and logarithms, which NumPy rounds by the processor.
 ROUNDED = ("sigmoid_surrogate", "noise", "composed", "nested_composition", "activation")
 
@@ -58,7 +44,6 @@ def compare(found: dict[str, Array], numbers: dict[str, Array], name: str) -> No
 
 def test_the_files_are_there() -> None:
     assert len(DOCUMENTS) == 52
-    assert len(PICKLES) == 40
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -135,56 +120,3 @@ def test_objects_written_with_each_framework_are_saved_as_the_same_bytes(tmp_pat
     file = tmp_path / "again.json"
     check_again("rules", before.rules(), file)
     check_again("functions", before.functions(), file)
-
-
-@pytest.mark.parametrize("file", PICKLES)
-def test_a_pickle_gives_the_same_object(numbers: dict[str, Array], file: str) -> None:
-    before.load_mine()
-    name = file.partition(".")[0]
-    loaded = pickle.loads((before.HERE / "pickles" / file).read_bytes())
-    if callable(loaded):
-        compare(before.compute(loaded, name), numbers, f"pickles/{name}")
-    else:
-        assert repr(loaded) == repr(before.DATA[name]())
-    again = pickle.loads(pickle.dumps(loaded))
-    assert type(again) is type(loaded)
-
-
-def test_what_is_pickled_now_names_few_things() -> None:
-    named = set()
-    for obj in before.pickled().values():
-        for code, argument, _ in pickletools.genops(pickle.dumps(obj, 2)):
-            if code.name == "GLOBAL" and argument.startswith("multigrad"):
-                named.add(argument)
-    assert named == NAMED
-
-
-def test_a_room_that_is_gone_has_what_pickles_name_and_no_more() -> None:
-    import multigrad.rule_documents as gone  # type: ignore[import-not-found]
-
-    document = xg.get("triangular").to_dict()
-    fields = {name: document[name] for name in document if name not in HEAD}
-    assert gone.function_of(fields) is gone.function_of(fields)
-    with pytest.raises(
-        AttributeError, match=r"'multigrad\.rule_documents' has no attribute 'more'"
-    ):
-        _ = gone.more
-
-
-@pytest.mark.needs("torch")
-def test_a_torch_network_gives_the_same_numbers(numbers: dict[str, Array]) -> None:
-    import torch
-
-    before.load_mine()
-    network = torch.load(before.HERE / "pickles" / "network.pt", weights_only=False)
-    compare(before.compute_network(network), numbers, "pickles/network")
-    network.load_state_dict(torch.load(before.HERE / "pickles" / "state.pt", weights_only=True))
-    compare(before.compute_network(network), numbers, "pickles/network")
-
-
-@pytest.mark.needs("torch")
-def test_a_torch_network_whose_parameters_were_under_a_rule_trains() -> None:
-    import torch
-
-    hooked = torch.load(before.HERE / "pickles" / "hooked.pt", weights_only=False)
-    assert before.compute_hooked(hooked) == 30.0

@@ -8,11 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from multigrad.capture.meanings import bits, extremes, places
-from multigrad.graph.ir.types import T, is_float
+from multigrad.capture.meanings import bits, extremes, index_tensors, places
+from multigrad.graph.ir.types import BOOL, T, is_float
+from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import indices as indices_of_xp
+from multigrad.trace.xp import transposes
+from multigrad.trace.xp.indices import from_front
 
 from .arrays import JAX
 
@@ -29,69 +34,78 @@ def take(
     indices_are_sorted: bool = False,
     fill_value: Any = None,
 ) -> Tensor:
-    """What lies outside is an error here where no value is named, which jax fills with NaN."""
     if axis is None:
         a, axis = xp.reshape(a, -1), 0
-    if fills(mode, fill_value):
-        indices = places.as_places(a, indices)
-        at, is_inside = moved_inside(indices, xp.dim(a, axis))
-        is_inside = beside_axes(is_inside, axis % a.ndim, a.ndim)
-        return xp.where(is_inside, xp.take(a, at, axis), filling(a, fill_value))
-    return xp.take(a, brought_inside(indices, a, axis, mode), axis)
+    if mode not in (None, "fill", "clip", "wrap"):
+        raise TypeError(f"take in the mode {mode!r}")
+    if lies_inside(a, indices, axis, mode):
+        return xp.take(a, indices, axis)
+    if mode in ("clip", "wrap"):
+        return places.take_in_mode(a, indices, axis, mode)
+    at = places.as_places(a, indices)
+    at, axis = from_front(at, a, axis), axis % a.ndim
+    is_inside = index_tensors.beside_axes(
+        indices_of_xp.is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis
+    )
+    return xp.where(is_inside, transposes.take_inside(a, at, axis=axis), filling(a, fill_value))
 
 
-def fills(mode: Any, fill_value: Any) -> bool:
-    """Return whether a mode says what stands for elements that lie outside."""
-    return mode == "fill" or (mode is None and fill_value is not None)
-
-
-def moved_inside(indices: Tensor, length: Any) -> tuple[Tensor, Tensor]:
-    """Return indices counted from the front and limited, and which of them lie inside."""
-    indices = xp.where(indices < 0, indices + length, indices)
-    return xp.clip(indices, 0, length - 1), (indices >= 0) & (indices < length)
-
-
-def beside_axes(mask: Tensor, before: int, rank: int) -> Tensor:
-    """Return what is known of indices in the shape of what is taken at them along an axis."""
-    return xp.reshape(mask, (*mask.shape, *(1,) * (rank - 1 - before)))
+def lies_inside(x: Tensor, indices: Any, axis: int, mode: Any) -> bool:
+    """Return whether indices are constants that lie inside as far as is known."""
+    if isinstance(indices, Value) or np.ndim(indices) > 1:
+        return False
+    shape, known = known_shape(x), np.asarray(indices)
+    if not known.size or known.dtype.kind not in "iu":
+        return True
+    length = np.inf if shape is None else shape[axis]
+    least = 0 if mode in ("clip", "wrap") else -length
+    return bool(least <= known.min() and known.max() < length)
 
 
 def filling(x: Tensor, fill_value: Any) -> Any:
-    """Return the number for elements that lie outside; NaN where none is named."""
-    if fill_value is None and not is_float(x.node.type.dtype):
-        raise TypeError("a place outside of integers or bools, which none is named for")
-    return math.nan if fill_value is None else fill_value
-
-
-def brought_inside(indices: Any, x: Tensor, axis: int, mode: Any) -> Any:
-    if mode in (None, "promise_in_bounds"):
-        return indices
-    if mode not in ("clip", "wrap") or not isinstance(indices, Value):
-        raise TypeError(f"take in the mode {mode!r}")
-    length = xp.dim(x, axis)
-    return xp.clip(indices, 0, length - 1) if mode == "clip" else xp.remainder(indices, length)
+    """Return the number for elements that lie outside; where none is named, NaN, True, or the
+    integer that is farthest from zero.
+    """
+    dtype = x.node.type.dtype
+    if fill_value is not None or is_float(dtype):
+        return math.nan if fill_value is None else fill_value
+    if dtype == BOOL:
+        return True
+    limits = jnp.iinfo(dtype)
+    return int(limits.min) or int(limits.max)
 
 
 def take_along_axis(
     arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = None, fill_value: Any = None
 ) -> Tensor:
-    if axis is not None and fills(mode, fill_value):
-        at, is_inside = moved_inside(places.as_places(arr, indices), xp.dim(arr, axis))
-        taken = places.take_along_dim(arr, at, axis)
-        return xp.where(is_inside, taken, filling(arr, fill_value))
-    if mode not in (None, "promise_in_bounds"):
+    if axis is None:
+        arr, axis, indices = xp.reshape(arr, -1), 0, xp.reshape(places.as_places(arr, indices), -1)
+    at = places.as_places(arr, indices)
+    front = at if mode == "promise_in_bounds" else from_front(at, arr, axis)
+    both = places.broadcast(arr, index_tensors.limited(front, arr, axis), axis)
+    taken = transposes.take_along(*both, axis=axis)
+    if mode == "clip":
+        return taken
+    is_inside = indices_of_xp.is_inside(front, xp.dim(arr, axis))
+    if mode == "promise_in_bounds":  # no gradient goes back to the nearest one
+        return xp.where(is_inside, taken, xp.stop_gradient(taken))
+    if mode not in (None, "fill"):
         raise TypeError(f"take_along_axis in the mode {mode!r}")
-    return places.take_along_dim(arr, indices, axis)
+    return xp.where(is_inside, taken, filling(arr, fill_value))
 
 
 def put_along_axis(
     arr: Tensor, indices: Tensor, values: Any, axis: Any, inplace: bool = False, *, mode: Any = None
 ) -> Tensor:
     """Nothing is in place in jax, which asks for `inplace=False`."""
-    if axis is None or mode is not None:
+    if axis is None or mode not in (None, "fill", "drop", "clip"):
         raise TypeError("put_along_axis without an axis, or in a mode")
-    both = places.broadcast(arr, places.as_places(arr, indices), axis)
-    return xp.put_along_axis(*both, values, axis)
+    arr, at = places.broadcast(arr, places.as_places(arr, indices), axis)
+    at = from_front(at, arr, axis)
+    if mode == "clip":
+        at = index_tensors.limited(at, arr, axis)
+    last = indices_of_xp.find_last(at, arr, axis, "clip" if mode == "clip" else "inside")
+    return indices_of_xp.put_last(arr, last, values, axis)
 
 
 def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
@@ -112,18 +126,30 @@ def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -
 
 
 def bincount(x: Tensor, weights: Any = None, minlength: int = 0, *, length: Any = None) -> Tensor:
+    """A negative number counts as 0, one beyond the length not at all."""
     if length is None:
         raise TypeError("bincount without a length, which depends on the values")
     ones = xp.ones_like(cast(x, T)) if weights is None else weights
-    counts = places.segment_sum(ones, x, length)
+    counts = places.segment_sum(ones, xp.maximum(places.as_places(x, x), 0), length)
     return cast(counts, "int64") if weights is None else counts
 
 
 def segment_sum(
-    data: Tensor, segment_ids: Any, num_segments: Any = None, *ignored: Any, **options: Any
+    data: Tensor,
+    segment_ids: Any,
+    num_segments: Any = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: Any = None,
+    mode: Any = None,
 ) -> Tensor:
     if num_segments is None:
         raise TypeError("segment_sum without num_segments, which depend on the values")
+    if mode == "clip":
+        ids = places.as_places(data, segment_ids)
+        segment_ids = xp.minimum(xp.maximum(ids, 0), operator.index(num_segments) - 1)
+    elif mode not in (None, "fill", "drop"):
+        raise TypeError(f"segment_sum in the mode {mode!r}")
     return places.segment_sum(data, segment_ids, num_segments)
 
 

@@ -13,6 +13,7 @@ from multigrad.capture.meanings.networks import losses
 from multigrad.graph.ir.types import T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import transposes
 
 from .shapes import TENSORFLOW, static
 
@@ -41,9 +42,8 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
     over = batch if axis is None else index(static(axis))
     if batch == 0:
         if not isinstance(indices, Value):
-            indices = np.asarray(static(indices))
-            indices = places.as_places(params, indices) if indices.ndim > 1 else indices
-        return xp.take(places.as_tensor(params, indices), indices, over)
+            indices = np.asarray(indices if hasattr(indices, "shape") else static(indices))
+        return places.taken_from_front(places.as_tensor(params, indices), indices, over)
     if over != batch or batch < 0:
         raise TypeError("gather with batch_dims along another axis than the next one")
     params = places.as_tensor(params, indices)
@@ -54,15 +54,18 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
     at = xp.expand_dims(at, batch) if single else at
     for _ in range(params.ndim - at.ndim):
         at = xp.expand_dims(at, -1)
-    taken = places.take_along_dim(params, at, batch)
+    taken = transposes.take_along(*places.broadcast(params, at, batch), axis=batch)
     return xp.squeeze(taken, batch) if single else taken
 
 
-def gather_nd(params: Tensor, indices: Any, batch_dims: Any, *ignored: Any) -> Tensor:
+def gather_nd(
+    params: Tensor, indices: Any, batch_dims: Any, name: Any, bad_indices_policy: str
+) -> Tensor:
     if index(static(batch_dims)):
         raise TypeError("gather_nd with batch_dims")
     params = places.as_tensor(params, indices)
-    return index_tensors.taken(params, places.columns(params, indices))
+    outside = "inside" if bad_indices_policy == "IGNORE" else "refused"
+    return index_tensors.taken(params, places.columns(params, indices), outside, from_end=False)
 
 
 def one_hot(
@@ -74,21 +77,35 @@ def one_hot(
     return xp.where(hot, 1 if on_value is None else on_value, 0 if off_value is None else off_value)
 
 
-def scatter_nd(indices: Any, updates: Tensor, shape: Any, *ignored: Any) -> Tensor:
+def check_policy(bad_indices_policy: str) -> None:
+    if bad_indices_policy == "IGNORE":
+        raise TypeError("bad_indices_policy='IGNORE', which TensorFlow refuses on some devices")
+
+
+def scatter_nd(
+    indices: Any, updates: Tensor, shape: Any, bad_indices_policy: str, *ignored: Any
+) -> Tensor:
+    check_policy(bad_indices_policy)
     lengths = tuple(index(n) for n in static(shape))
     updates = places.as_tensor(updates, indices)
     zeros = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
-    return index_tensors.added(zeros, places.columns(updates, indices), updates)
+    return scatter_nd_add(zeros, indices, updates, "")
 
 
-def scatter_nd_add(tensor: Tensor, indices: Any, updates: Any, *ignored: Any) -> Tensor:
-    x = places.as_tensor(tensor, updates if isinstance(updates, Value) else indices)
-    return index_tensors.added(x, places.columns(x, indices), updates)
+def scatter_nd_add(
+    tensor: Tensor, indices: Any, updates: Any, bad_indices_policy: str, *ignored: Any
+) -> Tensor:
+    check_policy(bad_indices_policy)
+    return written(index_tensors.added, tensor, indices, updates)
 
 
 def scatter_nd_update(tensor: Tensor, indices: Any, updates: Any, *ignored: Any) -> Tensor:
+    return written(index_tensors.put, tensor, indices, updates)
+
+
+def written(write: Handler, tensor: Tensor, indices: Any, updates: Any) -> Tensor:
     x = places.as_tensor(tensor, updates if isinstance(updates, Value) else indices)
-    return index_tensors.put(x, places.columns(x, indices), updates)
+    return write(x, places.columns(x, indices), updates, "refused", from_end=False)
 
 
 def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:

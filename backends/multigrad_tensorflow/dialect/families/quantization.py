@@ -60,31 +60,26 @@ def gradient_by_args(
     )[0]
 
 
-def gradient_by_vars(
-    gradients: Tensor,
-    inputs: Tensor,
-    min: Any,
-    max: Any,
-    num_bits: int = 8,
-    narrow_range: bool = False,
-    name: Any = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
-    return inside, xp.sum(below), xp.sum(above)
+def gradients_by(is_by_channel: bool) -> Handler:
+    """Return the gradients of the inputs and of both ends, those of a channel each or one."""
+
+    def record(
+        gradients: Tensor,
+        inputs: Tensor,
+        min: Any,
+        max: Any,
+        num_bits: int = 8,
+        narrow_range: bool = False,
+        name: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
+        over = tuple(range(inputs.ndim - 1)) if is_by_channel else None
+        return inside, xp.sum(below, over), xp.sum(above, over)
+
+    return record
 
 
-def gradient_by_channels(
-    gradients: Tensor,
-    inputs: Tensor,
-    min: Any,
-    max: Any,
-    num_bits: int = 8,
-    narrow_range: bool = False,
-    name: Any = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
-    over = tuple(range(inputs.ndim - 1))
-    return inside, xp.sum(below, over), xp.sum(above, over)
+gradient_by_vars = gradients_by(False)
 
 
 def _shares(
@@ -144,5 +139,5 @@ ALIASES: dict[Any, Handler] = {
     tf.quantization.fake_quant_with_min_max_vars_per_channel: by_vars,
     tf.quantization.fake_quant_with_min_max_args_gradient: gradient_by_args,
     tf.quantization.fake_quant_with_min_max_vars_gradient: gradient_by_vars,
-    tf.quantization.fake_quant_with_min_max_vars_per_channel_gradient: gradient_by_channels,
+    tf.quantization.fake_quant_with_min_max_vars_per_channel_gradient: gradients_by(True),
 }

@@ -50,7 +50,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
         {
             arrays: "reshape; expand: broadcast_to",
             extremes: "sort",
-            xp: "glu: F.glu; stack; permute_dims: permute; flip; tile; take; logcumsumexp",
+            xp: "glu: F.glu; stack; permute_dims: permute; flip; tile; logcumsumexp",
         }
     ),
     **TENSOR.called({extremes: "sort"}),
@@ -63,7 +63,8 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             extremes: "kthvalue; topk",
             places: """
                 F.embedding; F.one_hot; argmax; argmin; argsort; gather; index_add; index_copy;
-                index_fill; index_select; scatter; scatter_add; take_along_dim
+                index_fill; index_select; scatter; scatter_add; take_along_dim;
+                take_flat: take
             """,
             __name__: """
                 cat: cat concat concatenate; einsum; log_softmax: log_softmax F.log_softmax;

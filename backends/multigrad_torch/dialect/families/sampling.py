@@ -60,16 +60,6 @@ def each_axis(given: Any, axes: int, of: Callable[[Any], Any]) -> list[Any] | No
     return [of(n) for n in (numbers * axes if len(numbers) == 1 else numbers)]
 
 
-def upsample(
-    input: Tensor,
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-) -> Tensor:
-    return interpolate(input, size, scale_factor, mode, align_corners)
-
-
 def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
 
@@ -90,8 +80,7 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
 
 ALIASES: dict[Any, Callable[..., Any]] = {
     F.interpolate: interpolate,
-    F.upsample: upsample,
-    F.upsample_nearest: upsample,
+    **dict.fromkeys((F.upsample, F.upsample_nearest), interpolate),
     F.upsample_bilinear: upsample_bilinear,
     F.grid_sample: grid_sample,
     F.affine_grid: affine_grid,

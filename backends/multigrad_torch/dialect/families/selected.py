@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from multigrad.capture.code.names import handlers
+from multigrad.capture.code.table import leave_order_open
 from multigrad.capture.indexing import indexing
 from multigrad.capture.meanings import composites, places
 from multigrad.capture.meanings.creation import with_numbers
@@ -32,6 +33,7 @@ def median(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
         refuse_ties(input, "median")
         return median(xp.reshape(input, -1), 0).values
     axis = operator.index(dim)
+    leave_order_open(input, "median")
     order, is_nan = xp.argsort(input, axis), cast(xp.isnan(input), INT64)
     middle = xp.take(order, [(length(input, axis) - 1) // 2], axis)
     first = xp.argmax(is_nan, axis, keepdims=True)

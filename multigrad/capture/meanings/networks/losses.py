@@ -135,17 +135,6 @@ def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
     return 0.5 * (xp.log(spread) + squared_error(x, target) / spread)
 
 
-def sigmoid_focal(x: Tensor, target: Any, gamma: Any = 2.0, alpha: Any = None) -> Tensor:
-    """The binary cross-entropy of logits, times (1 - p_t)^gamma; alpha weighs the positives."""
-    p = xp.sigmoid(x)
-    rest = xp.subtract(1.0, target)
-    chance = p * target + (1.0 - p) * rest
-    loss = binary_cross_entropy_with_logits(x, target) * xp.pow(1.0 - chance, gamma)
-    if alpha is None:
-        return loss
-    return loss * (xp.multiply(alpha, target) + xp.multiply(xp.subtract(1.0, alpha), rest))
-
-
 # --- of margins -----------------------------------------------------------------------------------
 def hinge_embedding(x: Tensor, target: Any, margin: Any = 1.0) -> Tensor:
     """x where the target is 1, max(0, margin - x) where it is -1."""

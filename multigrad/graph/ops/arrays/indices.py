@@ -1,8 +1,10 @@
 """Places as values: where extremes and orders are, what stands at places, what is put there.
 
-Indices are int64 and count from 0; one that is negative or too large is the user's error, which
-NumPy, PyTorch and TensorFlow's CPU kernels raise. JAX gives NaN for what stands there, and drops
-what is put there.
+Indices are int64 and count from 0. The name of an op says what one does that is negative or too
+large. Of most it is the user's error, which NumPy, PyTorch and TensorFlow's CPU kernels raise; JAX
+gives NaN for what stands there, and drops what is put there. With `_inside` zero stands there, and
+what is put there is dropped; with `_nearest` the first or the last one is taken, and, as in JAX, no
+gradient goes back there. So an op and its VJP agree at the edge of their domain.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import PlaceError
 from ...ir.op import Op
 from ..attributes import AXIS, AXIS_OR_NONE, flag
 from ..numerics import Array
@@ -71,11 +74,12 @@ def inside(indices: Any, length: int) -> Array:
     """Return indices that lie within a length.
 
     Raises:
-        IndexError: one of them does not; NumPy would count a negative one from the end.
+        PlaceError: one of them does not; NumPy would count a negative one from the end.
     """
     indices = np.asarray(indices)
     if indices.size and (indices.min() < 0 or indices.max() >= length):
-        raise IndexError(f"indices from {indices.min()} to {indices.max()} of {length} elements")
+        worst = indices.min() if indices.min() < 0 else indices.max()
+        raise PlaceError(f"index {worst} is out of bounds for an axis of {length} elements")
     return indices
 
 
@@ -156,6 +160,44 @@ def untake_at_vjp(
     return xp.take_at(ct, indices, axis=axis), None, None
 
 
+def kept_inside(x: Array, indices: Array, length: int, axis: int) -> tuple[Array, Array]:
+    """Return slices with zeros for those whose index lies outside, and indices with 0 there."""
+    is_inside = (indices >= 0) & (indices < length)
+    after = x.ndim - axis % x.ndim - indices.ndim
+    mask = is_inside.reshape(*is_inside.shape, *(1,) * after)
+    return np.where(mask, x, np.zeros((), x.dtype)), np.where(is_inside, indices, 0)
+
+
+def take_inside(x: Array, indices: Array, *, axis: int) -> Array:
+    indices, axis = np.asarray(indices), axis % x.ndim
+    taken = take_nearest(x, indices, axis=axis)
+    return kept_inside(taken, indices, x.shape[axis], axis)[0]
+
+
+def take_inside_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Cotangents:
+    return xp.untake_inside(ct, indices, x, axis=axis), None
+
+
+def untake_inside(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
+    axis = axis % np.ndim(like)
+    if not np.shape(like)[axis]:
+        return np.zeros(np.shape(like), x.dtype)
+    kept, indices = kept_inside(x, np.asarray(indices), np.shape(like)[axis], axis)
+    return untake_at(kept, indices, like, axis=axis)
+
+
+def untake_inside_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, indices: Any, like: Any, *, axis: int
+) -> Cotangents:
+    return xp.take_inside(ct, indices, axis=axis), None, None
+
+
+def take_nearest(x: Array, indices: Array, *, axis: int) -> Array:
+    if not x.shape[axis]:
+        return np.zeros(taken_at(x.shape, np.shape(indices), axis=axis), x.dtype)
+    return np.take(x, indices, axis=axis, mode="clip")
+
+
 @lifted
 def last_put(indices: Array, like: Array, *, axis: int) -> Array:
     check_axes(np.shape(like), indices.shape, axis)
@@ -188,16 +230,14 @@ UNTAKE_ALONG = at_places(
     in_vjps=True,
     shape_only=(2,),
 )
+AT = {"in_vjps": True, "result": selected, "shape_of": taken_at, "copies": multiplied}
 TAKE_AT = at_places(
     "take_at",
     "x indices",
     take_at,
     take_at_vjp,
     "The slices of x at indices along an axis, which is replaced by the axes of the indices.",
-    result=selected,
-    shape_of=taken_at,
-    in_vjps=True,
-    copies=multiplied,
+    **AT,
 )
 UNTAKE_AT = at_places(
     "untake_at",
@@ -205,6 +245,35 @@ UNTAKE_AT = at_places(
     untake_at,
     untake_at_vjp,
     "Zeros in the shape of `like`, slices of x added at indices along an axis.",
+    result=placed,
+    shape_of=put_at,
+    in_vjps=True,
+    shape_only=(2,),
+)
+TAKE_INSIDE = at_places(
+    "take_inside",
+    "x indices",
+    take_inside,
+    take_inside_vjp,
+    "The slices of x at indices along an axis; zeros for an index that lies outside.",
+    **AT,
+)
+TAKE_NEAREST = at_places(
+    "take_nearest",
+    "x indices",
+    take_nearest,
+    take_inside_vjp,
+    "The slices of x at indices along an axis; the nearest one for an index that lies outside, "
+    "zeros where there is none.",
+    **AT,
+)
+UNTAKE_INSIDE = at_places(
+    "untake_inside",
+    "x indices like",
+    untake_inside,
+    untake_inside_vjp,
+    "Zeros in the shape of `like`, slices of x added at indices along an axis; those are dropped "
+    "whose index lies outside.",
     result=placed,
     shape_of=put_at,
     in_vjps=True,

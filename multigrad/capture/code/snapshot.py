@@ -1,0 +1,512 @@
+"""What objects hold before user code runs for us alone, on symbols or on made-up numbers, and how
+to put it back.
+
+An effect of such a run would come on top of those of the user's calls. What has been put back is
+told in words, as a graph would not do it at all.
+"""
+
+from __future__ import annotations
+
+import array
+import contextvars
+import io
+import math
+import queue
+import random
+import sys
+import threading
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from operator import is_
+from typing import Any
+
+import numpy as np
+
+from ...backend.finding.discovery import backend_of
+from ...errors import BackendNotFound
+from ...trace.scope.identity import attributes_of, is_plain
+from ...trace.trace import Value
+from .callables import method_of, plain_function, root_module
+from .libraries import is_library_file
+from .table import contents, mentioned, nested_codes, registered_dialects
+
+OWN = __name__.partition(".")[0]
+MOST_ITEMS = 4096  # of one container; what is longer is known by its length
+MOST_INSIDE = 64  # of the items of one that are looked into
+MOST_ELEMENTS = 2**22  # of all tensors and arrays whose values are copied
+MOST_OBJECTS = 2048
+DEPTH = 8  # from a module to the statistics of a layer in a block of it
+FIXED = (type, types.ModuleType, threading.local)  # whose attributes lie elsewhere
+Access = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
+
+
+class Snapshot:
+    """What objects hold now.
+
+    Attributes:
+        names: those by which code may reach what objects hold.
+        moved: whether a generator of random numbers had drawn, when it was put back.
+        added: the attributes that were new then, and may be a cache.
+        used_up: in words, what cannot be put back once it is used; "" for nothing.
+        change: in words, what had changed when all was put back; "" for nothing.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.moved = False
+        self.added: list[tuple[Any, str]] = []
+        self.used_up = self.change = ""
+        self._seen: set[int] = set()  # ids of what those below keep alive
+        self._owners: list[tuple[Any, int]] = []
+        self._restores: list[Callable[[], str]] = []
+        self._room = MOST_ELEMENTS
+
+    def see_all(self, functions: Iterable[Any], values: Iterable[Any]) -> None:
+        """Remember what functions and their helpers refer to, these values, and the states of the
+        generators that are drawn from without a name.
+        """
+        for generator in global_generators():
+            self._see_generator(generator)
+        for function in functions_of(*functions):
+            if root_module(function) == OWN:
+                continue
+            self.see_function(function, {name for name, _ in mentioned(function)})
+        for value in values:
+            self.see(value)
+
+    def see_function(self, function: types.FunctionType, names: Iterable[str]) -> None:
+        """Remember what a function of the user's refers to."""
+        new = set(names) - self.names
+        self.names |= new
+        for owner, depth in list(self._owners) if new else ():
+            for name in new & _attributes(owner).keys():
+                self.see(_attributes(owner)[name], depth + 1)
+        for value in referred(function, names):
+            self.see(value)
+
+    def see(self, value: Any, depth: int = 0) -> None:
+        """Remember a value that can change, and what can be reached from it by the names that are
+        mentioned.
+        """
+        if isinstance(value, types.BuiltinFunctionType | types.MethodType):
+            value = value.__self__
+        elif isinstance(value, partial):
+            value = (value.func, *value.args, *value.keywords.values())
+        if is_plain(value) or isinstance(value, types.FunctionType | Value):
+            return
+        if id(value) in self._seen or len(self._seen) > MOST_OBJECTS or depth > DEPTH:
+            return
+        if isinstance(value, tuple):
+            for each in value[:MOST_INSIDE]:
+                self.see(each, depth + 1)
+            return
+        if is_generator(value):
+            self._see_generator(value)
+        elif is_state(value):
+            self._see_tensor(value)
+        elif isinstance(value, np.ndarray):
+            self._see_array(value)
+        elif (access := access_of(value)) is not None:
+            self._see_contents(value, access, depth)
+        elif is_used_up(value):
+            self.used_up = self.used_up or f"a {type(value).__name__}, which each use changes"
+            return
+        if is_owner(value) and not is_state(value):
+            self._see_owner(value, depth)
+
+    def _see_array(self, value: np.ndarray[Any, Any]) -> None:
+        """Remember an array's values; a large one is not to be written to meanwhile."""
+        if not value.flags.writeable:
+            return
+        self._room -= value.size
+        if self._room >= 0:
+            self._remember(value, partial(put_back, value, value.copy(), np.copy, _write_array))
+        else:
+            value.setflags(write=False)
+            self._remember(value, partial(_unlock, value))
+
+    def _remember(self, value: Any, restore: Callable[[], str]) -> None:
+        self._seen.add(id(value))
+        self._restores.append(restore)
+
+    def _see_contents(self, value: Any, access: Access, depth: int) -> None:
+        read, write = access
+        try:
+            before = read(value)
+        except (LookupError, ValueError):  # a variable without a value, a closed file
+            return
+        self._remember(value, partial(put_back, value, before, read, write))
+        if isinstance(value, dict | list | set | deque) and len(value) <= MOST_INSIDE:
+            for each in list(before.values() if isinstance(before, dict) else before):
+                self.see(each, depth + 1)
+
+    def _see_generator(self, generator: Any) -> None:
+        if id(generator) not in self._seen:
+            read, write = _access(generator)
+            self._remember(generator, partial(self._rewind, read, write, read()))
+
+    def _rewind(self, read: Callable[[], Any], write: Callable[[Any], Any], before: Any) -> str:
+        if not _same_state(read(), before):
+            write(before)
+            self.moved = True
+        return ""
+
+    def _see_tensor(self, value: Any) -> None:
+        try:
+            keep = backend_of(value).tensors.keep
+        except BackendNotFound:
+            return
+        if keep is None:
+            return
+        self._room -= math.prod(value.shape)
+        restore = keep(value, self._room >= 0)
+        if restore is not None:
+            self._remember(value, restore)
+
+    def _see_owner(self, value: Any, depth: int) -> None:
+        rows = _attributes(value)
+        self._owners.append((value, depth))
+        self._remember(value, partial(self._restore_attributes, value, rows))
+        names = self.names | _method_names(type(value))
+        for name, each in rows.items():
+            if name in names or not (is_used_up(each) or _leads_on(each)):
+                self.see(each, depth + 1)
+
+    def _restore_attributes(self, owner: Any, before: dict[Any, Any]) -> str:
+        found = ""
+        now = _attributes(owner)
+        for name in {*now, *before}:
+            # A cache, perhaps, unless it holds a symbol or hides the class's own.
+            is_new = name not in before
+            hides = hasattr(getattr(type(owner), name, None), "__get__") is False
+            hides = hides and hasattr(type(owner), name)
+            if is_new and not hides and not isinstance(now[name], Value):
+                self.added.append((owner, name))
+                continue
+            if is_new:
+                _remove(owner, name)
+            elif now.get(name, self) is before[name]:
+                continue
+            else:
+                _assign(owner, name, before[name])
+            found = f"assigns to the attribute {name!r} of {shown(owner)}"
+        return found
+
+    @property
+    def owners(self) -> Iterator[Any]:
+        """The user's own objects that were seen."""
+        yield from (o for o, _ in self._owners if not isinstance(o, FIXED) and has_state(o))
+
+    def restore(self) -> None:
+        """Put all back."""
+        found = [restore() for restore in self._restores]
+        self.change = next(filter(None, found), "")
+
+    @contextmanager
+    def dropping_added(self) -> Iterator[None]:
+        """Take away attributes that were new where another run finds them to be no cache."""
+        try:
+            yield
+        except BaseException:
+            self.drop_added()
+            raise
+
+    def drop_added(self) -> None:
+        """Take away attributes that were new, and turned out to be no cache."""
+        for owner, name in self.added:
+            if name in _attributes(owner):
+                _remove(owner, name)
+
+    def clear(self) -> None:
+        """Hold nothing more: what was seen may lead to symbols."""
+        self._owners.clear()
+        self._seen.clear()
+        self._restores.clear()
+
+
+@contextmanager
+def unchanged(functions: Iterable[Any], values: Iterable[Any]) -> Iterator[Snapshot]:
+    """Leave what functions refer to, and these values, as they are; generators too."""
+    snapshot = Snapshot()
+    snapshot.see_all(functions, values)
+    try:
+        yield snapshot
+    finally:
+        snapshot.restore()
+
+
+def functions_of(*functions: Any) -> Iterator[types.FunctionType]:
+    """Yield the plain functions of callables, and the user's helpers that they mention."""
+    seen: set[Any] = set()
+    waiting = [*functions]
+    while waiting:
+        plain = plain_function(waiting.pop(0))
+        if plain is None or plain in seen or is_library_file(plain.__code__.co_filename):
+            continue
+        seen.add(plain)
+        yield plain
+        held = [value for _, value in mentioned(plain)]
+        held += map(contents, plain.__closure__ or ())
+        helpers = types.FunctionType | types.MethodType
+        waiting += [value for value in held if isinstance(value, helpers)]
+
+
+def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
+    """Return what a function's names stand for: globals, those around it, and defaults."""
+    found = [function.__globals__.get(name) for name in names]
+    found += map(contents, function.__closure__ or ())
+    return [*found, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+
+
+# --- kinds of state -------------------------------------------------------------------------------
+
+
+def put_back(
+    value: Any, before: Any, read: Callable[[Any], Any], write: Callable[[Any, Any], None]
+) -> str:
+    """Put back what a value held; return in words that it had changed, "" where it had not."""
+    now = read(value)
+    if _same_items(now, before):
+        return ""
+    write(value, before)
+    return f"changes a {type(value).__name__} from outside of it"
+
+
+def _same_items(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        if a.dtype.hasobject:
+            return all(map(is_, a.flat, b.flat))
+        return a.shape == b.shape and a.tobytes() == b.tobytes()
+    if not isinstance(a, list | dict) or not isinstance(b, list | dict):
+        return type(a) is type(b) and (a is b or bool(a == b))
+    same = len(a) == len(b) and all(map(is_, a, b))
+    return same and (not isinstance(a, dict) or all(a[key] is b[key] for key in a))
+
+
+def _limited(read: Callable[[Any], Any], value: Any) -> Any:
+    """Return what a container holds, of a long one how much."""
+    return read(value) if len(value) <= MOST_ITEMS else len(value)
+
+
+def _list_of(kind: type) -> Callable[[Any], Any]:
+    return partial(_limited, lambda value: list(kind.__iter__(value)))
+
+
+def _dict_of(kind: type) -> Callable[[Any], Any]:
+    return partial(_limited, lambda value: dict(kind.items(value)))
+
+
+def _write_list(value: Any, items: Any) -> None:
+    if not isinstance(items, int):
+        list.__setitem__(value, slice(None), items)
+    elif len(value) > items:
+        list.__delitem__(value, slice(items, None))
+
+
+def _write_all(kind: Any, add: Callable[[Any, Any], Any], value: Any, items: Any) -> None:
+    if not isinstance(items, int):
+        kind.clear(value)
+        add(value, items)
+
+
+def _write_dict(kind: Any, value: Any, items: Any) -> None:
+    if not isinstance(items, int):
+        kind.clear(value)
+        for key, each in items.items():
+            kind.__setitem__(value, key, each)
+
+
+def _write_file(value: Any, state: tuple[Any, int]) -> None:
+    value.seek(0)
+    value.truncate()
+    value.write(state[0])
+    value.seek(state[1])
+
+
+def _read_file(value: Any) -> tuple[Any, int]:
+    return value.getvalue(), value.tell()
+
+
+def _write_bytes(value: Any, items: bytes) -> None:
+    value[:] = array.array(value.typecode, items) if isinstance(value, array.array) else items
+
+
+def _read_memory(value: Any) -> bytes:
+    return memoryview(value).tobytes()
+
+
+def _write_memory(value: Any, items: bytes) -> None:
+    memoryview(value).cast("B")[:] = items
+
+
+def _write_array(value: np.ndarray[Any, Any], items: np.ndarray[Any, Any]) -> None:
+    value[...] = items  # that had changed, so that it can be written to
+
+
+def _unlock(value: np.ndarray[Any, Any]) -> str:
+    value.setflags(write=True)
+    return ""
+
+
+def _read_variable(value: contextvars.ContextVar[Any]) -> list[Any]:
+    return [value.get()]
+
+
+def _write_variable(value: contextvars.ContextVar[Any], items: list[Any]) -> None:
+    value.set(items[0])
+
+
+# Methods of the classes themselves: those of a subclass may do more. A subclass comes first.
+KINDS: dict[type, Access] = {
+    OrderedDict: (_dict_of(OrderedDict), partial(_write_dict, OrderedDict)),
+    dict: (_dict_of(dict), partial(_write_dict, dict)),
+    list: (_list_of(list), _write_list),
+    set: (_list_of(set), partial(_write_all, set, set.update)),
+    deque: (_list_of(deque), partial(_write_all, deque, deque.extend)),
+    bytearray: (bytes, _write_bytes),
+    array.array: (array.array.tobytes, _write_bytes),
+    io.StringIO: (_read_file, _write_file),
+    io.BytesIO: (_read_file, _write_file),
+    contextvars.ContextVar: (_read_variable, _write_variable),
+}
+
+
+def access_of(value: Any) -> Access | None:
+    """Return what reads and what writes the contents of a value that has some."""
+    kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
+    if kind is not None:
+        return KINDS[kind]
+    try:  # a number that processes share
+        return None if memoryview(value).readonly else (_read_memory, _write_memory)
+    except (BufferError, TypeError):
+        return None
+
+
+def global_generators() -> Iterator[Any]:
+    """Yield the generators drawn from without a name, of Python and of the libraries in use."""
+    yield random
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        yield numpy.mtrand._rand
+    for dialect in registered_dialects().values():
+        if dialect.generators is not None:
+            yield from dialect.generators()
+
+
+def is_generator(value: Any) -> bool:
+    """Return whether a value draws random numbers and tells its state."""
+    kind = type(value)  # of a class or a module: it is none
+    return (
+        isinstance(value, random.Random)
+        or hasattr(kind, "bit_generator")
+        or (hasattr(kind, "get_state") and hasattr(kind, "set_state"))
+    )
+
+
+def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return what reads and what writes a generator's state."""
+    if hasattr(generator, "getstate"):
+        return generator.getstate, generator.setstate
+    if hasattr(generator, "get_state"):
+        return generator.get_state, generator.set_state
+    bits = generator.bit_generator
+    return lambda: bits.state, lambda state: setattr(bits, "state", state)
+
+
+def _same_state(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and type(a[-1]) in (int, float, type(None)) and isinstance(a[1], tuple):
+        return a == b  # Python's own, of 625 numbers
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(_same_state, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same_state(a[key], b[key]) for key in a)
+    return bool((a == b).all()) if hasattr(a, "shape") else a == b
+
+
+def is_state(value: Any) -> bool:
+    """Return whether a value is a library's tensor or variable; NumPy's arrays are taken."""
+    if issubclass(type(value), Value):  # in place of a tensor that is an input
+        return False
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return False
+    root = type(value).__module__.partition(".")[0].removesuffix("lib")
+    return root != "numpy" and (
+        root in registered_dialects() or issubclass(type(value), _tensor_classes())
+    )
+
+
+def _tensor_classes() -> tuple[type, ...]:
+    return tuple(d.tensor for name, d in registered_dialects().items() if name != "numpy")
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+
+def has_state(value: Any) -> bool:
+    """Return whether a value is the user's own object, class or module, with attributes."""
+    if isinstance(value, types.FunctionType | Value):
+        return False
+    kind = value if isinstance(value, type) else type(value)
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(kind.__module__)
+    if module is None or is_library_file(getattr(module, "__file__", None)):
+        return False
+    is_own = module.__name__.partition(".")[0] == OWN
+    return not is_own and bool(hasattr(value, "__dict__") or attributes_of(value))
+
+
+def is_owner(value: Any) -> bool:
+    """Return whether a value has attributes: the user's, or a library's that is neither class nor
+    module.
+    """
+    if isinstance(value, type | types.ModuleType | types.FunctionType | Value):
+        return has_state(value)
+    is_own = type(value).__module__.startswith(OWN)
+    return not is_own and (hasattr(value, "__dict__") or has_state(value))
+
+
+def _leads_on(value: Any) -> bool:
+    return is_owner(value) and not is_state(value) and access_of(value) is None
+
+
+def is_used_up(value: Any) -> bool:
+    """Return whether each use of a value changes it, beyond what can be put back."""
+    is_other = isinstance(value, queue.SimpleQueue) or hasattr(type(value), "__next__")
+    return is_other and access_of(value) is None
+
+
+def _attributes(owner: Any) -> dict[Any, Any]:
+    return dict(vars(owner) if isinstance(owner, FIXED) else attributes_of(owner))
+
+
+def _method_names(kind: type) -> set[str]:
+    """Return the names that a user's methods mention."""
+    methods = [method_of(each) for base in kind.__mro__ for each in vars(base).values()]
+    users = [m for m in methods if m is not None and not is_library_file(m.__code__.co_filename)]
+    return {name for m in users for code in nested_codes(m.__code__) for name in code.co_names}
+
+
+def _assign(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute, of an object without running code of its class."""
+    if isinstance(owner, FIXED):
+        setattr(owner, name, value)
+    elif isinstance(getattr(type(owner), name, None), types.MemberDescriptorType):
+        object.__setattr__(owner, name, value)
+    else:
+        vars(owner)[name] = value
+
+
+def _remove(owner: Any, name: str) -> None:
+    if isinstance(owner, FIXED) or name not in vars(owner):
+        delattr(owner, name)
+    else:
+        del vars(owner)[name]
+
+
+def shown(owner: Any) -> str:
+    """Return an object in words."""
+    if isinstance(owner, type | types.ModuleType):
+        return owner.__name__
+    return f"a {type(owner).__name__}"

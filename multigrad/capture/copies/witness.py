@@ -1,0 +1,189 @@
+"""What a capture must leave as it was: generators, the user's objects, and no symbol outside of the
+graph.
+
+A rule is captured once and its graph runs ever after: a draw would be frozen, and an effect would
+happen once, on a symbol. Neither can be seen in the graph, so it is looked for around the capture,
+in what the rule's functions refer to.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import gc
+import time
+import types
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import TraceError
+from ...trace.scope.identity import attributes_of
+from ...trace.trace import Trace, Value
+from ..code.outside_tensors import tensors_of
+from ..code.snapshot import Snapshot, is_state, referred, shown
+from ..code.table import contents, nested_codes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+OWN = __name__.partition(".")[0]
+# In which a module of torch has its tensors: ordered before torch 2.5.
+DICTS = (dict, collections.OrderedDict)
+
+
+class Witness:
+    """What was there before a capture, and how to put it back."""
+
+    def __init__(
+        self, trace: Trace, functions: Iterable[Any] = (), values: Iterable[Any] = ()
+    ) -> None:
+        self.trace = trace
+        self.outside = Snapshot()
+        self.may_keep = False  # the functions hand something to what outlives them
+        self.made: list[weakref.ref[Value]] = []  # all symbols
+        self._variable = ""
+        self._cells: dict[int, tuple[types.CellType, Any]] = {}
+        self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.outside.see_all(functions, values)
+
+    def __enter__(self) -> Self:
+        try:
+            self._check_used_up()
+        except TraceError:
+            self.outside.restore()
+            raise
+        return self
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it drew a number, or set a new attribute, so that another run may differ."""
+        return self.outside.moved or bool(self.outside.added)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        change, read = self.changed(), self._state()
+        self._namespaces.clear()  # they lead to copies of functions, which may lead to symbols
+        self._cells.clear()
+        self.outside.clear()
+        if kind is not None:
+            self.outside.drop_added()
+            return
+        if change:
+            self.outside.drop_added()
+            advice = self.trace.words.advise("return what is to be kept")
+            raise self.trace.error(f"{change}, which a graph does not do{advice}")
+        if read:
+            raise self.trace.error(
+                f"reads {read}, which may change between calls. Make it {self.trace.words.param}, "
+                "or a NumPy array, whose values are taken once"
+            )
+
+    # --- what is looked at ------------------------------------------------------------------------
+    def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
+        """Remember what a function of the user's refers to, as it is now."""
+        self.trace.sources.update((id(value), fact) for value, fact in tensors_of(function))
+        self.may_keep |= any(map(may_keep, nested_codes(function.__code__)))
+        for cell in function.__closure__ or ():
+            self._cells.setdefault(id(cell), (cell, contents(cell)))
+        for value in referred(function, names) if self.trace.kind == "rule" else ():
+            if hasattr(type(value), "assign") and is_state(value):
+                self._variable = "a variable from outside"
+        self.outside.see_function(function, names)
+        self._check_used_up()
+
+    def see_value(self, value: Any) -> None:
+        """Remember a value that can change."""
+        self.outside.see(value)
+        self._check_used_up()
+
+    def see_namespace(self, namespace: dict[str, Any]) -> None:
+        """Remember the globals of a copied function, which are a copy as well."""
+        self._namespaces.append((namespace, dict(namespace)))
+
+    def _check_used_up(self) -> None:
+        """Refuse what no run of the code could be without: an iterator goes on."""
+        if self.outside.used_up:
+            problem = f"refers to {self.outside.used_up}, and a graph would not"
+            raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
+
+    def _state(self) -> str:
+        """Return in words which tensor of an object the rule's functions mention, "" for none."""
+        for owner in self.outside.owners:
+            own = dict(attributes_of(owner))
+            held = [own, *(each for each in own.values() if type(each) in DICTS)]
+            for name in sorted(self.outside.names):
+                if any(is_state(each.get(name)) for each in held):
+                    return f"{name!r} of {shown(owner)}, a tensor"
+        return self._variable
+
+    # --- what has changed -------------------------------------------------------------------------
+    def changed(self) -> str:
+        """Return in words what has changed outside of the graph, "" for nothing; put it back."""
+        found = [self._restore_names(), self._restore_cells()]
+        self.outside.restore()
+        return next((each for each in (*found, self.outside.change) if each), "")
+
+    def _restore_names(self) -> str:
+        for now, before in self._namespaces:
+            for name, value in now.items():
+                if name == "__warningregistry__":  # Python notes there which warnings it has shown
+                    continue
+                if name not in before or before[name] is not value:
+                    return f"assigns to the global {name!r}"
+        return ""
+
+    def _restore_cells(self) -> str:
+        found = ""
+        for cell, before in self._cells.values():
+            now = contents(cell)
+            if before is not None and now is not before:
+                cell.cell_contents = before
+                found = "assigns to a name of the function around it (nonlocal)"
+        return found
+
+    def check_left(self) -> None:
+        """Look for symbols that are kept outside of the graph, when the capture itself holds none.
+
+        Raises:
+            TraceError: there is one.
+        """
+        for generation, seconds in ((1, 0.0), (2, 0.0), (2, 0.02), (2, 0.1)):
+            if not self._is_left():
+                return
+            time.sleep(seconds)  # a search that is at work in another thread lets ours find nothing
+            gc.collect(generation)  # it may be in a cycle
+        if self._is_left():
+            raise self.trace.error(
+                "keeps a symbolic tensor outside of it, where the real one is expected"
+                f"{self.trace.words.advise('return what is to be kept')}"
+            )
+
+    def _is_left(self) -> bool:
+        return self.may_keep and any(ref() is not None for ref in self.made)
+
+
+KEEPING = {
+    "add",
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "put",
+    "put_nowait",
+    "send",
+    "set",
+    "setattr",
+    "setdefault",
+    "update",
+}
+STORING = frozenset(
+    dis.opmap[name] for name in ("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
+)
+
+
+def may_keep(code: types.CodeType) -> bool:
+    """Return whether code may hand a value to an object; most rules do not, and to look is slow."""
+    # Without it no proof finds test_what_keeps_a_tensor_out_of_sight_keeps_the_real_one.
+    if KEEPING.intersection(code.co_names):
+        return True
+    return not STORING.isdisjoint(code.co_code[::2])  # to decode each instruction takes long

@@ -1,0 +1,35 @@
+"""Whoever runs a captured form asks `decide` how: no door stands beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from multigrad.functions.calls import decision
+
+ROOT = Path(decision.__file__).parents[3]
+FOLDERS = [ROOT / "multigrad", *(ROOT / "backends").glob("multigrad_*")]
+FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
+# They capture, or take up what was captured, and run nothing; the last one hands it to `decide`.
+CAPTURING = {
+    "multigrad/functions/captured.py",
+    "multigrad/functions/recipes/functions_to_data.py",
+    "backends/multigrad_torch/compile/calls.py",
+}
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "backends").exists(), reason="the tests run beside an installed package"
+)
+
+
+def test_no_call_runs_a_captured_form_unasked() -> None:
+    taking = re.compile(r"\._variant(_for)?\(")
+    found = {path.relative_to(ROOT).as_posix() for path in FILES if taking.search(path.read_text())}
+    assert found == CAPTURING
+
+
+def test_every_door_is_one_that_code_goes_through() -> None:
+    doors = {name for name, each in vars(decision).items() if isinstance(each, decision.Door)}
+    text = "".join(path.read_text() for path in FILES if path.name != "decision.py")
+    assert {door for door in doors if not re.search(rf"\b{door}\b", text)} == set()
