@@ -94,6 +94,10 @@ class Transformed(Function):
         return None, *only_wrt(_guest_of(ctx.guest), found)
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        raise _guest_of(ctx.guest).refusal("has no forward mode")
+
+    @staticmethod
     def vmap(info: Any, in_dims: Any, guest: Guest | int, *tensors: Tensor) -> Any:
         def call(given: Sequence[Tensor]) -> Sequence[Tensor]:
             return Transformed.apply(guest, *given)

@@ -89,6 +89,10 @@ class Bridged(Function):
             )
         return tuple(gradients)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        raise ctx.guest.refusal("has no forward mode")
+
 
 class Once(Function):
     """A gradient that depends on tensors in an unknown way: its derivative is refused."""

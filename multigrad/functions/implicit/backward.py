@@ -142,8 +142,9 @@ def unlike(subject: str, found: Any, expected: Any) -> GradientError:
 
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the largest absolute value in tensors."""
-    return xp.max(xp.abs(flat(tensors)))
+    """Return the largest absolute value in tensors, 0 where they have no elements."""
+    values = xp.abs(flat(tensors))
+    return xp.max(xp.concat([values, xp.zeros_like(xp.reshape(xp.sum(values), (1,)))]))
 
 
 def eps_of(dtype: str) -> float:

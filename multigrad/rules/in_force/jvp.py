@@ -16,9 +16,13 @@ from ...functions.recipes.record import NotCaptured
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
 from ...graph.support.typed import R
-from .vjp import as_function, checked_values, on_tensors, open_inputs
+from .vjp import as_function, as_that_of, checked_values, on_tensors, open_inputs
 
 Tensor = Any
+ALIKE = (
+    "jvp takes tuples of inputs and of tangents, nested alike: jvp(f, (x, w), (dx, None)); None is "
+    "zero"
+)
 
 
 def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[R, Any]:
@@ -50,6 +54,8 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
         TraceError: on NumPy; f cannot be captured.
         RuleTypeError, RuleValueError: the tangents do not fit the inputs.
     """
+    if not all(isinstance(each, tuple | list) for each in (inputs, tangents)):
+        raise RuleTypeError(ALIKE)
     leaves, tree, backend = open_inputs("jvp", f, tuple(inputs))
     moves = _match(leaves, tree, tangents, backend)
     push = backend.modes.jvp
@@ -57,12 +63,15 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
         outputs, flat = _by_capture(f, leaves, tree, moves, backend)
     else:
         places, run, nesting = on_tensors(f, leaves, tree)
+        tensors, own = [leaves[i] for i in places], [moves[i] for i in places]
+        is_still = all(move is None for move in own)
         try:
-            found, flat = push(run, [leaves[i] for i in places], [moves[i] for i in places])
+            found, flat = (run(tensors), None) if is_still else push(run, tensors, own)
         except NotImplementedError as error:
             raise UnsupportedOp(f"xg.jvp has no way through what it was given: {error}") from error
         outputs = optree.tree_unflatten(nesting[-1], found)
     results, own = optree.tree_flatten(outputs, none_is_leaf=True)
+    flat = [None] * len(results) if flat is None else flat
     changes = [_or_zeros(t, y, backend) for t, y in zip(flat, results, strict=True)]
     return outputs, optree.tree_unflatten(own, changes)
 
@@ -86,10 +95,7 @@ def _match(
         fits = fits and nested == nesting
         moves += map(unwrap, given)
     if not fits:
-        raise RuleTypeError(
-            "jvp takes tuples of inputs and of tangents, nested alike: jvp(f, (x, w), (dx, None)); "
-            "None is zero"
-        )
+        raise RuleTypeError(ALIKE)
     for i, (x, tangent) in enumerate(zip(leaves, moves, strict=True)):
         if tangent is None:
             continue
@@ -100,9 +106,7 @@ def _match(
                 f"jvp got a tangent of shape {tuple(np.shape(tangent))} for input {i} of shape "
                 f"{tuple(x.shape)}; expected the same shape"
             )
-        if owner_of(tangent) is not backend:
-            own = np.asarray(tangent, backend.tensors.to_numpy(x).dtype)
-            moves[i] = backend.tensors.from_numpy(own)
+        moves[i] = as_that_of(x, tangent, backend, f"jvp got for input {i} a tangent")
     return moves
 
 

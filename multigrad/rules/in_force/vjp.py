@@ -43,6 +43,7 @@ Tensor = Any
 Pullback = Callable[[Any], tuple[Any, ...]]
 ARRAYS = frozenset({np.ndarray})
 PULLS = "pulls"  # among what a Function keeps of its calls
+PULLED = "vjp's pullback got a cotangent"
 
 
 def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
@@ -146,10 +147,8 @@ def vjp_leaves(
 
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
-        given = [
-            c if c is None or _is_like(c, y) else _as_cotangent(c, y, backend)
-            for c, y in zip(cotangents, flat, strict=True)
-        ]
+        pairs = zip(cotangents, flat, strict=True)
+        given = [as_that_of(y, c, backend, PULLED) for c, y in pairs]
         for i, gradient in zip(places, pull_tensors(given), strict=True):
             gradients[i] = gradient
         return gradients
@@ -294,7 +293,8 @@ def _of_function(
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
 
     def pull(cotangents: list[Any]) -> list[Any]:
-        chosen = [cotangents[i] for i in positions]
+        pairs = [(assembled[i], cotangents[i]) for i in positions]
+        chosen = [as_that_of(y, c, backend, PULLED) for y, c in pairs]
         found = pull_arrays(chosen[0] if single else tuple(chosen))
         found = (found,) if len(graphs.inputs) == 1 else found
         gradients: list[Any] = [None] * len(leaves)
@@ -302,7 +302,9 @@ def _of_function(
             gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
         return gradients
 
-    return assemble(variant, (output,) if single else output), pull
+    outputs = assemble(variant, (output,) if single else output)
+    assembled = optree.tree_leaves(outputs, none_is_leaf=True)
+    return outputs, pull
 
 
 def _keep(
@@ -331,10 +333,13 @@ def _keep(
 
     def run(leaves: Sequence[Any], draws: Draws) -> tuple[Any, Pullback]:
         output, pull_array = native.vjp(*leaves)
-        shape, arrays = output.shape, leaves[:count]
+        shape, dtype, arrays = output.shape, output.dtype, leaves[:count]
 
         def pull(cotangents: list[Any]) -> list[Any]:
-            found = pull_array(cotangents[0])
+            given = cotangents[0]
+            if getattr(given, "dtype", None) != dtype:
+                given = as_that_of(np.empty(0, dtype), given, load_backend("numpy"), PULLED)
+            found = pull_array(given)
             found = (found,) if count == 1 else found
             return [
                 np.zeros_like(x) if gradient is None else gradient
@@ -406,30 +411,35 @@ def _as_it_is(
 
 
 def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
-    """Return a cotangent of the output's dtype; None is zero.
+    """Return a cotangent of the output's dtype; None is zero."""
+    found = as_that_of(output, given, backend, PULLED)
+    return _zeros_like(output, backend) if found is None else found
+
+
+def as_that_of(tensor: Any, given: Any, backend: Backend, what: str) -> Any:
+    """Return a cotangent or a tangent of a tensor in its dtype; None, which is zero, as it is, and
+    for zeros of no bytes, as jax has them of integers.
+
+    Args:
+        what: "vjp's pullback got a cotangent", for the message.
 
     Raises:
         GradientError: it is not of real numbers.
     """
-    if given is None or getattr(given, "nbytes", 1) == 0:
-        return _zeros_like(output, backend)
+    dtype = getattr(given, "dtype", None)
+    if given is None or getattr(dtype, "itemsize", 1) == 0:
+        return None
+    own = getattr(tensor, "dtype", None)
+    if own is None or dtype == own:
+        return given
     if owner_of(given) is not backend:
-        (given,) = in_one_framework([np.asarray(given), output])[:1]
+        given = in_one_framework([np.asarray(given), tensor])[0]
     if owner_of(given) is not backend or dtype_name(given.dtype) not in (*FLOATS, *WHOLE, BOOL):
         raise GradientError(
-            f"vjp's pullback got a cotangent of {dtype_name(given.dtype)} for an output of "
-            f"{dtype_name(output.dtype)}; pass real numbers, or None for zero"
+            f"{what} of {dtype_name(np.asarray(given).dtype)} for a tensor of {dtype_name(own)}; "
+            "pass real numbers, or None for zero"
         )
-    return (
-        given
-        if given.dtype == output.dtype
-        else backend.kernels.rows[ops.CAST](given, dtype=output.dtype)
-    )
-
-
-def _is_like(given: Any, output: Any) -> bool:
-    """Return whether a framework takes this for a cotangent of an output of its own."""
-    return not hasattr(output, "dtype") or getattr(given, "dtype", None) == output.dtype
+    return backend.kernels.rows[ops.CAST](given, dtype=own)
 
 
 def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
