@@ -30,7 +30,7 @@ from .calls.arguments import (
 )
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
-from .calls.casts import ORIGINAL, SAME, follow_casts, way_if_cast
+from .calls.casts import ORIGINAL, SAME, follow_casts, follow_weak, way_if_cast
 from .calls.facts import watch
 from .calls.mutable import callers_own
 from .calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
@@ -275,6 +275,9 @@ class Entries(Captured):
     def _unless_cast(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
         """Return an entry that runs otherwise while its framework chooses dtypes by itself."""
         way = way_if_cast(self.recipe, self.native, variant, backend)
+        if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
+            plain = variant.graphs.is_rule or variant.graphs.is_random
+            return entry if plain else follow_weak(entry, self.recipe, variant, backend)
         if way == SAME:
             return entry
         layout = variant.layout.without_objects()

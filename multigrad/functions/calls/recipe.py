@@ -87,6 +87,7 @@ class Variant:
         lacks: what the original does besides, in words; on its own framework that runs itself.
         is_cast: whether its library may choose the dtypes of its calls, as autocast does; while it
             does so, the original runs.
+        weak: the positions of outputs whose dtype gives way to others', on its own framework.
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
@@ -103,6 +104,7 @@ class Variant:
     proofs: dict[str, str | DisprovedError] = field(default_factory=dict)
     lacks: str = ""
     is_cast: bool = False
+    weak: tuple[int, ...] = ()
     assumed: tuple[Assumption, ...] = ()
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()

@@ -274,6 +274,7 @@ class _Recording:
             facts,
             lacks=trace.lacks,
             is_cast=trace.is_cast,
+            weak=tuple(i for i, each in enumerate(values) if each.node in trace.weak),
             assumed=assumed,
             notes=notes,
             updates=updates,
