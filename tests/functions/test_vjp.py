@@ -175,3 +175,37 @@ def test_a_cotangent_of_a_second_call_may_be_a_list_none_or_of_a_wrong_shape() -
             pull(np.ones(3))
         with pytest.raises(xg.GradientError, match="2 cotangents for 1 output"):
             pull([1.0, 1.0])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "float64"])
+def test_a_cotangent_and_a_tangent_are_taken_in_the_dtype_of_their_tensor(
+    dtype: str, backend: Any
+) -> None:
+    x, given = backend.array(X), (W.T[:, :3] > 0).astype(dtype)
+    double = xg.function(lambda x: x * 2.0, lambda g, x: g * 2.0)
+    for _ in range(2):
+        for each in (given, backend.array(given)):
+            (gradient,) = xg.vjp(double, x)[1](each)
+            _, tangent = xg.jvp(double, (x,), (each,))
+            for found in map(backend.numpy, (gradient, tangent)):
+                assert found.dtype == np.float32
+                np.testing.assert_array_equal(found, 2.0 * given)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "object", "str"])
+def test_a_cotangent_and_a_tangent_are_real_numbers(dtype: str, backend: Any) -> None:
+    x, given = backend.array(X), np.ones_like(X).astype(dtype)
+    double = xg.function(lambda x: x * 2.0, lambda g, x: g * 2.0)
+    for _ in range(2):
+        with pytest.raises(xg.GradientError, match=r"pullback got a cotangent of \w+ for .*real"):
+            xg.vjp(double, x)[1](given)
+        with pytest.raises(xg.GradientError, match=r"for input 0 a tangent of \w+ for .*real"):
+            xg.jvp(double, (x,), (given,))
+    with pytest.raises(TypeError, match="jvp takes tuples of inputs and of tangents"):
+        xg.jvp(double, x, x)
+
+
+def test_inputs_that_stand_still_have_no_tangents(backend: Any) -> None:
+    y, tangent = xg.jvp(lambda x: x * 2.0, (backend.array(X),), (None,))
+    np.testing.assert_array_equal(backend.numpy(y), 2 * X)
+    np.testing.assert_array_equal(backend.numpy(tangent), 0 * X)

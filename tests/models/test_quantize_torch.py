@@ -206,3 +206,46 @@ def test_a_recurrent_cell_is_quantized_in_its_loop() -> None:
     plain.load_state_dict({**biases, **signs})
     again = plain(torch.ones(2, 4), plain(torch.ones(2, 4)))
     torch.testing.assert_close(again, (h, c))
+
+
+def test_inputs_by_name_are_quantized_as_those_by_position() -> None:
+    import torch
+
+    layers = {
+        ("input",): torch.nn.Linear(3, 2),
+        ("input1", "input2"): torch.nn.Bilinear(3, 3, 2),
+        ("query", "key", "value"): torch.nn.MultiheadAttention(3, 1),
+    }
+    x = torch.randn(4, 3)
+    for names, layer in layers.items():
+        quantized = xg.quantize(layer, weights=None, activations="lsq", bits=2)
+        for each in (quantized, pickle.loads(pickle.dumps(quantized)), copy.deepcopy(quantized)):
+            by_position = each(*[x for _ in names])
+            by_name = each(**dict.fromkeys(names, x))
+            for one, other in zip(by_position, by_name, strict=True):
+                assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("axis", ["x", 0.5, True, 1.0, ["x"]])
+def test_an_axis_that_is_none_is_refused(axis: Any) -> None:
+    import torch
+
+    layer = torch.nn.Linear(3, 2)
+    with pytest.raises(TypeError, match=r"Linear\.weight: axis is an int, several or None, got"):
+        xg.quantize(layer, axis=axis)
+
+
+def test_weights_without_values_and_samples_that_are_none_are_refused() -> None:
+    import torch
+
+    with pytest.raises(ValueError, match=r"'weight' is on the meta device.*to_empty"):
+        xg.quantize(torch.nn.Linear(3, 2, device="meta"))
+    for sample in ("x", object(), torch.ones(3, device="meta"), [[1], [1, 2]]):
+        with pytest.raises(TypeError, match="sample is an array of typical inputs, got"):
+            xg.quantize(torch.nn.Linear(3, 2), activations="lsq", sample=sample)
+
+
+def test_a_layer_of_no_elements_is_quantized() -> None:
+    import torch
+
+    assert xg.quantize(torch.nn.Linear(0, 2))(torch.ones(4, 0)).shape == (4, 2)

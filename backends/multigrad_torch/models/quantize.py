@@ -6,6 +6,7 @@ holds the module without them, and how it is quantized.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -84,14 +85,15 @@ def quantize_module(
         like = next(module.parameters(), None)
         seen = STANDARD
         if sample is not None:
-            seen = look_at(torch.as_tensor(sample).detach().cpu().double().numpy(), ())
+            is_tensor = isinstance(sample, torch.Tensor) and not sample.is_meta
+            seen = look_at(sample.detach().cpu().double().numpy() if is_tensor else sample, ())
         inputs = Quantizer(how, seen, like)
     with unchanged_on_failure(module):  # torch tries each quantizer on its weight
         for owner, name, quantizer in planned:
             put_on_weight(owner, name, quantizer)
         if inputs is not None:
             module.add_module(INPUTS, inputs)
-            module.register_forward_pre_hook(quantize_input)
+            module.register_forward_pre_hook(quantize_input, with_kwargs=True)
     return module
 
 
@@ -102,9 +104,17 @@ def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
     made.__reduce_ex__ = reduce_quantized
 
 
-def quantize_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def quantize_input(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> Any:
     """Return a call's arguments, the first one quantized."""
-    return (getattr(module, INPUTS)(args[0]), *args[1:])
+    quantize = getattr(module, INPUTS)
+    if args:
+        args = quantize(args[0]), *args[1:]
+    elif kwargs:  # in pickles of before it is given none
+        first = next(iter(inspect.signature(module.forward).parameters))
+        kwargs = {n: quantize(x) if n == first else x for n, x in kwargs.items()}
+    return args if kwargs is None else (args, kwargs)
 
 
 def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
@@ -124,6 +134,11 @@ def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
         for name, weight in owner.named_parameters(recurse=False):
             if is_lazy(weight):
                 raise RuleValueError(f"{shown}: {name!r} has no values yet: call the module once")
+            if weight.is_meta:
+                raise RuleValueError(
+                    f"{shown}: {name!r} is on the meta device, where it has no values from which a "
+                    "quantizer starts: module.to_empty(device='cpu') and load its weights first"
+                )
             if weight.ndim >= 2 and weight.is_floating_point() and "bias" not in name:
                 if isinstance(owner, nn.RNNBase):
                     raise RuleTypeError(

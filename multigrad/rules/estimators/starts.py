@@ -45,8 +45,17 @@ STANDARD = Seen(np.array(math.sqrt(2 / math.pi)), np.array(-3.0), np.array(3.0))
 
 
 def look_at(x: Array, axes: tuple[int, ...]) -> Seen:
-    """Return what is known of an array, for each index of these axes."""
-    x = np.asarray(x, np.float64)
+    """Return what is known of an array, for each index of these axes; of no elements, of zeros.
+
+    Raises:
+        RuleTypeError: it is no array of numbers.
+    """
+    try:
+        x = np.asarray(x, np.float64)
+    except (TypeError, ValueError):
+        raise RuleTypeError(f"sample is an array of typical inputs, got {x!r:.60}") from None
+    if not x.size:
+        x = np.zeros([n if i in axes else 1 for i, n in enumerate(x.shape)])
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     keep = bool(axes)
     size = np.abs(x).mean(rest, keepdims=keep)
@@ -91,9 +100,12 @@ def axes_of(owner: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[
     """Return the axes of a tensor whose indices have numbers of their own.
 
     Raises:
+        RuleTypeError: these are no axes.
         RuleValueError: it has no such axis.
     """
-    given = () if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, tuple | list) else () if axis is None else (axis,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in given):
+        raise RuleTypeError(f"{owner}: axis is an int, several or None, got {axis!r:.60}")
     if any(not -ndim <= each < ndim for each in given):
         raise RuleValueError(f"{owner} has {ndim} axes, and none is axis={axis!r}")
     return tuple(each % ndim for each in given)

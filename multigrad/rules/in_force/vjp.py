@@ -43,7 +43,7 @@ Tensor = Any
 Pullback = Callable[[Any], tuple[Any, ...]]
 ARRAYS = frozenset({np.ndarray})
 PULLS = "pulls"  # among what a Function keeps of its calls
-PULLED = "vjp's pullback got a cotangent"
+COTANGENT = "vjp's pullback got a cotangent"
 
 
 def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
@@ -148,7 +148,7 @@ def vjp_leaves(
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
         pairs = zip(cotangents, flat, strict=True)
-        given = [as_that_of(y, c, backend, PULLED) for c, y in pairs]
+        given = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
         for i, gradient in zip(places, pull_tensors(given), strict=True):
             gradients[i] = gradient
         return gradients
@@ -294,7 +294,7 @@ def _of_function(
 
     def pull(cotangents: list[Any]) -> list[Any]:
         pairs = [(assembled[i], cotangents[i]) for i in positions]
-        chosen = [as_that_of(y, c, backend, PULLED) for y, c in pairs]
+        chosen = [as_that_of(y, c, backend, COTANGENT) for y, c in pairs]
         found = pull_arrays(chosen[0] if single else tuple(chosen))
         found = (found,) if len(graphs.inputs) == 1 else found
         gradients: list[Any] = [None] * len(leaves)
@@ -338,7 +338,7 @@ def _keep(
         def pull(cotangents: list[Any]) -> list[Any]:
             given = cotangents[0]
             if getattr(given, "dtype", None) != dtype:
-                given = as_that_of(np.empty(0, dtype), given, load_backend("numpy"), PULLED)
+                given = as_that_of(np.empty(0, dtype), given, load_backend("numpy"), COTANGENT)
             found = pull_array(given)
             found = (found,) if count == 1 else found
             return [
@@ -412,7 +412,7 @@ def _as_it_is(
 
 def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
     """Return a cotangent of the output's dtype; None is zero."""
-    found = as_that_of(output, given, backend, PULLED)
+    found = as_that_of(output, given, backend, COTANGENT)
     return _zeros_like(output, backend) if found is None else found
 
 

@@ -482,3 +482,12 @@ def test_an_implicit_function_inside_of_another(backend: Any) -> None:
     y, (found,) = pulled(backend, outer, (np.array([3.0, 8.0]),), np.ones(2))
     assert_close(y, np.array([4.0, 6.0]), 1e-12)
     assert_close(found, np.array([0.5, 1 / 3]), 1e-10)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_no_elements_there_is_nothing_to_solve(way: str, backend: Any) -> None:
+    empty = backend.array(np.zeros((0,), np.float32))
+    root = xg.implicit(lambda x, a: x - a, lambda a: a * 1.0, solve=way)
+    y, pull = xg.vjp(root, empty)
+    (gradient,) = pull(empty)
+    assert backend.numpy(y).shape == backend.numpy(gradient).shape == (0,)

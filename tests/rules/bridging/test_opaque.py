@@ -235,3 +235,18 @@ def test_tensorflow_compiles_it_for_lengths_that_it_does_not_know() -> None:
         UnsupportedOp, match="is opaque, which TensorFlow's XLA cannot call: compile with"
     ):
         tf.function(log_gamma, jit_compile=True)(tf.constant(X))
+
+
+@pytest.mark.backends("torch")
+def test_forward_mode_of_torch_is_refused_in_our_words(backend: Any) -> None:
+    import torch
+    from torch.autograd import forward_ad
+
+    x = backend.array(X)
+    with pytest.raises(GradientError, match=r"gammaln.* has no forward mode: it is opaque"):
+        torch.func.jvp(log_gamma, (x,), (x,))
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(GradientError, match=r"gammaln.* has no forward mode: it is opaque"),
+    ):
+        log_gamma(forward_ad.make_dual(x, x))
