@@ -17,7 +17,7 @@ from ...trace.scope.draws import Draws
 from .arguments import Layout
 from .binding import Entry
 from .native import run_as_it_is
-from .recipe import Recipe
+from .recipe import Recipe, Variant
 
 
 def follow_casts(
