@@ -343,7 +343,9 @@ def embedding(
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
-def np_take(a: Tensor, indices: Any, axis: Any, out: None, mode: str) -> Tensor:
+def np_take(
+    a: Tensor, indices: Any, axis: Any = None, out: None = None, mode: str = "raise"
+) -> Tensor:
     if axis is None:
         a, axis = xp.reshape(a, -1), 0
     return xp.take(a, indices, axis) if mode == "raise" else take_in_mode(a, indices, axis, mode)
