@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -205,7 +207,36 @@ def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
-    return tf.cast(tf.einsum(subscripts, *map(accumulated, arrays)), arrays[0].dtype)
+    terms, _, result = subscripts.partition("->")
+    given = [accumulated(x) for x in arrays]
+    if "..." in terms and "..." not in result:  # which TensorFlow does not sum away
+        terms, given = spelled_out(terms, given)
+    return tf.cast(tf.einsum(f"{terms}->{result}", *given), arrays[0].dtype)
+
+
+def spelled_out(terms: str, arrays: Sequence[Tensor]) -> tuple[str, list[Tensor]]:
+    """Return terms with letters in place of `...`, and arrays that are broadcast along these."""
+    names, arrays = terms.split(","), list(arrays)
+    counts = [
+        x.shape.rank - len(n) + 3 if "..." in n else 0 for n, x in zip(names, arrays, strict=True)
+    ]
+    most = max(counts)
+    letters = [letter for letter in string.ascii_letters if letter not in terms][:most]
+    starts = [name.find(".") for name in names]
+    rows = [i for i, name in enumerate(names) if "..." in name]
+    static = {tuple(arrays[i].shape[starts[i] : starts[i] + counts[i]]) for i in rows}
+    if len(rows) > 1 and (len(static) > 1 or any(None in lengths for lengths in static)):
+        parts = {i: tf.split(tf.shape(arrays[i]), [starts[i], counts[i], -1]) for i in rows}
+        common = reduce(tf.broadcast_dynamic_shape, [own for _, own, _ in parts.values()])
+        for i, (before, own, after) in parts.items():
+            ones = tf.ones(most - counts[i], tf.int32)
+            x = tf.reshape(arrays[i], tf.concat([before, ones, own, after], 0))
+            arrays[i] = tf.broadcast_to(x, tf.concat([before, common, after], 0))
+            counts[i] = most
+    spelled = [
+        n.replace("...", "".join(letters[most - k :])) for n, k in zip(names, counts, strict=True)
+    ]
+    return ",".join(spelled), arrays
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:

@@ -131,7 +131,8 @@ def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotan
         given = [result, *names[:i], *names[i + 1 :]]
         values = [ct, *others]
         letters = name.replace("...", ".")
-        if not set(letters) <= set("".join(given)):
+        is_lost = "..." in name and "..." not in result  # others may have fewer or shorter axes
+        if is_lost or not set(letters) <= set("".join(given)):
             given, values = [*given, name], [*values, xp.ones_like(arrays[i])]
         shares.append(xp.einsum(f"{','.join(given)}->{name}", *values))
     return tuple(shares)
