@@ -61,7 +61,11 @@ class Witness:
         return self.outside.moved or bool(self.outside.added)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        change, read = self.changed(), self._state()
+        # The user's own error ends the call: what had happened before it has happened. A class
+        # runs once more as written.
+        is_call = kind is not None and kind.__module__.partition(".")[0] != OWN
+        is_call = is_call and self.trace.kind != "imported function"
+        change, read = ("", "") if is_call else (self.changed(), self._state())
         self._namespaces.clear()  # they lead to copies of functions, which may lead to symbols
         self._cells.clear()
         self.outside.clear()
