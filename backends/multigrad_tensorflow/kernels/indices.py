@@ -1,6 +1,7 @@
 """TensorFlow's rows of the family of places, each function named as its op.
 
-On a CPU what lies outside raises; on a GPU TensorFlow takes 0 there, and drops what is put there.
+On a CPU what lies outside raises. On a GPU TensorFlow takes 0 there, in XLA the nearest element,
+and both drop what is put there.
 """
 
 from __future__ import annotations
@@ -59,13 +60,14 @@ def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 
 def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return places along the last axis as places in `like` made flat, and how many it has."""
-    length = tf.cast(length_of(like), tf.int64)
-    within = tf.debugging.assert_less(indices, length, "indices lie outside")
-    with tf.control_dependencies([] if within is None else [within]):
-        flat = tf.reshape(indices, [-1, length_of(indices)])
-        starts = tf.range(tf.shape(flat, tf.int64)[0])[:, None] * length
-    return tf.reshape(flat + starts, [-1]), tf.size(like, tf.int64)
+    """Return places along the last axis as places in `like` made flat, and how many it has: that is
+    the place of those that lie outside, which would be other rows' else.
+    """
+    length, count = tf.cast(length_of(like), tf.int64), tf.size(like, tf.int64)
+    flat = tf.reshape(indices, [-1, length_of(indices)])
+    starts = tf.range(tf.shape(flat, tf.int64)[0])[:, None] * length
+    is_inside = (flat >= 0) & (flat < length)
+    return tf.reshape(tf.where(is_inside, flat + starts, count), [-1]), count
 
 
 @lifted
@@ -80,7 +82,10 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = range(like.shape.rank)[axis]
     first = tuple(range(indices.shape.rank))
     values = moveaxis(accumulated(x), source=tuple(axis + i for i in first), destination=first)
-    sums = tf.math.unsorted_segment_sum(values, indices, length_of(like, axis))
+    length = length_of(like, axis)
+    # A negative one, which TensorFlow would drop, is refused as one behind the last.
+    places = tf.where(indices < 0, tf.cast(length, indices.dtype), indices)
+    sums = tf.math.unsorted_segment_sum(values, places, length)
     return tf.cast(moveaxis(sums, source=0, destination=axis), x.dtype)
 
 

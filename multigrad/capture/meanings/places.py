@@ -357,8 +357,6 @@ def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> Non
     """In place, and nothing is returned."""
     if axis is None:
         raise TypeError("put_along_axis without an axis")
-    if 0 in (known_shape(as_places(x, indices)) or ()):
-        return
     last = xp.put_along_axis(x, broadcast(x, as_places(x, indices), axis)[1], values, axis)
     x.update(last)
 

@@ -68,10 +68,17 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
     """
     graph, layout = variant.graphs.forward, variant.layout
     given = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
+    zeros = {
+        name: np.zeros(value.shape)
+        if hasattr(value, "shape") and backend.tensors.is_traced(value)
+        else value
+        for name, value in given.items()
+    }
     for node in graph.nodes:
         if node.op not in PLACED:
             continue
-        arrays = read_inputs(node, given, backend, math.inf)
+        is_static = node.op in (ops.GETITEM, ops.TAKE)  # of which shapes tell it
+        arrays = read_inputs(node, zeros if is_static else given, backend, math.inf)
         if arrays is None:
             continue
         try:

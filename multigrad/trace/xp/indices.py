@@ -18,7 +18,7 @@ import numpy as np
 
 from ...graph import ops
 from ...graph.ir.graph import Node
-from ..axes import one_axis
+from ..axes import known_shape, one_axis
 from ..trace import Value, apply
 from . import transposes
 from .arrays import broadcast_to, dim
@@ -86,12 +86,16 @@ def put_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -
                [9., 0.]])
     """
     axis = one_axis(x, axis)
-    last = find_last(from_front(indices, x, axis), x, axis)
-    return put_last(x, last, values, axis)
+    return put_along(x, from_front(indices, x, axis), values, axis)
 
 
-def put_last(x: Tensor, last: Tensor, values: Any, axis: int) -> Tensor:
-    """x with the last of the values (one number, or in the shape of indices) at each place."""
+def put_along(
+    x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "refused"
+) -> Tensor:
+    """x with values put at places along an axis, counted from the front."""
+    if 0 in (known_shape(indices) or ()):
+        return x
+    last = find_last(indices, x, axis, outside)
     if getattr(values, "ndim", 0):
         values = take_along(values, maximum(last, 0), axis=axis)
     return where(less(last, 0), x, values)

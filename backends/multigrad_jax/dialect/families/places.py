@@ -104,8 +104,7 @@ def put_along_axis(
     at = from_front(at, arr, axis)
     if mode == "clip":
         at = index_tensors.limited(at, arr, axis)
-    last = indices_of_xp.find_last(at, arr, axis, "clip" if mode == "clip" else "inside")
-    return indices_of_xp.put_last(arr, last, values, axis)
+    return indices_of_xp.put_along(arr, at, values, axis, "clip" if mode == "clip" else "inside")
 
 
 def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
