@@ -218,16 +218,6 @@ class NotProvenWarning(UserWarning):
     """
 
 
-class CacheWarning(UserWarning):
-    """What is kept across processes cannot be read or written, or is damaged; it is done without.
-
-    Examples:
-        >>> import warnings
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("error", xg.errors.CacheWarning)  # in a test suite
-    """
-
-
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known word, or an empty string."""
     close = closest(given, known)

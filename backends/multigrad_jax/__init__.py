@@ -16,9 +16,10 @@ from multigrad.backend import (
     Modes,
     Ranks,
     Tensors,
+    WeakTypes,
 )
 
-from . import differences, eject, models
+from . import differences, eject, models, versions
 from .attach import attach, attach_function, bridge, host, isolate, many, modes, rehearse, vjp
 from .compile import compile
 from .dialect import table
@@ -39,6 +40,7 @@ backend = Backend(
         numbers_widen=True,
         is_traced=bridge.is_traced,
         weak=bridge.weak,
+        weak_types=WeakTypes(bridge.is_weak, versions.weaken, bridge.find_weak),
         precision=bridge.precision,
     ),
     kernels=Kernels(

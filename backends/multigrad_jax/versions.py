@@ -13,10 +13,12 @@ import jax
 import jax._src.config
 import jax._src.core
 import jax._src.distributed
+import jax._src.lax.lax
 import jax.numpy as jnp
 from jax.scipy import special
 
 distributed: Any = jax._src.distributed
+lax: Any = jax._src.lax.lax
 
 # As jax.extend.core, which is imported with Pallas (0.10), for 18 ms of each first gradient.
 core: Any = jax._src.core
@@ -43,6 +45,11 @@ def custom_vjp_of_values(function: Callable[..., Any]) -> Any:
     made = object.__new__(jax.custom_vjp)
     made.__init__(function)
     return made
+
+
+def weaken(x: Any) -> Any:
+    """Return an array as one whose dtype gives way, which no public function makes of values."""
+    return lax._convert_element_type(x, weak_type=True)
 
 
 def primal_of(function: Any) -> Callable[..., Any]:

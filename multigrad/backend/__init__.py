@@ -29,7 +29,7 @@ from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.elementwise.special import MILLS_FROM, inverse_mills
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.random import REPLAYED
-from .casts import Casts
+from .casts import Casts, WeakTypes
 from .contract import (
     Autodiff,
     Backend,
@@ -116,6 +116,7 @@ __all__ = [
     "Tensors",
     "Type",
     "UnsupportedOp",
+    "WeakTypes",
     "along",
     "as_index",
     "as_numpy_dtype",

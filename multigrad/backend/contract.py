@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ..graph import random
 from ..graph.ir.op import Op
 from ..graph.support.data import dataclass
-from .casts import Casts
+from .casts import Casts, WeakTypes
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels
@@ -106,6 +106,9 @@ class Tensors:
 
     weak_literals: bool = False
     """Whether `weak` is needed for literals too; -0.0 always goes through it."""
+
+    weak_types: WeakTypes | None = None
+    """Tensors whose dtype gives way to others', where the framework has such."""
 
     precision: Callable[[str], AbstractContextManager[Any]] | None = None
     """The mode that keeps a dtype, by its name (jax needs one for 64 bits)."""
@@ -322,8 +325,7 @@ class Compiler:
     """Who acts in the place of a Function's call."""
 
     begin_again: Callable[[], None] | None = None
-    """The backend was loaded for a call: a compiler that reads it, and so has met no reader, reads
-    the code once more from its start."""
+    """The backend was loaded for a call: a compiler that reads it begins once more."""
 
     on_enter: Callable[[str], Callable[[], None]] | None = None
     """A `use` is entered, with this token; returns what to call where it is left."""
@@ -356,8 +358,7 @@ class Compiler:
     """(moving): a number has moved, of which `on_depend` may have been told."""
 
     forget_traces: Callable[[Iterable[Tensor]], None] | None = None
-    """(variables): a model that holds these has other rules, and code that was compiled with it,
-    where neither its guards nor `on_replace` tell, is compiled anew."""
+    """(variables): a model that holds these has other rules: unguarded code is compiled anew."""
 
     on_call: Callable[[], AbstractContextManager[Any]] | None = None
     """A Function reads the rule in force: where a region runs again, that of its first run."""

@@ -42,7 +42,9 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
 
         return whole(x)
 
-    found = {**rows_of(locals()), **inside_rows(rows)}
+    found = rows_of(locals())
+    if {ops.TAKE_AT, ops.UNTAKE_AT} <= rows.keys():
+        found |= inside_rows(rows)
     if all_sum is None:  # listed as unsupported, as this is then
         del found[ops.ALL_NORM]
     waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]

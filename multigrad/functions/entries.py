@@ -32,7 +32,7 @@ from .calls.arguments import (
 )
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
-from .calls.casts import follow_casts
+from .calls.casts import follow_casts, follow_weak
 from .calls.decision import (
     EAGER,
     ORIGINAL,
@@ -315,6 +315,9 @@ class Entries(Captured):
 
     def _unless_cast(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
         """Return an entry that runs otherwise while its framework chooses dtypes by itself."""
+        if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
+            plain = variant.graphs.is_rule or variant.graphs.is_random
+            return entry if plain else follow_weak(entry, self.recipe, variant, backend)
         way = way_while_cast(self.recipe, variant, backend, self.native)
         if way == SAME:
             return entry

@@ -320,7 +320,7 @@ def chosen_floats(trace: Any, nodes: list[Node], operands: Sequence[Any]) -> lis
 def in_integers(trace: Any, library: Any, node: Node) -> Any:
     """Return an operand in the integers in which a library computes; a number as it is."""
     if node.op is ops.CONST:
-        return node.attr("value")
+        return +node.attr("value")  # True is 1
     dtype = library.whole()
     is_other = node.type.kind == "tensor" and node.type.dtype != dtype
     return trace.value(cast_node(node, dtype) if is_other else node)

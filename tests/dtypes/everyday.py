@@ -27,6 +27,9 @@ LARGE = {
     "float16": [300.5, 260.0, 2000.0], "bfloat16": [3e4, 256.0, 300.0],
     "float32": [3e7, 16777216.0, 1e-8], "float64": [3e7, 3.141592653589793, 1e-300],
 }  # fmt: skip
+EDGES = {
+    "uint8": [255, 1, 128], "int32": [-(2**31), 2**31 - 1, -5], "int64": [-(2**63), 2**63 - 1, -7],
+}  # fmt: skip
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 TORCH = """
@@ -85,6 +88,10 @@ torch.round(x)
 torch.div(x, 2, rounding_mode="trunc")
 torch.div(x, 2, rounding_mode="floor")
 torch.fmod(x, 2)
+torch.fmod(x, True)
+torch.fmod(x, torch.full((3,), 3, dtype=torch.uint8))
+torch.isclose(x, x.flip(0))
+torch.logical_and(x, torch.tensor(2))
 torch.outer(x, x)
 torch.ones_like(x) * 3
 torch.zeros_like(x, dtype=torch.float32) + x
@@ -183,6 +190,10 @@ jax.nn.softmax(x)
 jnp.round(x)
 jnp.round(x, 1)
 jnp.fmod(x, 2)
+jnp.fmod(2, x)
+jnp.isclose(x, x[::-1])
+jnp.logical_and(x, jnp.asarray(2))
+(x * 2) ** jnp.asarray(3)
 jnp.floor_divide(x, 2)
 jnp.outer(x, x)
 jnp.ones_like(x) * 3
@@ -280,6 +291,10 @@ np.clip(x, -1.5, 1.5)
 np.round(x)
 np.round(x, 1)
 np.fmod(x, 2)
+np.fmod(2, x)
+np.isclose(x, x[::-1])
+np.logical_and(x, 2)
+np.average(x, weights=x)
 np.floor_divide(x, 2)
 np.outer(x, x)
 np.ones_like(x) * 3
@@ -507,7 +522,7 @@ def samples() -> Iterator[tuple[str, Any]]:
     for dtype in DTYPES:
         small = [True, False, True] if dtype == "bool" else [3, 1, 2]
         small = [1.5, -0.75, 2.25] if "float" in dtype else small
-        for numbers in (small, LARGE.get(dtype)):
+        for numbers in (small, LARGE.get(dtype), EDGES.get(dtype)):
             if numbers is not None:
                 yield dtype, np.array(numbers, as_numpy_dtype(dtype))
 

@@ -76,13 +76,14 @@ def test_cache_shows_what_is_kept_and_clears_what_is_ours(
 ) -> None:
     assert "MULTIGRAD_CACHE is off, so nothing is kept" in invoke("cache").output
     monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-    assert "proven captures: 0 (0 bytes)" in invoke("cache").output
-    xg.vjp(xg.function(lambda x: x * 3.0), np.ones(3))
+    assert "compiled libraries: 0 (0 bytes)" in invoke("cache").output
+    (tmp_path / "kept" / "native").mkdir(mode=0o700, parents=True)
+    (tmp_path / "kept" / "native" / "one.so").write_bytes(b"12345")
     (tmp_path / "kept" / "mine.txt").touch()
-    assert f"{tmp_path / 'kept'}\n  proven captures: 1 (66 bytes)\n" in invoke("cache").output
-    assert "proven captures: 1 (66 bytes)" in invoke("cache", "--clear").output
-    assert "proven captures: 0 (0 bytes)" in invoke("cache").output
+    lines = f"{tmp_path / 'kept'}\n  compiled libraries: 1 (5 bytes)\n"
+    assert lines in invoke("cache").output
+    assert lines in invoke("cache", "--clear").output
+    assert "compiled libraries: 0 (0 bytes)" in invoke("cache").output
     assert (tmp_path / "kept" / "mine.txt").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -40,9 +41,23 @@ def dtype(name: str) -> Any:
     return jnp.dtype(name)
 
 
+def is_weak(value: Any) -> bool:
+    """Return whether an array, or a tracer, has a dtype that gives way."""
+    return getattr(value, "weak_type", False)
+
+
+def find_weak(run: Callable[..., Any], arrays: Sequence[Any]) -> Sequence[bool]:
+    """Return which results of a function are weak, () where jax cannot tell."""
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=is_weak(x)) for x in arrays]
+    try:
+        return [*map(is_weak, jax.eval_shape(run, *given))]
+    except Exception:  # noqa: BLE001 (it is the user's code, which looks at values)
+        return ()
+
+
 def weak(value: Any, dtype: Any) -> Any:
     """Return a scalar that does not promote the tensor it meets."""
-    if isinstance(value, bool | int | float) or getattr(value, "weak_type", False):
+    if isinstance(value, bool | int | float) or is_weak(value):
         return value
     return value.astype(dtype)
 

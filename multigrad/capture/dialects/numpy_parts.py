@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.ir.types import BOOL, WHOLE
 from ...trace.xp import all as xp
 from ..code.binding import Library
 from ..meanings import bits, composites, diagonals, neighbors, parts, products, reductions
+from ..symbols.dtypes import own_dtype
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -95,6 +97,7 @@ def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool 
         after = parts.rank(a) - 1 - axis % parts.rank(a)
         weights = xp.reshape(weights, (-1, *(1,) * after))
     whole = xp.broadcast_to(weights, a)
+    whole = xp.divide(whole, 1) if own_dtype(a) in (BOOL, *WHOLE) else whole  # in floats
     return xp.divide(xp.sum(xp.multiply(a, whole), axis, keepdims), xp.sum(whole, axis, keepdims))
 
 

@@ -70,9 +70,7 @@ SHARED = {
         __array_interface__ __array_struct__ __array_finalize__ __array_wrap__ __buffer__ __dlpack*
         __cuda_array_interface__
     """,
-    "which updates in place in a way not captured; write x = x // y": """
-        __ifloordiv__ __ilshift__ __imod__ __irshift__ __imatmul__ __delitem__
-    """,
+    "which updates in place in a way not captured": "__delitem__",
     "which is not captured; write // and %": "__divmod__ __rdivmod__",
 }
 NUMPY = {

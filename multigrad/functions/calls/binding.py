@@ -85,6 +85,9 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     inner = run_random if is_random else run if simple else run_chosen
     if is_rule and not is_random and numbers:
         inner = run_checked
+    weak_types = backend.tensors.weak_types
+    if variant.weak and weak_types is not None and backend.name == recipe.dialect():
+        inner = weakened(inner, variant.weak, weak_types.weaken)
     if bare and is_rule:
         if is_random:
             return Entry(inner)
@@ -114,6 +117,18 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
             raise
 
     return Entry(explained)
+
+
+def weakened(run: Run, weak: tuple[int, ...], weaken: Callable[[Tensor], Tensor]) -> Run:
+    """Return what gives weak outputs at some positions."""
+
+    def run_weakened(leaves: Sequence[Any], draws: Draws) -> Any:
+        outputs = run(leaves, draws)
+        if not isinstance(outputs, tuple):
+            return weaken(outputs)
+        return tuple(weaken(y) if i in weak else y for i, y in enumerate(outputs))
+
+    return run_weakened
 
 
 def explain(subject: str, layout: Layout, leaves: Sequence[Any], error: Exception) -> None:

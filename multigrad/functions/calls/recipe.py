@@ -85,6 +85,7 @@ class Variant:
             they were captured from, why that could not be done, or the error that says that they
             are not the same.
         omissions: what its graphs leave out of the code, by kind; see `trace.omissions`.
+        weak: the positions of outputs whose dtype gives way to others', on its own framework.
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
         updates: arguments that it updates in place, as only its own framework does.
@@ -100,6 +101,7 @@ class Variant:
     facts: Mapping[str, Any] = field(default_factory=dict)
     proofs: dict[str, str | DisprovedError] = field(default_factory=dict)
     omissions: Mapping[str, str] = field(default_factory=dict)
+    weak: tuple[int, ...] = ()
     assumed: tuple[Assumption, ...] = ()
     notes: tuple[Note, ...] = ()
     updates: tuple[Update, ...] = ()

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import in_use
 from ...capture.code.conventions import UNORDERED, told_conventions
 from ...capture.code.snapshot import unchanged
 from ...errors import TraceError
@@ -37,7 +36,6 @@ from .compare import (
     takes_infinity,
 )
 from .endless import MOST_TURNS
-from .kept.verdicts import is_keeping, is_kept, keep, key_of
 from .rounding import (
     Rounding,
     as_floats,
@@ -91,8 +89,6 @@ class Attempt:
             them is the same in each.
         coarseness: how far off the original's library is by itself, whatever the dtype.
         is_generic: whether numbers in code take the dtype of what they meet, as a rule's do.
-        content: gives what a verdict rests on besides the graphs: functions, values, facts; (): it
-            is not kept for other processes.
         outside: the functions that the original runs, and the objects that it is given.
         ties: whether somebody wrote the derivative: those that frameworks derive differ in
             rounding, and on edges.
@@ -119,7 +115,6 @@ class Attempt:
     replays: bool = True
     infinite: bool = True
     is_again: bool = False
-    content: Callable[[], tuple[Any, ...]] = tuple
     outside: tuple[Sequence[Any], Sequence[Any]] = ((), ())
 
     @property
@@ -152,25 +147,11 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     if any(node.op.collective for graph in attempt.graphs for node in graph.nodes):
         # The others may not be capturing, and would be waited for.
         return leave_open(attempt.subject, "it exchanges numbers with other processes")
-    key = None if is_call else _key(attempt)
-    if key is not None and is_kept(key):
-        return ""
     with unchanged(*attempt.outside) as outside, turning_at_most(MOST_TURNS):
         reason = _prove_call(attempt) if is_call else _prove(attempt)
     if outside.change and not is_call:
         raise TraceError(f"{attempt.subject.words} {outside.change}, which a graph does not do")
-    if key is not None and not reason:
-        keep(key)
     return reason
-
-
-def _key(attempt: Attempt) -> str | None:
-    """Return the key under which a verdict is kept; None: it is not."""
-    if attempt.acts or not is_keeping():  # what acts may read the world outside
-        return None
-    content, homes = attempt.content(), [backend.name for backend in in_use()]
-    own = (str(attempt.dtype), attempt.is_again, attempt.subject.home, *homes)
-    return key_of((*content, *attempt.graphs, own)) if content else None
 
 
 def _prove(attempt: Attempt) -> str:

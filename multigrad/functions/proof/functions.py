@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from . import samples
 from .attempt import Attempt, prove
 from .bounded import run_bounded
 from .endless import Stoppable
-from .kept.content import plain_rows
 from .purity import may_act
 from .run import (
     KEY,
@@ -89,26 +87,9 @@ def prove_function(
         complete=_Cotangents(graphs),
         ties=not given.is_derived,
         is_again="" in given.variant.proofs.values(),
-        content=partial(_content, given, dialect, functions),
         outside=(functions, [x.value for x in given.layout.leaves if x.kind == "static"]),
     )
     return prove(attempt, is_call=is_call)
-
-
-def _content(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what a verdict rests on besides the two graphs; () where the original changes what it
-    is given.
-    """
-    layout, variant = given.layout, given.variant
-    if variant.updates or variant.notes:
-        return ()
-    leaves = tuple((x.kind, x.path, x.name, x.dtype, x.value) for x in layout.leaves)
-    roles = {field.name: getattr(given.graphs, field.name) for field in fields(given.graphs)}
-    aside = ("forward", "backward", "_found")
-    rows = [each for name, each in roles.items() if name not in aside]
-    told = (repr(layout.tree), repr(variant.outputs), layout.positional, layout.is_apart)
-    values = (leaves, plain_rows(variant.fixed), plain_rows(variant.facts))
-    return (dialect, told, *values, *rows, given.recipe, *functions)
 
 
 def _dialect(given: FunctionUnderProof) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt, prove
 from .endless import Stoppable
-from .kept.content import plain_rows
 from .purity import may_act
 from .run import (
     KEY,
@@ -108,7 +106,6 @@ def prove_rule(
         infinite=all(map(keeps_infinity, dialects.values())),
         coarseness=max(coarseness_of(each, (given.graph,)) for each in dialects.values()),
         is_again=given.is_again,
-        content=partial(_content, given, tuple(dialects.values())),
         outside=(functions, tuple(given.static.values())),
     )
     return prove(attempt, is_call=is_call)
@@ -120,19 +117,6 @@ def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
         yield rule
     for part in rule._resolved_parts():
         yield from _leaves(part)
-
-
-def _content(given: RuleUnderProof, dialects: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return what a verdict rests on besides the graph."""
-    rows = map(plain_rows, (given.static, given.facts))
-    return (dialects, given.runtime, given.has_tin, *rows, *_written(given.rule))
-
-
-def _written(rule: WrittenRule) -> Iterator[Any]:
-    """Yield what a rule is made of."""
-    yield (rule.first_order, len(rule.parts), plain_rows(rule.bound), rule.function)
-    for part in rule._resolved_parts():
-        yield from _written(part)
 
 
 def _home_name(dialect: str) -> str:

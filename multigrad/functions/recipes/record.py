@@ -276,6 +276,7 @@ class _Recording:
             fixed,
             facts,
             omissions=dict(trace.omissions),
+            weak=tuple(i for i, each in enumerate(values) if each.node in trace.weak),
             assumed=assumed,
             notes=notes,
             updates=updates,

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 VARIABLE = "MULTIGRAD_CACHE"
+LIBRARIES = "native"  # the folder of compiled libraries
 OFF = ("off", "0", "no", "false")
 
 
@@ -71,3 +72,34 @@ def write_file(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def describe_kept() -> str:
+    """Return where things are kept, and how much, in lines.
+
+    Raises:
+        OSError: it cannot be read, or others may write into it.
+    """
+    root = cache_root()
+    if root is None:
+        return f"{VARIABLE} is off, so nothing is kept"
+    files = list_libraries(root)
+    size = sum(path.stat().st_size for path in files)
+    return f"{root}\n  compiled libraries: {len(files):,} ({size:,} bytes)"
+
+
+def clear_kept() -> str:
+    """Delete what is kept, and say what that was; files that are not ours stay."""
+    said, root = describe_kept(), cache_root()
+    for file in [] if root is None else list_libraries(root):
+        file.unlink(missing_ok=True)
+    return said if root is None else f"cleared {said}"
+
+
+def list_libraries(root: Path) -> list[Path]:
+    """Return the files of compiled libraries."""
+    folder = root / LIBRARIES
+    if not folder.is_dir():
+        return []
+    check_private(folder)
+    return [path for path in sorted(folder.iterdir()) if path.is_file()]

@@ -26,10 +26,9 @@ from typing import Any, Generic, TypeVar
 
 from ...errors import RuleValueError
 from ..support.threads import in_child, make_lock
-from .cache import check_private, open_folder, write_file
+from .cache import LIBRARIES, check_private, open_folder, write_file
 
 VARIABLE = "MULTIGRAD_NATIVE"
-FOLDER = "native"
 MOST_KEPT = 128  # libraries of one name
 PATIENCE = 120.0  # seconds that a compiler may take
 PROCESSORS = ("x86_64", "amd64", "aarch64", "arm64")
@@ -148,7 +147,7 @@ class Compiled(Generic[Bound]):
         """Load the library that an earlier process kept; a damaged one is removed."""
         source, commands = self.write(), self.commands()
         try:
-            folder = open_folder(FOLDER)
+            folder = open_folder(LIBRARIES)
         except OSError:
             return None  # said when the library is to be kept
         if folder is None:
@@ -212,7 +211,7 @@ class Compiled(Generic[Bound]):
 
     def keep(self, content: bytes, start: str) -> Path | None:
         """Write a library into the cache; the oldest of too many go."""
-        folder = open_folder(FOLDER)
+        folder = open_folder(LIBRARIES)
         if folder is None:
             return None
         path = folder / f"{start}-{digest(content)}.so"

@@ -534,8 +534,8 @@ def bench(
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete what is kept.")] = False,
 ) -> None:
-    """Show what is kept across processes, which proofs need not be made again, and where."""
-    from multigrad.functions.proof.kept.described import clear_kept, describe_kept
+    """Show what is kept across processes, compiled libraries, and where."""
+    from multigrad.graph.machine.cache import clear_kept, describe_kept
 
     with report_errors():
         typer.echo(clear_kept() if clear else describe_kept())

@@ -13,7 +13,7 @@ from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
 from ...dialect.families import ALIASES, lax
-from .primitives import Handler, Operand, Shape, Step, Unknown
+from .primitives import WEAK, Handler, Operand, Shape, Step, Unknown
 
 Tensor = Any
 
@@ -81,6 +81,9 @@ def at_most_in_order(a: Tensor, b: Tensor) -> Tensor:
 
 
 def select_n(which: Tensor, *cases: Tensor) -> Tensor:
+    if all(case.node.type.kind == "scalar" for case in cases):  # whose kind says which dtype
+        first = xp.full_like(which, cases[0], WEAK[cases[0].node.type.dtype])
+        cases = (first, *cases[1:])
     if which.node.type.dtype == BOOL:
         return xp.where(which, cases[1], cases[0]) if len(cases) == 2 else cases[0]
     result = cases[-1]

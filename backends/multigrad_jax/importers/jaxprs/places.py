@@ -202,12 +202,14 @@ def gather(step: Step) -> Operand:
         batches=list(
             zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
         ),
-        moves=mode is not GatherScatterMode.FILL_OR_DROP,
+        moves=mode is GatherScatterMode.CLIP,
     )
     x = step.whole_tensor(0)
     taken = take_flat(x, _broadcast(found.flat, step.shape))
     if found.inside is None:
         return step.result(taken)
+    if mode is GatherScatterMode.PROMISE_IN_BOUNDS:  # the nearest one, which gets no gradient
+        return step.result(xp.where(found.inside, taken, xp.stop_gradient(taken)))
     fill = step.params["fill_value"]
     if x.node.type.dtype == BOOL:
         raise Unknown("a gather of bools from outside")

@@ -19,7 +19,7 @@ import numpy as np
 
 from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
-from multigrad.graph.ir.types import BOOL, INT32, INT64, SMALL, WHOLE, T
+from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from multigrad.graph.support.data import dataclass
 from multigrad.trace.constants import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
@@ -132,6 +132,8 @@ class Scope:
         """Return a result whole; integers that were made of numbers have the jaxpr's dtype."""
         value = self.whole(operand, tuple(struct.shape))
         dtype, own = self.dtype_name(struct.dtype), value.node.type
+        if own.kind == "tensor" and own.dtype in (T, *FLOATS) and dtype in WHOLE:
+            raise Unknown(f"floats where jax gives {dtype}")
         is_other = own.kind == "tensor" and own.dtype in WHOLE and dtype in WHOLE
         return cast(value, dtype) if is_other else value
 
