@@ -12,7 +12,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import backends, load_backend
-from ..errors import TraceError
+from ..errors import RuleTypeError, TraceError
 from ..functions.calls.arguments import Layout
 from ..functions.function import Function
 from ..functions.proof.bounded import Bounded
@@ -239,6 +239,11 @@ def _expect(
     """
     graphs, fixed = _graphs(subject, inputs, arrays)
     wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]
+    if len(graphs.inputs) != len(wide):  # what an object holds is hidden among them
+        raise RuleTypeError(
+            f"{subject.name} holds tensors of its own; apply, parameters = xg.convert(the object, "
+            "to='numpy') has them among its arguments: xg.parity(apply, parameters, ...)"
+        )
     given = {**fixed, **dict(zip(graphs.inputs, wide, strict=True))}
     outputs, found = run_graphs(graphs, given, arrays, ones, key=KEY, library=library)
     whats = list(graphs.outputs)

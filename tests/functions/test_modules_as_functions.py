@@ -5,6 +5,7 @@ call, and the gradients of its weights are not lost.
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import numpy as np
@@ -495,3 +496,30 @@ def test_a_module_apart_is_given_all_its_parameters_by_name() -> None:
         apply(X)
     with pytest.raises(xg.RuleError, match="for a module"):
         xg.convert(lambda x: x, to="numpy")
+
+
+@pytest.mark.backends("torch")
+def test_what_a_module_has_computed_and_keeps_is_told_of(backend: Any) -> None:
+    import torch
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        @functools.cached_property
+        def scale(self) -> Any:
+            return self.weight * 2
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale
+
+    module, x = Scaled(), torch.ones(3)
+    module(x)
+    with pytest.raises(TypeError, match=r"a Scaled cannot be copied: .*cached_property is kept"):
+        xg.convert(module, to="torch")
+    with pytest.raises(TypeError, match="Scaled holds tensors of its own; apply, parameters ="):
+        xg.parity(xg.convert(module), x, backends=["torch", "numpy"])
+    as_it_is = xg.convert(lambda x: x * 2.0, capture=xg.Capture(native=True))
+    with pytest.raises(xg.UnsupportedOp, match="runs as it is, and numpy has no derivative"):
+        xg.vjp(as_it_is, X)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.finding.discovery import backend_of
-from ...errors import BackendNotFound
+from ...errors import BackendNotFound, RuleTypeError
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.support.data import dataclass
 from ...trace.scope.identity import Same, attributes_of, is_plain, value_key
@@ -227,7 +227,13 @@ def copied(called: Any) -> Any:
     """Return a copy of a callable that holds tensors, as it is now. The tensors may be shared."""
     owner = called.__self__ if isinstance(called, types.MethodType) else called
     if type(owner).__reduce__ is object.__reduce__:
-        return copy.deepcopy(called)
+        try:
+            return copy.deepcopy(called)
+        except (RuntimeError, TypeError) as error:
+            raise RuleTypeError(
+                f"a {type(owner).__name__} cannot be copied: {error}. Delete first what it has "
+                "computed and keeps, as a functools.cached_property is kept"
+            ) from error
     # It would be made anew of a description, which need not tell all: a Keras layer.
     reading = _Reading({id(called)})
     reading.visit(called, ())

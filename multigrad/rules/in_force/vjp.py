@@ -12,7 +12,7 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_among, load_backend, refuse_unusable
 from ...backend.tensors.values import in_one_framework
 from ...capture.code.signature import name_of
-from ...errors import GradientError, RuleTypeError, TraceError
+from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ...functions.calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
 from ...functions.calls.assumptions import check_assumptions, explain_places
 from ...functions.calls.binding import Entry, assemble
@@ -390,14 +390,19 @@ def _as_it_is(
     """Return outputs and pullback of a function that runs as it is."""
     recorded = run_recipe(function.recipe, backend, *layout.rebuild(leaves), error)
     flat, nesting = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+    pull_own = recorded.pull
+    if pull_own is None:
+        raise UnsupportedOp(
+            f"{function.recipe.subject} runs as it is, and {backend.name} has no derivative of "
+            "that: give it a backward, or let it be captured"
+        )
 
     def pull(cotangents: list[Any]) -> list[Any]:
         upstream = [
             None if owner_of(y) is None else _as_cotangent(c, y, backend)
             for c, y in zip(cotangents, flat, strict=True)
         ]
-        assert recorded.pull is not None
-        returned = recorded.pull(optree.tree_unflatten(nesting, upstream))
+        returned = pull_own(optree.tree_unflatten(nesting, upstream))
         gradients = match_gradients(function.name, returned, layout)
         for i in layout.indices("tensor"):
             leaf = layout.leaves[i]
