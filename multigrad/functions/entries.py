@@ -32,7 +32,6 @@ from .calls.arguments import (
 )
 from .calls.assumptions import check_assumptions
 from .calls.binding import Entry, bind_leaves
-from .calls.casts import follow_casts, follow_weak
 from .calls.decision import (
     EAGER,
     ORIGINAL,
@@ -56,6 +55,7 @@ from .calls.notes import left_out
 from .calls.recipe import Recipe, Variant
 from .calls.updates import check_apart, copied_all
 from .captured import Captured
+from .casts import follow_casts, follow_weak
 from .proof.setting import ALL, how_much
 from .recipes.record import NotCaptured
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ...backend.contract import Backend
-from ...graph.support.trees import optree
-from ...trace.omissions import FORWARD_MODE
-from ...trace.scope.draws import Draws
-from .arguments import Layout
-from .binding import Entry
-from .native import run_as_it_is
-from .recipe import Recipe, Variant
+from ..backend.contract import Backend
+from ..graph.support.trees import optree
+from ..trace.omissions import FORWARD_MODE
+from ..trace.scope.draws import Draws
+from .calls.arguments import Layout
+from .calls.binding import Entry
+from .calls.native import run_as_it_is
+from .calls.recipe import Recipe, Variant
 
 
 def follow_casts(
