@@ -321,7 +321,7 @@ def test_jax_says_how_to_pass_the_key_that_it_cannot_draw(kernels: Any) -> None:
 def test_the_core_draws_without_loading_anything_but_numpy() -> None:
     program = (
         "import sys, numpy\n"
-        "from multigrad import random\n"
+        "from multigrad.graph import random\n"
         "random.normal_like((0, 7), numpy.zeros(3, numpy.float32))\n"
         "heavy = {'torch', 'jax', 'tensorflow', 'keras', 'scipy', 'ml_dtypes'}\n"
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
