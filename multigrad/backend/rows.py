@@ -64,13 +64,21 @@ def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
     Args:
         rows: the backend's own.
     """
+    broadcast_to_shape = rows[ops.BROADCAST_TO_SHAPE]
+    cast = rows[ops.CAST]
+    dim = rows[ops.DIM]
+    full_like = rows[ops.FULL_LIKE]
+    sum_all = rows[ops.SUM]
+    take_at = rows[ops.TAKE_AT]
+    untake_at = rows[ops.UNTAKE_AT]
+    where = rows[ops.WHERE]
 
     def length(x: Tensor, axis: int, indices: Tensor) -> Any:
-        count = rows[ops.DIM](x, axis=axis)
-        return count if isinstance(count, int) else rows[ops.CAST](count, dtype="int64")
+        count = dim(x, axis=axis)
+        return count if isinstance(count, int) else cast(count, dtype="int64")
 
     def keep(mask: Tensor, x: Tensor) -> Tensor:
-        return rows[ops.WHERE](mask, x, rows[ops.FULL_LIKE](x, 0, dtype=None))
+        return where(mask, x, full_like(x, 0, dtype=None))
 
     def beside(mask: Tensor, x: Tensor, axis: int) -> Tensor:
         """Return a mask of indices for slices of x at them."""
@@ -81,29 +89,29 @@ def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
         axis, is_inside = axis % len(x.shape), inside(indices, length(x, axis, indices))
         if x.shape[axis] == 0:
             return nothing(x, indices, axis)
-        taken = rows[ops.TAKE_AT](x, keep(is_inside, indices), axis=axis)
+        taken = take_at(x, keep(is_inside, indices), axis=axis)
         return keep(beside(is_inside, taken, axis), taken)
 
     def untake_inside(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
         axis, is_inside = axis % len(like.shape), inside(indices, length(like, axis, indices))
         if like.shape[axis] == 0:
-            return rows[ops.CAST](like, dtype=x.dtype) if like.dtype != x.dtype else like
+            return cast(like, dtype=x.dtype) if like.dtype != x.dtype else like
         kept = keep(beside(is_inside, x, axis), x)
-        return rows[ops.UNTAKE_AT](kept, keep(is_inside, indices), like, axis=axis)
+        return untake_at(kept, keep(is_inside, indices), like, axis=axis)
 
     def nothing(x: Tensor, indices: Tensor, axis: int) -> Tensor:
         """Return zeros for slices along an axis without elements."""
         shape = (*x.shape[:axis], *indices.shape, *x.shape[axis % len(x.shape) + 1 :])
-        zero = rows[ops.SUM](x, axis=None, keepdims=False)
-        return rows[ops.BROADCAST_TO_SHAPE](zero, shape=shape)
+        zero = sum_all(x, axis=None, keepdims=False)
+        return broadcast_to_shape(zero, shape=shape)
 
     def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
         if x.shape[axis] == 0:
             return nothing(x, indices, axis)
         last = length(x, axis, indices) - 1
-        zeros = rows[ops.FULL_LIKE](indices, 0, dtype=None)
-        most = rows[ops.WHERE](indices > last, zeros + last, indices)
-        return rows[ops.TAKE_AT](x, rows[ops.WHERE](most < 0, zeros, most), axis=axis)
+        zeros = full_like(indices, 0, dtype=None)
+        most = where(indices > last, zeros + last, indices)
+        return take_at(x, where(most < 0, zeros, most), axis=axis)
 
     return rows_of(locals())
 
