@@ -42,7 +42,6 @@ def test_the_dialect_lists_its_functions_alone() -> None:
 
 MISSPELLED = [
     ("", "actvation", "activation"),
-    ("capture.xp", "sigmod", "sigmoid"),
     ("", "schedul", "schedule"),
     ("estimators", "ste_rund", "ste_round"),
     ("schedule", "linera", "linear"),

@@ -34,6 +34,8 @@ from .libraries import is_library_file
 from .table import contents, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
+# What threads wait for, and a logger's memory of its levels, are no effects.
+SHARED = ("threading",)
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length
 MOST_INSIDE = 64  # of the items of one that are looked into
 MOST_ELEMENTS = 2**22  # of all tensors and arrays whose values are copied
@@ -172,6 +174,8 @@ class Snapshot:
         self._remember(value, partial(self._restore_attributes, value, rows))
         names = self.names | _method_names(type(value))
         for name, each in rows.items():
+            if name == "_cache" and type(value).__module__ == "logging":
+                continue
             if name in names or not (is_used_up(each) or _leads_on(each)):
                 self.see(each, depth + 1)
 
@@ -463,7 +467,7 @@ def is_owner(value: Any) -> bool:
     """
     if isinstance(value, type | types.ModuleType | types.FunctionType | Value):
         return has_state(value)
-    is_own = type(value).__module__.startswith(OWN)
+    is_own = type(value).__module__.startswith((OWN, *SHARED))
     return not is_own and (hasattr(value, "__dict__") or has_state(value))
 
 
