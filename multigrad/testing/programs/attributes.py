@@ -23,6 +23,7 @@ Shape = tuple[int, ...]
 
 # Rows that take no part, and why.
 LEFT_OUT: dict[Op, str] = {
+    ops.UNTAKE_INSIDE: "the VJP of take_inside, whose edges tests/edges holds",
     row: "an operand falls along its axis, which a program does not see to"
     for row in ops.CALLABLE_OPS
     if any(domain_of(row, i).falls for i in range(len(row.operands)))

@@ -189,9 +189,7 @@ def make_untake(build: Builder, op: Op) -> Node:
     axis = build.attrs(op, like)["axis"]
     indices = build.places(like, axis)
     other = build.float_tensor(build.same_shape(like))
-    taken = {ops.UNTAKE_ALONG: ops.TAKE_ALONG, ops.UNTAKE_INSIDE: ops.TAKE_INSIDE}.get(
-        op, ops.TAKE_AT
-    )
+    taken = ops.TAKE_ALONG if op is ops.UNTAKE_ALONG else ops.TAKE_AT
     return build.apply(op, build.apply(taken, other, indices, axis=axis), indices, like, axis=axis)
 
 
@@ -209,7 +207,7 @@ RECIPES: dict[Op, Callable[[Builder, Op], Node]] = {
     ops.DIM: make_length, ops.SIZE: make_length, ops.FOLD_IN: make_fold_in,
     ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array, ops.TAKE_ALONG: make_take,
     ops.TAKE_AT: make_take, ops.UNTAKE_ALONG: make_untake, ops.UNTAKE_AT: make_untake,
-    ops.TAKE_INSIDE: make_take, ops.TAKE_NEAREST: make_take, ops.UNTAKE_INSIDE: make_untake,
+    ops.TAKE_INSIDE: make_take, ops.TAKE_NEAREST: make_take,
     ops.LAST_PUT: make_last_put, **dict.fromkeys(linalg.MATRICES, linalg.make),
     **convolutions.RECIPES,
 }  # fmt: skip
