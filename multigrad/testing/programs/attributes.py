@@ -23,12 +23,12 @@ Shape = tuple[int, ...]
 
 # Rows that take no part, and why.
 LEFT_OUT: dict[Op, str] = {
-    ops.UNTAKE_INSIDE: "the VJP of take_inside, whose edges tests/edges holds",
     row: "an operand falls along its axis, which a program does not see to"
     for row in ops.CALLABLE_OPS
     if any(domain_of(row, i).falls for i in range(len(row.operands)))
 } | {
     **{row: "it needs shards" for row in vars(ops.collectives).values() if isinstance(row, Op)},
+    ops.UNTAKE_INSIDE: "the VJP of take_inside, whose edges tests/edges holds",
     ops.FFT: "its parts lie in an axis of two",
     ops.NEXTAFTER: "its steps are those of a dtype, which float64 does not have",
     **dict.fromkeys((ops.SVD, ops.EIGH, ops.QR), "the signs of its vectors are the backend's"),
