@@ -23,7 +23,7 @@ from ..graph import ops, random
 from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.types import FLOATS, T, Type, dtype_name, is_float
-from ..graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
+from ..graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
 from ..graph.ops.arrays.scans import scanning
 from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.elementwise.special import MILLS_FROM, inverse_mills
@@ -125,6 +125,7 @@ __all__ = [
     "compositions",
     "dtype_name",
     "enabled",
+    "from_front",
     "inverse_mills",
     "is_float",
     "kernel",

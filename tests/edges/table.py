@@ -160,7 +160,7 @@ def with_torch(function: Callable[..., Any], args: list[Any], way: str) -> Answe
     leaves = [a.requires_grad_() if a.is_floating_point() else a for a in args]
     if way != "eager":
         torch.compiler.reset()
-        function = torch.compile(function, backend=way, fullgraph=True)
+        function = torch.compile(function, backend=way)
     value = function(*leaves)
     gradients: Any = (None,) * len(FLOATS)
     if value.requires_grad:

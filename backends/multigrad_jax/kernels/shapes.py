@@ -10,7 +10,7 @@ import numpy as np
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
+from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
 
 from .elementwise import accumulated
 
@@ -117,10 +117,7 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Any:
     """The indices counted from the front."""
-    length = x.shape[axis]
-    if any(not -length <= i < length for i in indices):
-        raise IndexError(f"indices {indices} for an axis of length {length}")
-    return np.array([i % length for i in indices], np.int32)
+    return np.array(from_front(indices, x.shape[axis]), np.int32)
 
 
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:

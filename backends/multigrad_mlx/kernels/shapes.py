@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import along, as_index, as_pairs, rows_of, tile_shape
+from multigrad.backend import along, as_index, as_pairs, from_front, rows_of, tile_shape
 
 from .elementwise import accumulated
 
@@ -130,10 +130,7 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
     """The indices counted from the front."""
-    length = x.shape[axis]
-    if any(not -length <= i < length for i in indices):
-        raise IndexError(f"indices {indices} for an axis of length {length}")
-    return mx.array([i % length for i in indices], mx.int32)
+    return mx.array(from_front(indices, x.shape[axis]), mx.int32)
 
 
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from multigrad.backend import ops, rows_of
+from multigrad.backend import from_front, ops, rows_of
 
 from .widening import BOOL, INT32, INT64, Tensor, is_float, rounded, wide, widened
 
@@ -180,10 +180,7 @@ def take_places(x: Tensor, at: Tensor, axis: int) -> Tensor:
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
     """The indices counted from the front, as a tensor."""
-    length = x.shape[axis]
-    if any(not -length <= i < length for i in indices):
-        raise IndexError(f"indices {indices} for an axis of length {length}")
-    return paddle.to_tensor(np.array([i % length for i in indices], np.int64))
+    return paddle.to_tensor(np.array(from_front(indices, x.shape[axis]), np.int64))
 
 
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, tile_shape
+from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, from_front, tile_shape
 
 from .elementwise import accumulated
 from .ordering import length_of
@@ -89,8 +89,8 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
     """The indices counted from the front."""
     length = length_of(x, axis)
-    if isinstance(length, int) and any(not -length <= i < length for i in indices):
-        raise IndexError(f"indices {indices} for an axis of length {length}")
+    if isinstance(length, int):
+        from_front(indices, length)
     at = tf.constant(indices, tf.int32, [len(indices)])
     return tf.where(at < 0, at + length, at)
 

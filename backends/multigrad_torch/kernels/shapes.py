@@ -9,7 +9,7 @@ import torch
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, tile_shape
+from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
 
 from .ordering import wide
 
@@ -99,10 +99,8 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
     """The indices counted from the front, as a tensor."""
-    length = x.shape[axis]
-    if any(not -length <= i < length for i in indices):
-        raise IndexError(f"indices {indices} for an axis of length {length}")
-    return torch.tensor([i % length for i in indices], dtype=torch.int64, device=x.device)
+    places = from_front(indices, x.shape[axis])
+    return torch.tensor(places, dtype=torch.int64, device=x.device)
 
 
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from operator import index
 from typing import Any
@@ -13,7 +14,7 @@ from multigrad.capture.meanings.networks import losses
 from multigrad.graph.ir.types import T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import transposes
+from multigrad.trace.xp import indices, transposes
 
 from .shapes import TENSORFLOW, static
 
@@ -58,9 +59,7 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
     return xp.squeeze(taken, batch) if single else taken
 
 
-def gather_nd(
-    params: Tensor, indices: Any, batch_dims: Any, name: Any, bad_indices_policy: str
-) -> Tensor:
+def gather_nd(params: Tensor, indices: Any, batch_dims: Any, bad_indices_policy: str) -> Tensor:
     if index(static(batch_dims)):
         raise TypeError("gather_nd with batch_dims")
     params = places.as_tensor(params, indices)
@@ -77,29 +76,18 @@ def one_hot(
     return xp.where(hot, 1 if on_value is None else on_value, 0 if off_value is None else off_value)
 
 
-def check_policy(bad_indices_policy: str) -> None:
-    if bad_indices_policy == "IGNORE":
-        raise TypeError("bad_indices_policy='IGNORE', which TensorFlow refuses on some devices")
-
-
-def scatter_nd(
-    indices: Any, updates: Tensor, shape: Any, bad_indices_policy: str, *ignored: Any
-) -> Tensor:
-    check_policy(bad_indices_policy)
+def scatter_nd(indices: Any, updates: Tensor, shape: Any) -> Tensor:
     lengths = tuple(index(n) for n in static(shape))
     updates = places.as_tensor(updates, indices)
     zeros = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
-    return scatter_nd_add(zeros, indices, updates, "")
+    return scatter_nd_add(zeros, indices, updates)
 
 
-def scatter_nd_add(
-    tensor: Tensor, indices: Any, updates: Any, bad_indices_policy: str, *ignored: Any
-) -> Tensor:
-    check_policy(bad_indices_policy)
+def scatter_nd_add(tensor: Tensor, indices: Any, updates: Any) -> Tensor:
     return written(index_tensors.added, tensor, indices, updates)
 
 
-def scatter_nd_update(tensor: Tensor, indices: Any, updates: Any, *ignored: Any) -> Tensor:
+def scatter_nd_update(tensor: Tensor, indices: Any, updates: Any) -> Tensor:
     return written(index_tensors.put, tensor, indices, updates)
 
 
@@ -113,8 +101,11 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
 
 
 def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
+    """NaN for a label outside where TensorFlow cannot raise."""
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
-    return losses.of_class(logs, places.as_places(logs, labels), -1)
+    at = places.as_places(logs, labels)
+    known = xp.where(indices.is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
+    return losses.of_class(logs, at, -1) * known
 
 
 ALIASES: dict[Any, Handler] = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import PlaceError
 from ...ir.graph import Node
 from ...ir.op import Op
 from .. import result_shapes
@@ -63,6 +64,18 @@ def indexed_shape(
 
 def setitem_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, index: Any) -> Cotangents:
     return xp.getitem(ct, as_index(index)), None
+
+
+def from_front(indices: tuple[int, ...], length: int) -> list[int]:
+    """Return static indices counted from the front.
+
+    Raises:
+        PlaceError: one of them lies outside.
+    """
+    for i in indices:
+        if not -length <= i < length:
+            raise PlaceError(f"index {i} is out of bounds for an axis of {length} elements")
+    return [i % length for i in indices]
 
 
 def take(x: Array, *, indices: tuple[int, ...], axis: int) -> Array:
