@@ -52,6 +52,17 @@ KEPT: tuple[Difference, ...] = (
         "pow", "subnormals", ("bfloat16", "float32"), "2.8e-14 for 1.4e-45 to the power 0.3",
         "neither the power of the number nor that of zero",
     ),
+    Difference(
+        "tf.math.unsorted_segment_sum", "integers", ALL,
+        "a row is dropped whose id is too large, and gets no gradient",
+        "as TensorFlow on a GPU and in XLA; its CPU kernel raises, and its own gradient in XLA "
+        "takes the last segment's",
+    ),
+    Difference(
+        "take, take_along_axis", "integers", ALL,
+        "the nearest element for a place that lies outside",
+        "with jit_compile=True, as XLA cannot raise; what is put outside is dropped",
+    ),
     Difference("tanh", "slope", ("float64",), "4.2 eps of 1", TANH, ulps=5),
     Difference("tanh_shrink", "slope", ("float64",), "4.2 eps of 1", TANH, ulps=5),
     Difference("gelu, approximate", "slope", ("float64",), "6 eps of x", TANH, ulps=6),

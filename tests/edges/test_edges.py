@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+
+import multigrad as xg
+from multigrad.errors import PlaceError
 
 from . import table
 
 CASES = 12  # of the whole table, which runs weekly
+PADDED = np.array([0, 5, -1, 2])  # two ids that no segment has
+
+
+@pytest.fixture(autouse=True)
+def proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users have it: what a call gives is compared here."""
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
 
 
 @pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
@@ -26,3 +37,98 @@ def test_indexed_expressions_are_the_librarys_at_their_edges(backend: Any) -> No
 def test_indexed_expressions_are_the_same_on_every_backend(library: str) -> None:
     outcome = table.run(library, ("torch", "jax", "tensorflow"), most=CASES)
     assert outcome.faults == []
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_rows_that_a_segment_sum_of_jax_drops_get_no_gradient(is_compiled: bool) -> None:
+    import jax
+
+    sums = xg.convert(lambda x, ids: jax.ops.segment_sum(x * x, ids, 3))
+
+    def loss(x: Any, ids: Any) -> Any:
+        return (sums(x, ids) * jax.numpy.array([1.0, 10.0, 100.0])).sum()
+
+    slope = jax.grad(loss)
+    compute = jax.jit(slope) if is_compiled else slope
+    found = compute(jax.numpy.arange(1.0, 5.0), jax.numpy.asarray(PADDED))
+    np.testing.assert_array_equal(found, [2.0, 0.0, 0.0, 800.0])
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("options", [None, {}, {"jit_compile": True}])
+def test_rows_that_a_segment_sum_of_tensorflow_drops_get_no_gradient(options: Any) -> None:
+    import tensorflow as tf
+
+    sums = xg.convert(lambda x, ids: tf.math.unsorted_segment_sum(x * x, ids, 3))
+
+    def slope(x: Any, ids: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(sums(x, ids) * [1.0, 10.0, 100.0])
+        return tape.gradient(loss, x)
+
+    compute = slope if options is None else tf.function(slope, **options)
+    found = compute(tf.range(1.0, 5.0), tf.constant(PADDED))
+    np.testing.assert_array_equal(found, [2.0, 0.0, 0.0, 800.0])
+
+
+@pytest.mark.needs("tensorflow")
+def test_gather_nd_is_captured_with_each_policy_of_bad_indices() -> None:
+    import tensorflow as tf
+
+    x, pairs = tf.reshape(tf.range(6.0), [3, 2]), tf.constant([[0, 1], [2, 5]])
+    strict = xg.Capture(native=False)
+    picked = xg.convert(lambda x, i: tf.gather_nd(x, i), capture=strict)
+    assert picked(x, pairs[:1]).numpy().tolist() == [1.0]
+    with pytest.raises(PlaceError):
+        picked(x, pairs)
+    ignoring = xg.convert(
+        lambda x, i: tf.gather_nd(x, i, bad_indices_policy="IGNORE"), capture=strict
+    )
+    assert ignoring(x, pairs).numpy().tolist() == [1.0, 0.0]
+
+
+@pytest.mark.needs("torch")
+def test_an_index_outside_is_refused_by_function_line_and_value() -> None:
+    import torch
+
+    rows = xg.convert(lambda x, ids: x.index_select(0, ids))
+    for ids, value in (([0, 7], "7"), ([-1, 0], "-1")):
+        with pytest.raises(PlaceError, match=rf"function '<lambda>' \(.*:\d+\): index {value} is"):
+            rows(torch.ones(4, 3), torch.tensor(ids))
+    pairs = xg.convert(lambda x, i, j: x[i, j])
+    with pytest.raises(PlaceError):  # whose place would be that of the next row's first element
+        pairs(torch.ones(4, 3), torch.tensor([1]), torch.tensor([3]))
+
+
+@pytest.mark.needs("torch")
+def test_an_index_of_floats_or_elsewhere_is_refused_by_name() -> None:
+    import torch
+
+    rows = xg.convert(lambda x, ids: x.index_select(0, ids), capture=xg.Capture(native=False))
+    with pytest.raises(xg.TraceError, match="an index of floats, which must be integers"):
+        rows(torch.ones(4, 3), torch.tensor([0.5]))
+    with pytest.raises(xg.MultigradError, match="'x' on cpu and 'ids' on meta"):
+        rows(torch.ones(4, 3), torch.tensor([1], device="meta"))
+
+
+@pytest.mark.needs("jax")
+def test_a_negative_number_of_segments_is_refused() -> None:
+    import jax
+
+    strict = xg.Capture(native=False)
+    sums = xg.convert(lambda x, ids: jax.ops.segment_sum(x, ids, -1), capture=strict)
+    with pytest.raises(xg.TraceError, match="num_segments=-1, which must not be negative"):
+        sums(jax.numpy.ones(4), jax.numpy.asarray(PADDED))
+
+
+@pytest.mark.needs("torch")
+def test_a_value_that_another_one_overwrites_gets_torchs_gradient() -> None:
+    import torch
+
+    put = xg.convert(lambda x, ids, values: x.index_copy(0, ids, values))
+    values = torch.ones(3, requires_grad=True)
+    put(torch.zeros(2), torch.tensor([1, 1, 0]), values).backward(torch.tensor([2.0, 3.0]))
+    assert values.grad is not None
+    assert values.grad.tolist() == [3.0, 3.0, 2.0]

@@ -108,6 +108,8 @@ def as_places(x: Tensor, index: Any) -> Any:
     trace = x.trace if isinstance(x, Value) else index.trace
     if is_places(index):
         return trace.value(index.node)
+    if not hasattr(index, "dtype"):
+        index = np.asarray(index)
     dtype = index.node.type.dtype if isinstance(index, Value) else dtype_name(index.dtype)
     if dtype not in (*WHOLE, "int", BOOL):
         given = "floats" if dtype == T else dtype
