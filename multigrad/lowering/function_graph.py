@@ -169,7 +169,7 @@ class FunctionGraph:
         second_order = self.second_order and backward is self.backward
         return replace(
             self,
-            forward=simplify(forward),
+            forward=replace(simplify(forward), origin=self.forward.origin),
             backward=simplify(backward),
             pushed=None if pushed is None else simplify(pushed),
             second_order=second_order,
