@@ -200,9 +200,14 @@ class Snapshot:
         return found
 
     @property
-    def owners(self) -> Iterator[Any]:
-        """The user's own objects that were seen."""
-        yield from (o for o, _ in self._owners if not isinstance(o, FIXED) and has_state(o))
+    def count(self) -> int:
+        """How many objects were seen."""
+        return len(self._owners)
+
+    def owners(self, first: int = 0) -> Iterator[Any]:
+        """Yield the user's own objects that were seen, from one on."""
+        seen = self._owners[first:]
+        yield from (o for o, _ in seen if not isinstance(o, FIXED) and has_state(o))
 
     def restore(self) -> None:
         """Put all back."""

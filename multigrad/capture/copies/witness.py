@@ -46,6 +46,7 @@ class Witness:
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
         self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.outside.see_all(functions, values)
+        self._first = self.outside.count
 
     def __enter__(self) -> Self:
         try:
@@ -112,7 +113,9 @@ class Witness:
 
     def _state(self) -> str:
         """Return in words which tensor of an object the rule's functions mention, "" for none."""
-        for owner in self.outside.owners:
+        # Tensors that are among the arguments stand in copies, which are seen later.
+        first = 0 if self.trace.looks_into else self._first
+        for owner in self.outside.owners(first):
             own = dict(attributes_of(owner))
             held = [own, *(each for each in own.values() if type(each) in DICTS)]
             for name in sorted(self.outside.names):
