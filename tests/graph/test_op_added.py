@@ -27,8 +27,8 @@ import sys
 import numpy as np
 import pytest
 
-from multigrad import ops
 from multigrad.backend.finding.discovery import load_backend
+from multigrad.graph import ops
 from multigrad.graph.ops.attributes import AXIS, flag, number
 from multigrad.graph.ops.arrays.ordering import cumulative
 from multigrad.graph.ops.properties import ABOVE_ONE

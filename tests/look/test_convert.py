@@ -386,7 +386,7 @@ def test_a_class_that_is_equal_but_for_vmap_says_so(backend: Any) -> None:
     assert in_words(found)["vmap"] == "refused"
     reason = found.transforms[0].reason
     assert "'Rounded'" in reason
-    assert "sets attributes of tensors (scale)" in reason
+    assert "sets attributes of tensors (scale; return them as results)" in reason
     assert "setup_context(ctx, inputs, output)" in reason
     assert found.ok
 

@@ -265,7 +265,7 @@ class _Recording:
             pushed=None if pushed is None else simplify(pushed),
             is_pushed_first=is_pushed_first,
         ).without_calls()
-        if self.is_imported and second_order and graphs.is_once:
+        if self.is_imported and second_order and graphs.is_once and not self.recipe.copies:
             trace.omit(ORDERS)
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(sorted({**self.facts, **trace.told}.items()))  # as they are gathered

@@ -159,7 +159,6 @@ REFUSED: dict[str, Any] = {
     "a memory format": lambda a: a.to(memory_format="channels_last"),
     "reshape in another order": lambda a: np.reshape(a, (3, 2), order="F"),
     "casting": lambda a: np.add(a, 1, casting="unsafe"),
-    "a mode of take": lambda a: np.take(a, [9], mode="clip"),
     "several quantiles": lambda a: np.quantile(a, [0.1, 0.5]),
 }
 

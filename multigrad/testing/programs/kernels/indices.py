@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,10 +144,50 @@ def untake_along(x: Bounded, indices: Bounded, like: Bounded, axis: int) -> Boun
 def take_at(x: Bounded, indices: Bounded, axis: int) -> Bounded:
     places = np.asarray(indices.value, np.int64)
     taken = x.map(lambda a, fill: np.take(np.asarray(a), places, axis=axis))
-    axis = axis % len(x.shape)
-    lost = np.broadcast_to(indices.lost, places.shape)
-    lost = lost.reshape((*places.shape, *(1,) * (len(x.shape) - axis - 1)))
-    return unknown_where(taken, np.broadcast_to(lost, taken.shape))
+    return unknown_where(taken, over_slices(indices.lost, indices, x, taken.shape, axis))
+
+
+def take_nearest(x: Bounded, indices: Bounded, axis: int) -> Bounded:
+    if not x.shape[axis]:
+        return take_at(padded(x, axis), as_places(indices, 1), axis)
+    return take_at(x, as_places(indices, x.shape[axis]), axis)
+
+
+def take_inside(x: Bounded, indices: Bounded, axis: int) -> Bounded:
+    taken = take_nearest(x, indices, axis)
+    places = np.asarray(indices.value)
+    is_outside = (places < 0) | (places >= x.shape[axis])
+    blank = over_slices(is_outside & ~indices.lost, indices, x, taken.shape, axis)
+    return taken.map(lambda a, fill: np.where(blank, fill, a))
+
+
+def as_places(indices: Bounded, length: int) -> Bounded:
+    """The nearest indices that lie inside."""
+    return replace(indices, value=np.clip(indices.value, 0, length - 1))
+
+
+def padded(x: Bounded, axis: int) -> Bounded:
+    """A slice of zeros more."""
+    widths = [(0, int(i == axis % len(x.shape))) for i in range(len(x.shape))]
+    return x.map(lambda a, fill: np.pad(a, widths, constant_values=fill))
+
+
+def over_slices(mask: Array, indices: Bounded, x: Bounded, shape: Any, axis: int) -> Array:
+    """What holds of indices, for each element of the slices of x that they take."""
+    after = len(x.shape) - axis % len(x.shape) - 1
+    mask = np.broadcast_to(mask, indices.shape).reshape((*indices.shape, *(1,) * after))
+    return np.broadcast_to(mask, shape)
+
+
+def untake_inside(x: Bounded, indices: Bounded, like: Bounded, axis: int) -> Bounded:
+    length = like.shape[axis]
+    if not length:
+        return like.map(lambda a, fill: np.full(like.shape, fill))
+    places = np.asarray(indices.value)
+    is_outside = (places < 0) | (places >= length)
+    blank = over_slices(is_outside & ~indices.lost, indices, like, x.shape, axis)
+    kept = x.map(lambda a, fill: np.where(blank, fill, a))
+    return untake_at(kept, as_places(indices, length), like, axis)
 
 
 def untake_at(x: Bounded, indices: Bounded, like: Bounded, axis: int) -> Bounded:
@@ -184,6 +225,12 @@ ROWS: dict[str, Function] = {
     "argsort": argsort,
     "take_along": take_along,
     "take_at": take_at,
+    "take_inside": take_inside,
+    "take_nearest": take_nearest,
     "last_put": last_put,
 }
-WIDE: dict[str, Function] = {"untake_along": untake_along, "untake_at": untake_at}
+WIDE: dict[str, Function] = {
+    "untake_along": untake_along,
+    "untake_at": untake_at,
+    "untake_inside": untake_inside,
+}
