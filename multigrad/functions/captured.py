@@ -31,6 +31,7 @@ from .proof.setting import is_asked
 from .recipes.record import NotCaptured
 
 MOST_VARIANTS = 256
+INDEXED = (ops.GETITEM, ops.TAKE)
 
 
 class Captured:
@@ -168,12 +169,11 @@ class Captured:
         Raises:
             NeedsConcrete: one does, which means something in the library: of this shape.
         """
-        dialect = find_dialect(self.recipe.dialect())
+        indexed = [node for node in variant.graphs.forward.nodes if node.op in INDEXED]
+        dialect = find_dialect(self.recipe.dialect()) if indexed else None
         if dialect is None or dialect.habits.outside[0] == "refused":
             return
-        for node in variant.graphs.forward.nodes:
-            if node.op not in (ops.GETITEM, ops.TAKE):
-                continue
+        for node in indexed:
             needed = frozenset(needed_shapes(node))
             if needed <= facts.keys():
                 continue

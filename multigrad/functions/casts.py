@@ -6,7 +6,7 @@ the original runs where the code is the framework's own; any other graph runs ap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,17 +21,22 @@ from .calls.recipe import Recipe, Variant
 
 
 def follow_casts(
-    entry: Entry, native: Entry | None, recipe: Recipe, layout: Layout, backend: Backend
+    entry: Entry,
+    native: Callable[[], Entry] | None,
+    recipe: Recipe,
+    layout: Layout,
+    backend: Backend,
 ) -> Entry:
     """Return an entry that asks at each call whether the framework chooses dtypes now.
 
     Args:
-        native: runs the original; None: the graph runs then, too.
+        native: () -> what runs the original; None: the graph runs then, too.
     """
     casts, run, call = backend.autodiff.casts, entry.run, entry.call
     assert casts is not None
     is_on, transform = casts.is_on, backend.autodiff.transform
     assert transform is not None
+    made: list[Entry] = []
 
     def run_aside(leaves: Sequence[Any], draws: Draws) -> Any:
         shown = transform()
@@ -40,7 +45,9 @@ def follow_casts(
                 return run(leaves, draws)
         if shown is not None:  # which an original with nothing but a backward does not support
             return run_as_it_is(recipe, layout, backend, leaves, None)
-        return native.run(leaves, draws)
+        if not made:
+            made.append(native())
+        return made[0].run(leaves, draws)
 
     def following(leaves: Sequence[Any], draws: Draws) -> Any:
         return run_aside(leaves, draws) if is_on() else run(leaves, draws)

@@ -322,9 +322,10 @@ class Entries(Captured):
         if way == SAME:
             return entry
         layout = variant.layout.without_objects()
-        reason, native = f"its graph lacks {AUTOCAST}", None
+        native = None
         if way == ORIGINAL:
-            native = self._native_entry(layout, backend, None, reason)
+            lacks = f"its graph lacks {AUTOCAST}"
+            native = partial(self._native_entry, layout, backend, None, lacks)
         return follow_casts(entry, native, self.recipe, layout, backend)
 
     def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:

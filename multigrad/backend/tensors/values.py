@@ -46,12 +46,16 @@ def in_one_framework(values: Sequence[Any]) -> list[Any]:
     stand beside them.
 
     Raises:
-        MultigradError: tensors of two frameworks stand there.
+        MultigradError: tensors of two frameworks stand beside an array.
     """
-    backend = framework_of(values)
-    if backend is None or issubclass(np.ndarray, backend.tensors.types):
+    if not any(isinstance(value, np.ndarray | np.generic) for value in values):
         return list(values)
-    tensors = [value for value in values if owner_of(value) is backend]
+    owners = [owner_of(value) for value in values]
+    if len({*owners} - {None}) < 2:
+        return list(values)
+    backend = framework_of(values)
+    assert backend is not None
+    tensors = [x for x, owner in zip(values, owners, strict=True) if owner is backend]
 
     def own(value: Any) -> Any:
         is_array = isinstance(value, np.ndarray | np.generic)

@@ -89,21 +89,16 @@ class Interception:
             self._entered[thread] -= 1
             if not self._entered[thread]:
                 del self._entered[thread]
-                self._restore()
-
-    def _restore(self) -> None:
-        """Put the methods back where no capture runs."""
-        if self._entered:
-            return
-        for name, original in self._originals.items():
-            if original is _ABSENT:  # inherited
-                delattr(self.owner, name)
-            else:
-                setattr(self.owner, name, original)
+            for name, original in self._originals.items() if not self._entered else ():
+                if original is _ABSENT:  # inherited
+                    delattr(self.owner, name)
+                else:
+                    setattr(self.owner, name, original)
 
     def _forget_others(self, own: int) -> None:
         """In a forked child: captures on threads that it lacks never end."""
         if self._entered:
             mine = self._entered[own]
-            self._entered = Counter({own: mine} if mine else {})
-            self._restore()
+            self._entered = Counter({own: mine or 1})
+            if not mine:
+                self.__exit__()

@@ -29,11 +29,13 @@ from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
-from .callables import method_of, plain_function, root_module
+from .callables import method_of, plain_function
 from .libraries import is_library_file
 from .table import contents, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
+OURS = f"{OWN}."
+INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # what holds nothing to change
 # What threads wait for, and a logger's memory of its levels, are no effects.
 SHARED = ("threading",)
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length
@@ -50,6 +52,7 @@ class Snapshot:
 
     Attributes:
         names: those by which code may reach what objects hold.
+        owners: the objects that were seen, with how deep they lie.
         moved: whether a generator of random numbers had drawn, when it was put back.
         added: the attributes that were new then, and may be a cache.
         used_up: in words, what cannot be put back once it is used; "" for nothing.
@@ -61,8 +64,8 @@ class Snapshot:
         self.moved = False
         self.added: list[tuple[Any, str]] = []
         self.used_up = self.change = ""
-        self._seen: set[int] = set()  # ids of what those below keep alive
-        self._owners: list[tuple[Any, int]] = []
+        self.owners: list[tuple[Any, int]] = []
+        self._seen: set[int] = set()  # ids of what those here keep alive
         self._restores: list[Callable[[], str]] = []
         self._room = MOST_ELEMENTS
 
@@ -73,8 +76,6 @@ class Snapshot:
         for generator in global_generators():
             self._see_generator(generator)
         for function in functions_of(*functions):
-            if root_module(function) == OWN:
-                continue
             self.see_function(function, {name for name, _ in mentioned(function)})
         for value in values:
             self.see(value)
@@ -83,11 +84,12 @@ class Snapshot:
         """Remember what a function of the user's refers to."""
         new = set(names) - self.names
         self.names |= new
-        for owner, depth in list(self._owners) if new else ():
+        for owner, depth in list(self.owners) if new else ():
             for name in new & _attributes(owner).keys():
                 self.see(_attributes(owner)[name], depth + 1)
         for value in referred(function, names):
-            self.see(value)
+            if type(value) not in INERT:
+                self.see(value)
 
     def see(self, value: Any, depth: int = 0) -> None:
         """Remember a value that can change, and what can be reached from it by the names that are
@@ -170,7 +172,7 @@ class Snapshot:
 
     def _see_owner(self, value: Any, depth: int) -> None:
         rows = _attributes(value)
-        self._owners.append((value, depth))
+        self.owners.append((value, depth))
         self._remember(value, partial(self._restore_attributes, value, rows))
         names = self.names | _method_names(type(value))
         for name, each in rows.items():
@@ -199,16 +201,6 @@ class Snapshot:
             found = f"assigns to the attribute {name!r} of {shown(owner)}"
         return found
 
-    @property
-    def count(self) -> int:
-        """How many objects were seen."""
-        return len(self._owners)
-
-    def owners(self, first: int = 0) -> Iterator[Any]:
-        """Yield the user's own objects that were seen, from one on."""
-        seen = self._owners[first:]
-        yield from (o for o, _ in seen if not isinstance(o, FIXED) and has_state(o))
-
     def restore(self) -> None:
         """Put all back."""
         found = [restore() for restore in self._restores]
@@ -231,36 +223,27 @@ class Snapshot:
 
     def clear(self) -> None:
         """Hold nothing more: what was seen may lead to symbols."""
-        self._owners.clear()
+        self.owners.clear()
         self._seen.clear()
         self._restores.clear()
 
 
-@contextmanager
-def unchanged(functions: Iterable[Any], values: Iterable[Any]) -> Iterator[Snapshot]:
-    """Leave what functions refer to, and these values, as they are; generators too."""
-    snapshot = Snapshot()
-    snapshot.see_all(functions, values)
-    try:
-        yield snapshot
-    finally:
-        snapshot.restore()
-
-
-def functions_of(*functions: Any) -> Iterator[types.FunctionType]:
-    """Yield the plain functions of callables, and the user's helpers that they mention."""
-    seen: set[Any] = set()
+def functions_of(*functions: Any) -> list[types.FunctionType]:
+    """Return the plain functions of callables, and the user's helpers that they mention."""
+    seen: dict[types.FunctionType, None] = {}
     waiting = [*functions]
     while waiting:
         plain = plain_function(waiting.pop(0))
-        if plain is None or plain in seen or is_library_file(plain.__code__.co_filename):
+        if plain is None or plain in seen or (plain.__module__ or "").startswith(OURS):
             continue
-        seen.add(plain)
-        yield plain
+        if is_library_file(plain.__code__.co_filename):
+            continue
+        seen[plain] = None
         held = [value for _, value in mentioned(plain)]
         held += map(contents, plain.__closure__ or ())
         helpers = types.FunctionType | types.MethodType
         waiting += [value for value in held if isinstance(value, helpers)]
+    return [*seen]
 
 
 def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
@@ -394,15 +377,16 @@ def access_of(value: Any) -> Access | None:
         return None
 
 
-def global_generators() -> Iterator[Any]:
-    """Yield the generators drawn from without a name, of Python and of the libraries in use."""
-    yield random
+def global_generators() -> list[Any]:
+    """Return the generators drawn from without a name, of Python and of the libraries in use."""
+    found: list[Any] = [random]
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        yield numpy.mtrand._rand
+        found.append(numpy.mtrand._rand)
     for dialect in registered_dialects().values():
         if dialect.generators is not None:
-            yield from dialect.generators()
+            found += dialect.generators()
+    return found
 
 
 def is_generator(value: Any) -> bool:
@@ -428,10 +412,13 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 def _same_state(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and type(a[-1]) in (int, float, type(None)) and isinstance(a[1], tuple):
         return a == b  # Python's own, of 625 numbers
-    if isinstance(a, tuple | list):
-        return len(a) == len(b) and all(map(_same_state, a, b))
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same_state(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and _same_state([*a.values()], [b[key] for key in a])
+    if isinstance(a, tuple | list):
+        pairs = zip(a, b, strict=False)
+        return len(a) == len(b) and all(
+            x == y if type(x) in INERT else _same_state(x, y) for x, y in pairs
+        )
     return bool((a == b).all()) if hasattr(a, "shape") else a == b
 
 

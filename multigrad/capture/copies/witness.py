@@ -15,13 +15,12 @@ import time
 import types
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...errors import TraceError
 from ...trace.scope.identity import attributes_of
 from ...trace.trace import Trace, Value
 from ..code.outside_tensors import tensors_of
-from ..code.snapshot import Snapshot, is_state, referred, shown
+from ..code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
 from ..code.table import contents, nested_codes
 
 if TYPE_CHECKING:
@@ -46,14 +45,12 @@ class Witness:
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
         self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.outside.see_all(functions, values)
-        self._first = self.outside.count
+        self._first = len(self.outside.owners)
 
     def __enter__(self) -> Self:
-        try:
-            self._check_used_up()
-        except TraceError:
+        if self.outside.used_up:
             self.outside.restore()
-            raise
+            self._refuse_used_up()
         return self
 
     @property
@@ -94,28 +91,31 @@ class Witness:
             if hasattr(type(value), "assign") and is_state(value):
                 self._variable = "a variable from outside"
         self.outside.see_function(function, names)
-        self._check_used_up()
+        if self.outside.used_up:
+            self._refuse_used_up()
 
     def see_value(self, value: Any) -> None:
         """Remember a value that can change."""
         self.outside.see(value)
-        self._check_used_up()
+        if self.outside.used_up:
+            self._refuse_used_up()
 
     def see_namespace(self, namespace: dict[str, Any]) -> None:
         """Remember the globals of a copied function, which are a copy as well."""
         self._namespaces.append((namespace, dict(namespace)))
 
-    def _check_used_up(self) -> None:
+    def _refuse_used_up(self) -> NoReturn:
         """Refuse what no run of the code could be without: an iterator goes on."""
-        if self.outside.used_up:
-            problem = f"refers to {self.outside.used_up}, and a graph would not"
-            raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
+        problem = f"refers to {self.outside.used_up}, and a graph would not"
+        raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
 
     def _state(self) -> str:
         """Return in words which tensor of an object the rule's functions mention, "" for none."""
         # Tensors that are among the arguments stand in copies, which are seen later.
         first = 0 if self.trace.looks_into else self._first
-        for owner in self.outside.owners(first):
+        for owner, _ in self.outside.owners[first:]:
+            if isinstance(owner, FIXED) or not has_state(owner):
+                continue
             own = dict(attributes_of(owner))
             held = [own, *(each for each in own.values() if type(each) in DICTS)]
             for name in sorted(self.outside.names):

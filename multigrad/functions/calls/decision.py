@@ -100,6 +100,8 @@ def decide(
     Raises:
         UnsupportedOp: the door has no way to do what the code does besides returning.
     """
+    if not (variant.omissions or variant.updates or variant.notes):
+        return Decision(variant)
     is_home = backend is None or backend.name == recipe.dialect()
     casts = None if backend is None else backend.autodiff.casts
     takes = door.takes if casts is not None and casts.is_on() else door.takes | {AUTOCAST}

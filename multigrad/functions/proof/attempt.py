@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...capture.code.conventions import UNORDERED, told_conventions
-from ...capture.code.snapshot import unchanged
+from ...capture.code.snapshot import Snapshot
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node
@@ -147,8 +147,13 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     if any(node.op.collective for graph in attempt.graphs for node in graph.nodes):
         # The others may not be capturing, and would be waited for.
         return leave_open(attempt.subject, "it exchanges numbers with other processes")
-    with unchanged(*attempt.outside) as outside, turning_at_most(MOST_TURNS):
-        reason = _prove_call(attempt) if is_call else _prove(attempt)
+    outside = Snapshot()
+    outside.see_all(*attempt.outside)
+    try:
+        with turning_at_most(MOST_TURNS):
+            reason = _prove_call(attempt) if is_call else _prove(attempt)
+    finally:
+        outside.restore()
     if outside.change and not is_call:
         raise TraceError(f"{attempt.subject.words} {outside.change}, which a graph does not do")
     return reason
@@ -176,7 +181,8 @@ def _prove(attempt: Attempt) -> str:
         if outcome.original is None:  # not every original takes every number
             continue
         reason = _compare(attempt, sample, outcome)
-        if reason is not None and not is_vacuous(outcome.original):
+        is_told = reason == "" and bool(reasons)
+        if reason is not None and not is_told and not is_vacuous(outcome.original):
             reasons.append(reason)
     if not reasons:
         return leave_open(attempt.subject, "its results are not finite on small inputs")

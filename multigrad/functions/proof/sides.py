@@ -119,17 +119,13 @@ def run_original(given: FunctionUnderProof, backend: Backend, sample: Sample) ->
     side = partial(_original, given, backend)
     found = _rehearse(given, backend, sample, side)
     found = _run(given, backend, sample, side) if found is None else found
-    return {name: _as_its_input(each, name, sample) for name, each in found.items()}
-
-
-def _as_its_input(array: Array | None, name: str, sample: Sample) -> Array | None:
-    """Return a gradient in its input's dtype: there some engines cast it, and a graph does."""
-    _, is_gradient, of = name.rpartition("gradient of ")
-    own = sample.arrays.get(of) if is_gradient else None
-    if array is None or own is None or array.dtype == own.dtype or not is_float(array):
-        return array
-    with np.errstate(all="ignore"):
-        return array.astype(own.dtype)
+    for name, own in sample.arrays.items():
+        for key in (f"gradient of {name}", f"zero gradient of {name}"):
+            gradient = found.get(key)
+            if gradient is not None and gradient.dtype != own.dtype and is_float(gradient):
+                with np.errstate(all="ignore"):  # some engines cast it to this, and a graph does
+                    found[key] = gradient.astype(own.dtype)
+    return found
 
 
 def run_lowered(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:

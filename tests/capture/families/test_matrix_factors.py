@@ -243,7 +243,7 @@ def test_a_solve_of_jax_keeps_its_derivatives(function: Callable[..., Tensor]) -
 def test_what_does_not_solve_its_equation_is_not_converted() -> None:
     a, b = np.eye(3)[None] + 0.1, np.ones((1, 3, 1))
     converted = xg.function(nearly_solved, native=False, dialect="jax")
-    with pytest.raises(xg.MultigradError, match="another function"):
+    with pytest.raises(xg.MultigradError, match="differs from"):
         xg.vjp(converted, a, b)[1](np.ones((1, 3)))
 
 

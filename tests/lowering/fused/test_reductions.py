@@ -469,7 +469,7 @@ def test_what_no_kernel_reduces_is_named() -> None:
         assert is_bits(found, plain(x))
 
 
-def test_transforms_autocast_and_checkpoints_take_plain_code() -> None:
+def test_transforms_and_checkpoints_take_plain_code_and_autocast_what_else_runs() -> None:
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -480,8 +480,10 @@ def test_transforms_autocast_and_checkpoints_take_plain_code() -> None:
         for f in (fused, plain)
     ]
     assert is_bits(*slopes)
-    with torch.autocast(x.device.type, torch.bfloat16):
-        assert is_bits(fused(x), plain(x))
+    for function in (fused, plain):
+        with torch.autocast(x.device.type, torch.bfloat16):
+            cast = function(x)
+        assert is_bits(cast, function(x))
     for reentrant in (True, False):
         own = x.detach().requires_grad_()
         y = checkpoint(fused, own, use_reentrant=reentrant)
