@@ -27,13 +27,14 @@ ERROR_ROW = re.compile(
 
 @pytest.mark.needs("torch", "jax")
 def test_the_errors_in_tables_are_those_that_are_raised() -> None:
+    import jax.numpy as jnp
     import torch
 
     rows = ERROR_ROW.findall(ALL)
     assert len(rows) >= 10
     for written, kind, message in rows:
         with pytest.raises(xg.MultigradError) as raised:
-            eval(written, {"xg": xg, "np": np, "torch": torch})
+            eval(written, {"xg": xg, "np": np, "torch": torch, "jnp": jnp})
         assert str(raised.value).startswith(message), written
         assert type(raised.value).__name__ == kind
 

@@ -55,7 +55,8 @@ def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     if not x.shape[axis]:
-        return jnp.zeros(ops.TAKE_AT.shape_of(x.shape, indices.shape, axis=axis), x.dtype)
+        before, after = x.shape[: axis % x.ndim], x.shape[axis % x.ndim + 1 :]
+        return jnp.zeros((*before, *indices.shape, *after), x.dtype)
     return jnp.take(x, indices, axis, mode="clip")
 
 

@@ -17,6 +17,7 @@ from multigrad.graph.random import REPLAYED
 from ..compile.regions import top_hooks
 from ..dialect.gradients import without_autocast
 from ..dialect.table import ALIASES
+from ..kernels.random import untraced
 from .state import KINDS, is_memory
 
 
@@ -100,6 +101,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
 def without_modes() -> Iterator[None]:
     """Leave torch.func transforms and what reads along: tracing, fake tensors, default devices."""
     with ExitStack() as stack:
+        stack.enter_context(untraced())
         if torch._C._are_functorch_transforms_active():
             stack.enter_context(temporarily_clear_interpreter_stack())
         if torch._C._len_torch_dispatch_stack():

@@ -27,6 +27,7 @@ from multigrad.trace.xp import all as xp
 from .. import dynamo
 from ..importers import autograd_function, custom_ops
 from ..kernels import ops
+from ..kernels.random import untraced
 from . import (
     asked,
     attributes,
@@ -269,7 +270,7 @@ class Generator:
 
     def get_state(self) -> Any:
         """Return the state's bytes."""
-        with gradients.without_dispatch_modes(), torch._C._DisableFuncTorch():
+        with gradients.without_dispatch_modes(), untraced(), torch._C._DisableFuncTorch():
             return self.generator.get_state().numpy().tobytes()
 
     def set_state(self, state: bytes) -> None:
@@ -342,6 +343,7 @@ register_dialect(
         refused=REFUSED,
         types=TYPES,
         habits=Habits(
+            objects_change=True,
             exchanges_two=True,
             repeats_whole=True,
             sorts_anew=True,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -79,10 +80,21 @@ def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor
     words = words_of(key)
     if not isinstance(words, tuple) and not is_readable(words):
         return draw(key, x.shape, x.dtype, x.device)
+    with untraced():
+        return draw(key, x.shape, x.dtype, x.device)
+
+
+def untraced() -> AbstractContextManager[Any]:
+    """Leave a trace of torch.jit, in which all that runs would stand."""
+    return nullcontext() if torch._C._get_tracing_state() is None else _leaving_trace()
+
+
+@contextmanager
+def _leaving_trace() -> Iterator[None]:
     state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)
     try:
-        return draw(key, x.shape, x.dtype, x.device)
+        yield
     finally:
         torch._C._set_tracing_state(state)
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-import numpy as np
-
 from ...errors import UnsupportedOp
 from ...graph import ops
 from ...graph.ir.op import Op
@@ -15,7 +13,7 @@ from ...graph.ir.types import dtype_name
 from ...graph.passes.scalars import on_numbers, symbol_function
 from ..contract import Backend
 from ..finding.discovery import backend_among
-from .values import in_one_framework
+from .values import ARRAYS, in_one_framework
 
 # The float dtype of the call whose code runs as written: a mask has none of its own.
 _of_call: ContextVar[Any] = ContextVar("_of_call", default=None)
@@ -27,7 +25,7 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
     if operands and all(isinstance(o, bool | int | float) for o in operands):
         return on_numbers(op, operands, dict(attrs))
     backend = backend_among(operands)
-    if any(isinstance(x, np.ndarray | np.generic) for x in operands):
+    if any(isinstance(x, ARRAYS) for x in operands):
         operands = tuple(in_one_framework(operands))
     kernels = backend.kernels
     native = kernels.rows.get(op) or symbol_function(op)

@@ -16,6 +16,7 @@ from ..finding.discovery import backend_among, backend_of
 from ..guest import SharedBuffer
 
 Tensor: TypeAlias = Any
+ARRAYS = (np.ndarray, np.generic)  # Dynamo reads no union of them
 NO_TENSORS = (bool, int, float, str, bytes, type(None), list, tuple, dict)
 
 
@@ -48,7 +49,7 @@ def in_one_framework(values: Sequence[Any]) -> list[Any]:
     Raises:
         MultigradError: tensors of two frameworks stand beside an array.
     """
-    if not any(isinstance(value, np.ndarray | np.generic) for value in values):
+    if not any(isinstance(value, ARRAYS) for value in values):
         return list(values)
     owners = [owner_of(value) for value in values]
     if len({*owners} - {None}) < 2:
@@ -58,7 +59,7 @@ def in_one_framework(values: Sequence[Any]) -> list[Any]:
     tensors = [x for x, owner in zip(values, owners, strict=True) if owner is backend]
 
     def own(value: Any) -> Any:
-        is_array = isinstance(value, np.ndarray | np.generic)
+        is_array = isinstance(value, ARRAYS)
         if not is_array or dtype_name(value.dtype) not in (*FLOATS, *WHOLE, BOOL):
             return value
         array = np.asarray(value, value.dtype.newbyteorder("="))

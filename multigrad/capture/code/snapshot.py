@@ -454,13 +454,17 @@ def has_state(value: Any) -> bool:
 
 
 def is_owner(value: Any) -> bool:
-    """Return whether a value has attributes: the user's, or a library's that is neither class nor
-    module.
+    """Return whether a value has attributes that users set: their own, or one of Python's or of a
+    library that does not fill them in itself, if it is neither class nor module.
     """
     if isinstance(value, type | types.ModuleType | types.FunctionType | Value):
         return has_state(value)
-    is_own = type(value).__module__.startswith((OWN, *SHARED))
-    return not is_own and (hasattr(value, "__dict__") or has_state(value))
+    root = type(value).__module__.partition(".")[0]
+    if root in SHARED or root == OWN:
+        return False
+    dialect = registered_dialects().get(root)
+    changes = root in sys.stdlib_module_names or (dialect and dialect.habits.objects_change)
+    return has_state(value) or bool(changes and hasattr(value, "__dict__"))
 
 
 def _leads_on(value: Any) -> bool:

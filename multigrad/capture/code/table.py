@@ -66,6 +66,7 @@ class Habits:
         outside: what an index that lies outside means where it is taken, and where it is put; see
             `trace/xp/indices.py`.
         overwritten_too: a value that another one overwrites gets a gradient, as if it stood there.
+        objects_change: users set attributes of its objects; else it fills them in itself.
     """
 
     exchanges_two: bool = False
@@ -86,6 +87,7 @@ class Habits:
     unordered: frozenset[str] = frozenset()
     outside: tuple[str, str] = ("refused", "refused")
     overwritten_too: bool = False
+    objects_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)

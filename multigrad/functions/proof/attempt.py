@@ -147,11 +147,14 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     if any(node.op.collective for graph in attempt.graphs for node in graph.nodes):
         # The others may not be capturing, and would be waited for.
         return leave_open(attempt.subject, "it exchanges numbers with other processes")
+    own = _own_values(attempt) if is_call else None
+    if is_call and own is None:
+        return ""
     outside = Snapshot()
     outside.see_all(*attempt.outside)
     try:
         with turning_at_most(MOST_TURNS):
-            reason = _prove_call(attempt) if is_call else _prove(attempt)
+            reason = _prove(attempt) if own is None else _prove_call(attempt, own)
     finally:
         outside.restore()
     if outside.change and not is_call:
@@ -199,11 +202,13 @@ def _ends(attempt: Attempt, sample: Sample) -> bool:
     return True
 
 
-def _prove_call(attempt: Attempt) -> str:
-    """Compare the call's own values alone, where they are known and few."""
-    own = samples.own_values(attempt.slots, attempt.numbers)
-    if own is None or attempt.acts:
-        return ""
+def _own_values(attempt: Attempt) -> Sample | None:
+    """Return the call's own values, where they are known and few, and may be tried."""
+    return None if attempt.acts else samples.own_values(attempt.slots, attempt.numbers)
+
+
+def _prove_call(attempt: Attempt, own: Sample) -> str:
+    """Compare the call's own values alone."""
     try:
         (outcome,) = attempt.run([own := attempt.complete(own)])
     except Exception:  # the call itself says so
@@ -213,8 +218,8 @@ def _prove_call(attempt: Attempt) -> str:
 
 def _prove_with_own(attempt: Attempt, error: Exception) -> str:
     """Try the call's own values, where the original takes no others."""
-    own = samples.own_values(attempt.slots, attempt.numbers)
-    if own is None or attempt.acts:
+    own = _own_values(attempt)
+    if own is None:
         return leave_open(attempt.subject, describe(error))
     try:
         (outcome,) = attempt.run([own := attempt.complete(own)])

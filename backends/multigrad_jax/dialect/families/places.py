@@ -67,7 +67,7 @@ def filling(x: Tensor, fill_value: Any) -> Any:
     integer that is farthest from zero.
     """
     dtype = x.node.type.dtype
-    if fill_value is not None or is_float(dtype):
+    if fill_value is not None or is_float(x.node.type):
         return math.nan if fill_value is None else fill_value
     if dtype == BOOL:
         return True
