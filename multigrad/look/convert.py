@@ -415,7 +415,7 @@ def _magnitude(value: Any) -> float:
 def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
     """Return what becomes of an original on one backend, eager and perhaps compiled."""
     is_home = backend.name == oracle.home.name
-    runs = [("", run)]
+    runs: list[tuple[str, Callable[..., Results]]] = [("", run)]
     if is_compiled and (oracle.captured is not None or not is_home or oracle.compiles):
         runs.append(("compiled: ", run_compiled))
     for where, run_on in runs:

@@ -64,10 +64,11 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
         return VjpRecipe(inner, name_of(inner), original=function)
     rules = equinox.rules_of(inner)
     if rules is not None:
-        if None in rules:
+        forward, backward = rules
+        if forward is None or backward is None:
             raise _undefined(inner.fn, "f.def_fwd(fwd) and f.def_bwd(bwd)")
         original = functools.partial(equinox.called, function)
-        pair = equinox.with_pullback(*rules)
+        pair = equinox.with_pullback(forward, backward)
         return PullbackRecipe(pair, name_of(inner.fn), library="jax", original=original)
     if isinstance(inner, jax.custom_jvp):
         if inner.jvp is None:

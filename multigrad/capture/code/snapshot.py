@@ -323,7 +323,8 @@ def _read_file(value: Any) -> tuple[Any, int]:
 
 
 def _write_bytes(value: Any, items: bytes) -> None:
-    value[:] = array.array(value.typecode, items) if isinstance(value, array.array) else items
+    given: Any = array.array(value.typecode, items) if isinstance(value, array.array) else items
+    value[:] = given
 
 
 def _read_memory(value: Any) -> bytes:

@@ -172,7 +172,7 @@ def is_number(item: Any) -> bool:
     return isinstance(item, Value) and known_shape(item) == ()
 
 
-def beside_axes(mask: Value, after: int) -> Value:
+def beside_axes(mask: Any, after: int) -> Value:
     """Return a mask of indices for slices of so many axes."""
     return xp.reshape(mask, (*mask.shape, *(1,) * after)) if after else mask
 

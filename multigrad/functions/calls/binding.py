@@ -47,6 +47,13 @@ class Entry(NamedTuple):
         return self.call or partial(_run_on, self.run, draws)
 
 
+def _run_flat(
+    variant: Variant, flat: Run, single: bool, leaves: Sequence[Any], draws: Draws
+) -> Any:
+    outputs = flat(leaves, draws)
+    return assemble(variant, (outputs,) if single else outputs)
+
+
 def _run_with(run: Run, numbers: tuple[Any, ...], draws: Draws, x: Tensor) -> Any:
     return run((x, *numbers), draws)
 
@@ -94,13 +101,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         bind = backend.autodiff.bind and partial(backend.autodiff.bind, lowered.native)
         return Entry(inner, bind, call)
     if not bare:
-        flat = inner
-        single = len(variant.graphs.cotangents) == 1
-
-        def inner(leaves: Sequence[Any], draws: Draws) -> Any:
-            outputs = flat(leaves, draws)
-            return assemble(variant, (outputs,) if single else outputs)
-
+        inner = partial(_run_flat, variant, inner, len(variant.graphs.cotangents) == 1)
     is_placed = any(node.op in PLACED for node in variant.graphs.forward.nodes)
     if not is_placed and (inner is run or len(tensors) < 2):
         return Entry(inner, call=call if inner is run and len(tensors) < 2 else None)

@@ -159,10 +159,12 @@ def renaming(name: str) -> Iterator[None]:
             if is_known:
                 advance()
         except BaseException:
-            for table, row in ((RULES, before), (NUMBERS, number)):
-                table.update({name: row})
+            tables: tuple[tuple[dict[str, Any], Any], ...] = (RULES, before), (NUMBERS, number)
+            for table, row in tables:
                 if row is None:
-                    del table[name]
+                    table.pop(name, None)
+                else:
+                    table[name] = row
             raise
 
 
