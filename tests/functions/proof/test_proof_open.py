@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.table import find_dialect
 from multigrad.errors import DisprovedError, NativeRuleWarning, NotProvenWarning
 from multigrad.trace.xp import all as xp
@@ -143,6 +144,7 @@ def test_a_vector_whose_sign_is_turned_in_one_place_alone_is_found(
     import torch
 
     monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    load_backend("torch")
     aliases: Any = find_dialect("torch").aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases, torch.relu, lambda x: xp.relu(-x))
 
@@ -198,6 +200,7 @@ def test_an_order_that_is_wrong_beside_equal_elements_is_found(
 ) -> None:
     import torch
 
+    load_backend("torch")
     aliases: Any = find_dialect("torch").aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases, torch.relu, lambda x: xp.abs(x))
     written = torch_class(
@@ -277,6 +280,7 @@ def test_a_wrong_write_is_told_with_its_line_and_the_cotangent_that_came(
 ) -> None:
     import torch
 
+    load_backend("torch")
     aliases: Any = find_dialect("torch").aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases, torch.exp, xp.abs)
 
