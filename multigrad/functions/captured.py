@@ -93,6 +93,8 @@ class Captured:
         proof = variant.proofs.get(dtype)
         if isinstance(proof, DisprovedError):
             raise NotCaptured(proof)
+        if variant.layout is not layout and (variant.layout.dtype or "") != dtype:
+            variant = variant.laid_out(layout.without_objects())
         return variant
 
     def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:

@@ -264,6 +264,20 @@ def test_the_loops_of_a_rule_are_proven_for_each_rank(proving: Callable[[str], N
             np.testing.assert_allclose(rule(None, given, given), per_axis(None, given, given))
 
 
+@pytest.mark.needs("torch")
+def test_a_call_is_compared_in_its_own_dtype_after_one_in_another(
+    proving: Callable[[str], None],
+) -> None:
+    import torch
+
+    proving("all")
+    places = np.array([3, 0])
+    taken = xg.function(lambda x: np.take(x, places, axis=0), native=False)
+    given = np.arange(12.0).reshape(4, 3)
+    for x in (given, torch.tensor(given).float(), torch.tensor(given)):
+        assert taken(x).dtype == x.dtype
+
+
 def test_what_could_not_be_proven_is_marked_and_under_all_said_loudly(
     proving: Callable[[str], None],
 ) -> None:
