@@ -33,7 +33,7 @@ class Group:
     """How many there are, at least two."""
 
     put: Callable[[str, str], None]
-    """(key, text): leaves text for all, under a key that was not used before."""
+    """(key, text): leaves text for all, under a key that holds none."""
 
     look: Callable[[str], str | None]
     """(key) -> the text under it, or None where there is none yet; it does not wait long."""

@@ -20,7 +20,7 @@ from ..graph.support.fused import Fused
 from ..graph.support.params import read_params
 from ..graph.support.typed import Axes, Key, Over, Residuals
 from ..trace.scope.draws import Counter, normalize_key
-from ..trace.scope.ranks import CHECKED, compare, note_failure, note_use
+from ..trace.scope.ranks import CHECKED, compare, name_rank, note
 from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
 from .model.acting import act_alone, apply_now, tokens_of
 from .model.misplaced import refuse_misplaced
@@ -153,7 +153,7 @@ class use:
             if acts is not None and acts.has_tensors:
                 show_tensors(active)
             if CHECKED:
-                note_use(active)
+                note("use", active)
         except BaseException:  # nobody leaves what was not entered
             _ENTRIES.set(outer)
             CURRENT.set(before)
@@ -192,7 +192,7 @@ class use:
             inner.before, inner.outer = entry.before, entry.outer
         leave_rules(entry.leaves)  # after CURRENT is set: they follow it
         if error is not None:
-            note_failure(error)
+            name_rank(error)
         elif CHECKED and inner is None and entry.outer is None:
             compare("the end of a use")
         return False

@@ -4,12 +4,16 @@ the rank.
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import multigrad as xg
-from multigrad.trace.scope.ranks import read_setting
+from multigrad.backend import Group
+from multigrad.trace.scope.ranks import read_setting, settle
 
 from ..harness.distributed.disagreement import (
     BY_RANK,
@@ -27,27 +31,26 @@ CHECKS = Path(__file__).parents[1] / "ranks" / "agreement" / "agreement_torch.py
 EXPECTED = {
     "ranks_that_agree": r"$",
     "different_counts_where_rules_alone_are_compared": r"$",
-    "different_rules": DIFFERENT + r"rank 0: use triangular\(width=1.0\); Heaviside under "
-    r"triangular\(width=1.0\) \(at .*; rank 1: use rectangular\(a=-0.5, b=0.5\)",
+    "different_rules": DIFFERENT + r"rank 0: use triangular\(width=1.0\) <code \w+> "
+    r"\(at agreement_torch.py:\d+\); rank 1: use rectangular\(a=-0.5, b=0.5\) <code \w+> \(at ",
     "draws_for_parts_of_other_lengths": DIFFERENT + r"rank 0: draws for a part of shape \(2, 6\).*"
     r"rank 1: draws for a part of shape \(1, 6\)",
-    "different_params": DIFFERENT + r"rank 0: use triangular\(width=1.0\);.*"
+    "different_params": DIFFERENT + r"rank 0: use triangular\(width=1.0\) .*"
     r"rank 1: use triangular\(width=2.0\)",
     "different_params_under_fully_shard": DIFFERENT
-    + r"rank 0: use clip_norm\(.*max_norm=1.0\) for "
-    r"params.*rank 1: use clip_norm\(.*max_norm=2.0\) for params",
-    "different_keys": DIFFERENT + r"rank 0: .* with key 0.3 .*rank 1: .* with key 0.4",
+    + r"rank 0: use clip_norm\(.*max_norm=1.0\) <code "
+    r"\w+> for params.*rank 1: use clip_norm\(.*max_norm=2.0\) <code \w+> for params",
+    "different_keys": DIFFERENT + r"rank 0: .* with key \(0, 3\) .*rank 1: .* with key \(0, 4\)",
     "different_scopes": DIFFERENT + r"rank 0: .* for params.*rank 1: .* for activations",
-    "no_rule_on_one_rank": DIFFERENT + r"rank 0: .*use triangular.*"
-    r"rank 1: optimizer.step\(\); Heaviside under no rule",
+    "no_rule_on_one_rank": DIFFERENT + r"rank 0: use triangular.*"
+    r"rank 1: Heaviside under no rule",
     "different_rules_of_a_layer": DIFFERENT + r"rank 0: Heaviside under triangular\(width=1.0\).*"
     r"rank 1: Heaviside under rectangular",
     "different_code_by_one_name": DIFFERENT + r"rank 0: use of_this_rank <code \w+>.*"
     r"rank 1: use of_this_rank <code \w+>",
-    "different_counts": DIFFERENT + r"rank 0: Heaviside under triangular\(width=1.0\) \(at .*"
-    r"rank 1: Heaviside under triangular\(width=1.0\) 2 times",
-    "different_order": DIFFERENT + r"rank 0: .*; ReLU under .*; Sign under .*"
-    r"rank 1: .*; Sign under .*; ReLU under ",
+    "different_counts": DIFFERENT + r"rank 0: Heaviside under triangular\(width=1.0\) <code \w+> "
+    r"\(at .*rank 1: Heaviside under triangular\(width=1.0\) <code \w+> 2 times",
+    "different_order": DIFFERENT + r"rank 0: ReLU under .*; rank 1: Sign under ",
     "different_rules_for_gradients": DIFFERENT + r"rank 0: gradients under clip_norm.*"
     r"rank 1: gradients under centralize",
     "a_rank_that_comes_too_late": r"GradientError: rank 1 did not come to comparison \d+ .* within "
@@ -101,3 +104,75 @@ def test_a_word_that_says_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, wo
     monkeypatch.setenv("MULTIGRAD_CHECK_RANKS", word)
     with pytest.raises(xg.errors.RuleValueError, match=f"is 0, 1 or rules, got '{word}'"):
         read_setting()
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.0", "-1", "ten", "nan", "."])
+def test_seconds_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    monkeypatch.setenv("MULTIGRAD_CHECK_RANKS_TIMEOUT", seconds)
+    with pytest.raises(xg.errors.RuleValueError, match=f"seconds above 0, got '{seconds}'"):
+        read_setting()
+
+
+@pytest.mark.parametrize("seconds", ["2", "0.5", ".5", "1800."])
+def test_seconds_above_zero_are_taken(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    monkeypatch.setenv("MULTIGRAD_CHECK_RANKS", "rules")
+    monkeypatch.setenv("MULTIGRAD_CHECK_RANKS_TIMEOUT", seconds)
+    assert read_setting() == "rules"
+
+
+def settle_all(said: dict[int, Any], *, late: int = -1, number: int = 0) -> dict[int, str]:
+    """Return what each of three ranks finds wrong, of which one may come after the time-out."""
+    store: dict[str, str] = {}
+    found: dict[int, str] = {}
+
+    def run(rank: int) -> None:
+        if rank == late:
+            time.sleep(0.6)
+        group = Group(
+            rank=rank,
+            size=3,
+            put=store.__setitem__,
+            look=store.get,
+            drop=store.__delitem__,
+            timeout=float,
+        )
+        found[rank] = settle(group, number, said[rank], 0.3)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in said]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def step(*lines: str) -> dict[str, Any]:
+    return {"lines": [*lines, "the end of a use"], "place": "train.py:31"}
+
+
+def test_ranks_that_say_the_same_are_named_together() -> None:
+    found = settle_all({0: step("use a", "b"), 1: step("use a", "c"), 2: step("use a", "b")})
+    told = "rank 0, 2: b (at train.py:31); rank 1: c (at train.py:31)"
+    at = "comparison 0 of MULTIGRAD_CHECK_RANKS"
+    assert set(found.values()) == {f"the ranks apply different rules ({at}): {told}"}
+
+
+def test_a_rank_that_does_less_is_told_apart_by_its_end() -> None:
+    found = settle_all({0: step("use a", "b"), 1: step("use a"), 2: step("use a", "b")})
+    assert "rank 0, 2: b (at train.py:31); rank 1: the end of a use" in found[1]
+
+
+def test_a_late_rank_raises_what_the_others_raise() -> None:
+    found = settle_all(dict.fromkeys(range(3), step("use a")), late=1)
+    told = "rank 1 did not come to comparison 0 of MULTIGRAD_CHECK_RANKS within 0.3 s"
+    assert all(found[rank].startswith(told) for rank in range(3)), found
+
+
+def test_nobody_waits_for_a_rank_that_has_failed() -> None:
+    began = time.monotonic()
+    found = settle_all({0: step("use a"), 2: ValueError("no gradient")})
+    assert time.monotonic() - began < 0.25
+    assert found[0] == (
+        "rank 2 failed: ValueError: no gradient, before comparison 0 of MULTIGRAD_CHECK_RANKS; "
+        "no word yet of rank 1"
+    )

@@ -15,7 +15,7 @@ from multigrad.backend import rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.trace.scope.ranks import CHECKED, EVERYTHING, note_part
+from multigrad.trace.scope.ranks import CHECKED, note
 
 from .. import dynamo
 from ..kernels.ordering import wide
@@ -294,8 +294,8 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
         for _, names in axes:
             check_names(like, names)
         return key
-    if CHECKED == EVERYTHING and not torch.compiler.is_compiling():
-        note_part(tuple(like.shape))
+    if CHECKED and not torch.compiler.is_compiling():
+        note(f"draws for a part of shape {tuple(like.shape)}")
     starts, whole = [0] * like.ndim, [*like.shape]
     for axis, names in axes:
         rank, number = rank_among(names)

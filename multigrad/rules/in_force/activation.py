@@ -26,7 +26,7 @@ from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
 from ...trace.scope.draws import FREE
 from ...trace.scope.present import at_present, hand_along, is_handed_along
-from ...trace.scope.ranks import CHECKED, note_applied
+from ...trace.scope.ranks import CHECKED, note
 from ...trace.scope.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
 from ...trace.scope.regions import is_of_then
 from ...trace.scope.rules import CURRENT, RuleInForce
@@ -247,8 +247,8 @@ class Activation(InNotebooks):
         """Return the activation of x under a rule that the caller gives."""
         backend = backend_of(x)
         self.tell(backend, x)
-        if CHECKED:
-            note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
+        if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
+            note(f"{self.forward.name} under", in_force)
         bound_rule = at_present(in_force, backend).bound_rule
         leaves = (x, *bound_rule.values)
         entry = model.put_under(bound_rule.specialization, self.forward)._entry_on(backend, leaves)
@@ -291,8 +291,8 @@ class Activation(InNotebooks):
             return self._record(x, in_force)
         backend = backend_of(x)
         self.tell(backend, x)
-        if CHECKED:
-            note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
+        if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
+            note(f"{self.forward.name} under", in_force)
         asks = backend.compiler.on_read is not None or CHECKED
         if in_force is None:
             function = plain(self.forward, backend, x)

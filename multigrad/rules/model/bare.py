@@ -30,7 +30,7 @@ from ...lowering.input_checks import (
 )
 from ...trace.scope.identity import items_key
 from ...trace.scope.present import at_present
-from ...trace.scope.ranks import CHECKED, note_gradient
+from ...trace.scope.ranks import CHECKED, note
 from ...trace.scope.rules import RuleInForce
 from ...trace.trace import NeedsConcrete, dtype_name
 from .specialization import Specialization
@@ -48,8 +48,8 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
         grad_out, tin = in_one_framework((grad_out, tin))
     if in_force.moves:
         in_force = at_present(in_force, backend)
-    if CHECKED:
-        note_gradient(in_force, backend.tensors.is_traced(grad_out))
+    if CHECKED and not backend.tensors.is_traced(grad_out):
+        note("gradients under", in_force)
     specialization, values = in_force.specialization, in_force.values
     if grad_out is None:
         raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")
