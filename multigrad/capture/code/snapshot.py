@@ -460,12 +460,15 @@ def is_owner(value: Any) -> bool:
     """
     if isinstance(value, type | types.ModuleType | types.FunctionType | Value):
         return has_state(value)
-    root = type(value).__module__.partition(".")[0]
-    if root in SHARED or root == OWN:
+    if has_state(value):
+        return True
+    roots = [base.__module__.partition(".")[0] for base in type(value).__mro__]
+    if not hasattr(value, "__dict__") or roots[0] in (OWN, *SHARED):
         return False
-    dialect = registered_dialects().get(root)
-    changes = root in sys.stdlib_module_names or (dialect and dialect.habits.objects_change)
-    return has_state(value) or bool(changes and hasattr(value, "__dict__"))
+    known = registered_dialects()
+    library = next((known[root] for root in roots if root in known), None)
+    changes = library is not None and library.habits.objects_change
+    return changes or roots[0] in sys.stdlib_module_names
 
 
 def _leads_on(value: Any) -> bool:

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import queue
 import random
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -38,6 +39,14 @@ class Kind(NamedTuple):
     make: Callable[[], Any]
     act: Callable[[Any, Any], Any]
     show: Callable[[Any], Any]
+
+
+def installed_module() -> Any:
+    """Return a module of torch's whose class lies where packages are installed."""
+    package = types.ModuleType("an_installed_package")
+    package.__file__ = "/site-packages/an_installed_package.py"
+    sys.modules[package.__name__] = package
+    return type("Metric", (torch.nn.Module,), {"__module__": package.__name__})()
 
 
 class Slotted:
@@ -196,6 +205,7 @@ KINDS: dict[str, Kind] = {
         lambda: contextvars.ContextVar("n", default=0), set_variable, lambda s: s.get()
     ),
     "module": Kind(lambda: torch.nn.Identity(), count_anew, of_fresh),
+    "module of a package": Kind(installed_module, count_anew, of_fresh),
     "buffer": Kind(
         lambda: torch.nn.BatchNorm1d(3), lambda s, x: s.running_mean.add_(1), statistics
     ),
