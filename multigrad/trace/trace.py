@@ -362,6 +362,8 @@ class Value(Answers):
                 "inverts a test of a number by ~, which gives -1 or -2 in Python. Write "
                 "xp.logical_not(...)"
             )
+        if is_float(self.node.type):
+            raise self.trace.error("inverts floats by ~, which no library does")
         return apply(ops.NOT if are_bools(self) else ops.BITWISE_INVERT, self)
 
 

@@ -172,3 +172,9 @@ def test_a_union_in_an_autograd_function_is_torchs() -> None:
 def test_what_libraries_refuse_on_bools_is_refused(function: Any, advice: str) -> None:
     with pytest.raises(xg.TraceError, match=rf"(?s)bools.*{advice}"):
         xg.function(on_masks(function), native=False)(G, X)
+
+
+@pytest.mark.backends("numpy")
+def test_floats_are_not_inverted(backend: Any) -> None:
+    with pytest.raises(xg.TraceError, match="inverts floats by ~"):
+        xg.function(lambda x: ~x * 1.0, native=False)(backend.array(X))
