@@ -581,3 +581,35 @@ def test_a_cotangent_of_no_bytes_is_zero() -> None:
     for function in (both, xg.function(both, lambda g, x: g[0] * 2.0)):
         (gradient,) = xg.vjp(function, x)[1]((x, cotangent))
         np.testing.assert_array_equal(gradient, 2 * x)
+
+
+def test_a_tangent_that_is_indexed_by_values_is_transposed(backend: Any) -> None:
+    import jax
+
+    @jax.custom_jvp
+    def corners(x: Any) -> Any:
+        order = jax.numpy.argsort(x[0])
+        return x[order, order]
+
+    @corners.defjvp
+    def tangent(primals: Any, tangents: Any) -> Any:
+        order = jax.numpy.argsort(primals[0][0])
+        return corners(*primals), 2 * tangents[0][order, order]
+
+    x, head = np.array([[0.5, -1.0], [2.0, 3.0]], np.float32), np.float32([1.0, 3.0])
+    y, pull = jax.vjp(corners, x)
+    found, slope = backend.vjp(xg.from_custom_jvp(corners), x, head)
+    np.testing.assert_array_equal(found, y)
+    np.testing.assert_array_equal(slope, pull(head)[0])
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_choice_of_numbers_by_a_number_is_a_number(backend: Any, order: int) -> None:
+    import jax
+
+    expn, x = jax.scipy.special.expn, np.array([[0.25, 0.5], [0.75, 2.5]], np.float32)
+    y, pull = jax.vjp(lambda x: expn(order, x), x)
+    found, pull_found = xg.vjp(xg.convert(expn), order, backend.array(x))
+    slope = pull_found(backend.array(np.ones_like(x)))[1]
+    np.testing.assert_allclose(backend.numpy(found), y, rtol=1e-5)
+    np.testing.assert_allclose(backend.numpy(slope), pull(np.ones_like(x))[0], rtol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.types import SCALAR_SHAPE, Type, is_float
-from ...graph.passes.simplify import substitute
+from ...graph.passes.simplify import substitute, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import tangent_name
 from ...trace.coercion import cast_node
@@ -62,7 +62,9 @@ def tangent_graph(
     results = tuple([_fit(changes[place], output).node for place, output in carried])
     name = f"tangent of {trace.name}"
     inner = substitute(Graph(name, tuple(inputs), results, trace.locations), given)
-    return Graph(name, (*given.values(), *inner.inputs), inner.outputs, inner.locations)
+    whole = Graph(name, (*given.values(), *inner.inputs), inner.outputs, inner.locations)
+    # No framework transposes a stop, and a tangent has no slope that it could take away.
+    return without_stops(whole, [node.attr("name") for node in given.values()])
 
 
 def _fit(change: Any, output: Value) -> Value:

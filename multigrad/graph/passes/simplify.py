@@ -8,7 +8,7 @@ every value, NaN, infinities and signed zeros included.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .. import ops
@@ -188,13 +188,23 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     return _with_outputs(graph, done, locations)
 
 
-def without_stops(graph: Graph) -> Graph:
+def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:
     """Return a backward that nobody may differentiate such that a derivative, which is refused,
     meets what it is of.
+
+    Args:
+        of: inputs; only what depends on one of them is not stopped.
     """
-    while held := [node for node in graph.nodes if node.op is ops.STOP_GRADIENT]:
-        graph = substitute(graph, {node: node.operands[0] for node in held})
-    return graph
+    carried: set[Node] = set()
+    for node in graph.nodes:
+        is_one = node.op is ops.INPUT and (of is None or node.attr("name") in of)
+        if is_one or not carried.isdisjoint(node.operands):
+            carried.add(node)
+    stops = (node for node in graph.nodes if node.op is ops.STOP_GRADIENT)
+    held = [node for node in stops if of is None or node.operands[0] in carried]
+    if not held:
+        return graph
+    return without_stops(substitute(graph, {node: node.operands[0] for node in held}), of)
 
 
 def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:

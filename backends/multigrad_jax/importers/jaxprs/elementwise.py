@@ -81,7 +81,8 @@ def at_most_in_order(a: Tensor, b: Tensor) -> Tensor:
 
 
 def select_n(which: Tensor, *cases: Tensor) -> Tensor:
-    if all(case.node.type.kind == "scalar" for case in cases):  # whose kind says which dtype
+    are_scalars = all(case.node.type.kind == "scalar" for case in cases)
+    if are_scalars and which.node.type.kind == "tensor":  # their kind says which dtype
         first = xp.full_like(which, cases[0], WEAK[cases[0].node.type.dtype])
         cases = (first, *cases[1:])
     if which.node.type.dtype == BOOL:
