@@ -323,11 +323,8 @@ class Entries(Captured):
         if way == SAME:
             return entry
         layout = variant.layout.without_objects()
-        native = None
-        if way == ORIGINAL:
-            lacks = f"its graph lacks {AUTOCAST}"
-            native = partial(self._native_entry, layout, backend, None, lacks)
-        return follow_casts(entry, native, self.recipe, layout, backend)
+        own = partial(self._native_entry, layout, backend, None, f"its graph lacks {AUTOCAST}")
+        return follow_casts(entry, own if way == ORIGINAL else None, self.recipe, layout, backend)
 
     def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
         """Return an entry that runs the graphs where the original has no key to draw from, or does

@@ -51,12 +51,10 @@ def in_one_framework(values: Sequence[Any]) -> list[Any]:
     """
     if not any(isinstance(value, ARRAYS) for value in values):
         return list(values)
-    owners = [owner_of(value) for value in values]
-    if len({*owners} - {None}) < 2:
-        return list(values)
     backend = framework_of(values)
-    assert backend is not None
-    tensors = [x for x, owner in zip(values, owners, strict=True) if owner is backend]
+    if backend is None or issubclass(np.ndarray, backend.tensors.types):
+        return list(values)
+    tensors = [value for value in values if owner_of(value) is backend]
 
     def own(value: Any) -> Any:
         is_array = isinstance(value, ARRAYS)

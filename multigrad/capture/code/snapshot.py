@@ -34,7 +34,6 @@ from .libraries import is_library_file
 from .table import contents, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
-OURS = f"{OWN}."
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # what holds nothing to change
 # What threads wait for, and a logger's memory of its levels, are no effects.
 SHARED = ("threading",)
@@ -234,7 +233,7 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
     waiting = [*functions]
     while waiting:
         plain = plain_function(waiting.pop(0))
-        if plain is None or plain in seen or (plain.__module__ or "").startswith(OURS):
+        if plain is None or plain in seen or (plain.__module__ or "").startswith(f"{OWN}."):
             continue
         if is_library_file(plain.__code__.co_filename):
             continue
@@ -417,9 +416,8 @@ def _same_state(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and _same_state([*a.values()], [b[key] for key in a])
     if isinstance(a, tuple | list):
         pairs = zip(a, b, strict=False)
-        return len(a) == len(b) and all(
-            x == y if type(x) in INERT else _same_state(x, y) for x, y in pairs
-        )
+        same = (x == y if type(x) in INERT else _same_state(x, y) for x, y in pairs)
+        return len(a) == len(b) and all(same)
     return bool((a == b).all()) if hasattr(a, "shape") else a == b
 
 

@@ -184,8 +184,7 @@ def _prove(attempt: Attempt) -> str:
         if outcome.original is None:  # not every original takes every number
             continue
         reason = _compare(attempt, sample, outcome)
-        is_told = reason == "" and bool(reasons)
-        if reason is not None and not is_told and not is_vacuous(outcome.original):
+        if reason is not None and (reason or not reasons) and not is_vacuous(outcome.original):
             reasons.append(reason)
     if not reasons:
         return leave_open(attempt.subject, "its results are not finite on small inputs")

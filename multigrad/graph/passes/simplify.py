@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .. import ops
-from ..ir.graph import Graph, Location, Node, make_node
+from ..ir.graph import Graph, Location, Node, make_node, walk
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ..ops.results import PER_ELEMENT
@@ -195,16 +195,14 @@ def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:
     Args:
         of: inputs; only what depends on one of them is not stopped.
     """
-    carried: set[Node] = set()
-    for node in graph.nodes:
-        is_one = node.op is ops.INPUT and (of is None or node.attr("name") in of)
-        if is_one or not carried.isdisjoint(node.operands):
-            carried.add(node)
-    stops = (node for node in graph.nodes if node.op is ops.STOP_GRADIENT)
-    held = [node for node in stops if of is None or node.operands[0] in carried]
-    if not held:
-        return graph
-    return without_stops(substitute(graph, {node: node.operands[0] for node in held}), of)
+    carrying = None if of is None else {node for node in graph.inputs if node.attr("name") in of}
+    held = {
+        node: node.operands[0]
+        for node in graph.nodes
+        if node.op is ops.STOP_GRADIENT
+        and (carrying is None or not carrying.isdisjoint(walk(node.operands)))
+    }
+    return without_stops(substitute(graph, held), of) if held else graph
 
 
 def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:

@@ -83,8 +83,7 @@ def at_most_in_order(a: Tensor, b: Tensor) -> Tensor:
 def select_n(which: Tensor, *cases: Tensor) -> Tensor:
     are_scalars = all(case.node.type.kind == "scalar" for case in cases)
     if are_scalars and which.node.type.kind == "tensor":  # their kind says which dtype
-        first = xp.full_like(which, cases[0], WEAK[cases[0].node.type.dtype])
-        cases = (first, *cases[1:])
+        cases = (xp.full_like(which, cases[0], WEAK[cases[0].node.type.dtype]), *cases[1:])
     if which.node.type.dtype == BOOL:
         return xp.where(which, cases[1], cases[0]) if len(cases) == 2 else cases[0]
     result = cases[-1]
