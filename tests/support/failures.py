@@ -19,7 +19,8 @@ import multigrad
 
 S = TypeVar("S")
 ROOT = Path(multigrad.__file__).parents[1]
-OURS = tuple(f"{ROOT / name}/" for name in ("multigrad", "backends"))
+# Backends stand in a folder of a checkout, and beside the package where they are installed.
+OURS = (str(ROOT / "multigrad"), f"{ROOT / 'backends'}/")
 # What ends something may be interrupted, too; no code in Python is safe there.
 ENDS = frozenset({"__exit__", "__del__"})
 LIBRARY = ("contextlib.py", "weakref.py", "threading.py")
