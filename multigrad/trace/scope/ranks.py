@@ -154,7 +154,7 @@ def settle(group: Group, number: int, said: Any, seconds: float) -> str:
 
 
 def judge(words: list[Any], at: str, seconds: float) -> str:
-    """Return what is wrong with what the ranks said; "" if nothing is."""
+    """Describe how the reports of the ranks disagree; "" if they agree."""
     ended = dict.fromkeys(said for said in words if isinstance(said, str))
     missing = ", ".join(str(rank) for rank, said in enumerate(words) if said is None)
     if ended:
