@@ -2,9 +2,9 @@
 Function and FreeGrad.
 
 All rivals run interleaved in one process on one thread; the ratio of the medians is what to read.
-The command `multigrad bench` measures more: every framework, other rules and sizes, better rivals,
-and the memory kept. Needs: pip install 'multigrad-rules[torch]'; FreeGrad is measured where it is
-installed.
+In a clone `python tools/bench` measures more: every framework, other rules and sizes, better
+rivals, and the memory kept. Needs: pip install 'multigrad-rules[torch]'; FreeGrad is measured where
+it is installed.
 """
 
 import importlib.util

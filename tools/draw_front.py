@@ -8,6 +8,7 @@ hidden units, trained in each from the same weights, with this gradient and with
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -16,9 +17,12 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.demo.frameworks import OWN, load, prepare_environment
-from multigrad.demo.runs import TRUE_DERIVATIVE, Configuration, Run, execute
-from multigrad.demo.task import Task, load_task
+from multigrad.look.command.options import prepare_environment
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+from demo.frameworks import FRAMEWORKS, load
+from demo.runs import TRUE_DERIVATIVE, Configuration, Run, execute
+from demo.task import Task, load_task
 
 FOLDER = Path(__file__).parents[1] / "docs" / "assets"
 RULE, EPOCHS = "triangular", 40
@@ -63,7 +67,7 @@ def surrogates(x: np.ndarray) -> dict[str, np.ndarray]:
 
 def train(task: Task, rule: str) -> dict[str, Run]:
     """Return a finished run of each framework."""
-    by_name = {framework.name: framework for framework in OWN}
+    by_name = {framework.name: framework for framework in FRAMEWORKS}
     return {
         name: execute(task, name, load(by_name[name]), Configuration("Heaviside", rule), Silent())
         for name in TITLES

@@ -14,7 +14,7 @@ Test accuracy, means over 5 seeds, the same in PyTorch, JAX and TensorFlow:
 Untied learns faster (its training loss after 5 epochs is 0.12, 0.34 when tied) and ends no worse.
 
 `python suc.py [--framework torch jax tensorflow] [--quick] [--seeds N] [--out FOLDER]`
-FreeGrad's binary unit is in `bnn_step.py`, its experiment on DIGITS is `multigrad demo`.
+FreeGrad's binary unit is in `bnn_step.py`, its experiment on DIGITS is `examples/demo`.
 """
 
 import numpy as np

@@ -193,7 +193,7 @@ def test_two_masks_and_the_input_are_not_kept_together(count: Callable[..., int]
 
 @pytest.mark.parametrize("rule", MASKED)
 def test_numpy_keeps_the_mask_alone(rule: str) -> None:
-    from multigrad.bench.runners.on_numpy import find_arrays
+    from bench.runners.on_numpy import find_arrays
 
     pull = xg.lower(rule, "numpy", forward="ReLU").vjp(X)[1]
     (kept,) = find_arrays(pull, set())

@@ -1,9 +1,10 @@
-"""The command where modules that are installed seem not to be."""
+"""A program of the repository where modules that are installed seem not to be."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 HIDE = """
 import sys
@@ -18,12 +19,16 @@ class Hiding:
         return None if hidden else self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
-from multigrad.cli import main
-main()
+import runpy
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
+ROOT = Path(__file__).parents[2]
 
 
-def run_without(modules: list[str], *words: object) -> subprocess.CompletedProcess[str]:
-    """Run `multigrad` where these modules cannot be imported."""
+def run_without(
+    modules: list[str], program: str, *words: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a program where these modules cannot be imported."""
+    words = (ROOT / program, *words)
     command = [sys.executable, "-c", f"HIDDEN = {modules!r}{HIDE}", *map(str, words)]
     return subprocess.run(command, check=False, capture_output=True, text=True)

@@ -18,9 +18,6 @@ from collections import defaultdict
 from pathlib import Path
 from types import CodeType, ModuleType
 
-# They take minutes; their options are looked up in place of a run.
-LONG = (["demo"], ["bench"])
-
 
 class Recorder(io.TextIOWrapper):
     """Standard output that also notes what each line of one file writes."""
@@ -41,11 +38,6 @@ def run_command(text: str) -> None:
     """Run a command of ours as a shell would; it ends with 0, or as its comment says."""
     command, _, comment = text.partition("  # exits with ")
     words = shlex.split(command, comments=True)[1:]
-    if words[:1] in LONG:
-        shown = call_command([words[0], "--help"]).stdout
-        missing = [word for word in words if word.startswith("--") and word not in shown]
-        assert not missing, f"{text}: no option {missing}"
-        return
     done = call_command(words)
     if done.returncode != int(comment or 0) or "Traceback" in done.stderr:
         raise SystemExit(f"$ {text}\nexits with {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -16,7 +16,7 @@ import multigrad as xg
 pytestmark = pytest.mark.anywhere
 
 COMMANDS = [
-    "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
+    "backends", "rules", "show", "source", "check", "parity", "convert", "eject",
     "plot", "lock", "verify", "cache",
 ]  # fmt: skip
 needs_cli = pytest.mark.needs("typer", "rich")
@@ -131,7 +131,7 @@ def test_a_backend_is_named_by_one_option_in_every_command(invoke: Any) -> None:
         invoke("parity", *words, name, "numpy").output for name in ("--backend", "--backends")
     }
     assert "numpy" in several
-    for command in ("source", "eject", "check", "parity", "convert", "bench"):
+    for command in ("source", "eject", "check", "parity", "convert"):
         assert "--backend" in invoke(command, "--help").output
 
 
@@ -170,6 +170,15 @@ def test_an_unknown_name_is_an_error_with_a_suggestion(
     assert result.exit_code == 2
     assert f"did you mean {hint!r}" in result.output
     assert "Traceback" not in result.output
+
+
+@needs_cli
+@pytest.mark.parametrize("words", [["demo", "--quick"], ["bench", "gpu"], ["demo", "-h"]])
+def test_what_needs_a_clone_says_where_it_is(invoke: Any, words: list[str]) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert f"type: python -m tox run -e {words[0]}" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 @needs_cli

@@ -1,4 +1,4 @@
-"""What `multigrad bench --only packages` times: theirs and ours are the same function."""
+"""What `python tools/bench --only packages` times: theirs and ours are the same function."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("rich")
-from multigrad.bench.harness import load
-from multigrad.bench.packages import ROWS, Beside
+from bench.harness import load
+from bench.packages import ROWS, Beside
 
 pytestmark = [pytest.mark.peers, pytest.mark.needs("torch", "typer", "rich")]
 
@@ -30,11 +30,11 @@ def test_theirs_and_ours_give_the_same_numbers(row: Beside) -> None:
 def test_the_command_writes_a_contest_for_each_installed(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from bench.command import app
 
     pytest.importorskip("brevitas")
     path = tmp_path / "bench.json"
-    words = ["bench", "--only", "packages", "--quick", "--backend", "torch", "--sizes", "1e3"]
+    words = ["--only", "packages", "--quick", "--backend", "torch", "--sizes", "1e3"]
     result: Any = CliRunner().invoke(app, [*words, "--json", str(path)])
     assert result.exit_code == 0, result.output
     contests = {row["backend"]: row for row in json.loads(path.read_text())["contests"]}

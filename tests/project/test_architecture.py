@@ -38,7 +38,7 @@ INSIDE = {
     "keras": ("", "dialect", "models"),
 }  # fmt: skip
 # They import anything, and nothing imports them.
-OUTSIDE = ("bench", "demo", "look.command", "testing")
+OUTSIDE = ("look.command", "testing")
 MOST_FILES = 16  # in one folder
 # They were added by the door alone, as a stranger's is, and are distributions of their own.
 ADDED = ("multigrad_mlx", "multigrad_paddle")
@@ -49,8 +49,6 @@ LATE = {
     *("multigrad_torch.models", "multigrad_jax.models", "multigrad_tensorflow.models"),
     *("multigrad_torch.hooks", "multigrad_torch.attach.fusing.when"),
 }
-# A column of the demo is a user's program.
-DOORS_OF = {"train.py": {"multigrad", "multigrad.demo.task"}}
 
 
 class Import(NamedTuple):
@@ -232,11 +230,10 @@ def test_a_backend_imports_no_other(folder: str) -> None:
 def test_an_added_backend_imports_the_door_and_nothing_else_of_the_project(folder: str) -> None:
     beside = []
     for path in sorted((ROOT / "backends" / folder).rglob("*.py")):
-        doors = DOORS_OF.get(path.name, DOOR)
         for node in ast.walk(ast.parse(path.read_text())):
             for imported in named_by(node, folder):
-                door = imported if imported in doors else imported.rpartition(".")[0]
-                if imported.partition(".")[0] == "multigrad" and door not in doors:
+                door = imported if imported in DOOR else imported.rpartition(".")[0]
+                if imported.partition(".")[0] == "multigrad" and door not in DOOR:
                     beside.append(f"{path.name}:{node.lineno} imports {imported}")
     assert not beside
 

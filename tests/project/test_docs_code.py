@@ -7,8 +7,8 @@ What each block of a page is for, by its language:
   With `title="name.py"` the block is also a file in that folder, for commands and imports; with
   the title of a file of the repository it is an excerpt of that file, compared and not run.
 - `console`: lines that begin with `$ `. Those of `multigrad` run where they stand among the python
-  blocks, and must succeed or say `  # exits with 1`; of `demo` and `bench`, which take minutes, the
-  options are looked up. Other commands are those of COMMANDS.
+  blocks, and must succeed or say `  # exits with 1`. Other commands are those of COMMANDS; of the
+  demo and the bench, which take minutes, the options are looked up.
 - the languages of SHOWN are not run: output, data. What reads as code among it, as generated
   source does, must be part of what the page prints.
 
@@ -21,6 +21,7 @@ import ast
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,12 +49,14 @@ COMMANDS = (
     r"cd [\w.-]+",
     r"(python -m )?tox( .*)?",
     r"(python -m )?pytest .*",
+    r"python tools/bench( --.*)?",
     r"basedpyright",
     r"python -m multigrad\.testing\.conformance .*",
     r"python -m venv .*",
     r"ruff (check|format) .*",
     r"([A-Z_]+=\S+ )*(python|torchrun( --\S+( \d+)?)*) (?P<file>[\w/]+\.py).*",
 )
+OURS = re.compile(r"multigrad [a-z]|python tools/bench|tox run -e (bench|demo) --")
 # What each environment of tox.ini has beside its frameworks; a page needs one that has all of its.
 EVERYWHERE = {"typer", "rich", "matplotlib", "sklearn"}
 BESIDE = {
@@ -171,25 +174,32 @@ def test_every_command_is_ours_or_one_that_is_known(page: Page) -> None:
 def test_every_option_that_a_page_names_exists() -> None:
     import typer
 
+    import bench.command
+    import demo.command
     from multigrad.look.command.app import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    options = {
-        name: {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
-        for name, command in commands.items()
-    }
+    options = {f"multigrad {name}": options_of(command) for name, command in commands.items()}
+    options["python tools/bench"] = options_of(typer.main.get_command(bench.command.app))
+    options["tox run -e bench --"] = options["python tools/bench"]
+    options["tox run -e demo --"] = options_of(typer.main.get_command(demo.command.app))
     lines = [line for page in PAGES for block in page.blocks for line in named_in(block)]
     assert len(lines) > 30
     for line in lines:
-        name, *words = line.split()[1:]
-        asked = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
-        assert name.startswith("-") or asked <= options[name], line
+        (known,) = (each for name, each in options.items() if f"{line} ".startswith(f"{name} "))
+        asked = {word.partition("=")[0] for word in line.split() if word.startswith("--")}
+        assert asked - {"--", "--help"} <= known, line
+
+
+def options_of(command: Any) -> set[str]:
+    return {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
 
 
 def named_in(block: Block) -> list[str]:
     """Return the commands of ours in a block, those of a transcript among them."""
     commands = commands_of(block.text) if block.language in ("console", "text") else []
-    return [line.partition("  #")[0] for line in commands if line.startswith("multigrad ")]
+    lines = (line.partition("  #")[0].removeprefix("python -m ") for line in commands)
+    return [line for line in lines if OURS.match(line)]
 
 
 def not_commands(block: Block) -> list[str]:

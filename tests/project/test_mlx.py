@@ -13,6 +13,8 @@ import pytest
 import multigrad as xg
 from multigrad.errors import GradientError, StaleTraceError
 
+from ..users.test_demo import ROWS, invoke_demo, read_results
+
 pytestmark = pytest.mark.needs("mlx")
 X = np.array([-1.0, 0.25, 0.375, 2.0], np.float32)
 TRIANGULAR = [0.0, 0.75, 0.625, 0.0]
@@ -426,3 +428,16 @@ def test_the_page_is_what_the_tables_say_now() -> None:
     assert written == render_backend("mlx", written), (
         "type: python tools/write_pages.py --backend mlx"
     )
+
+
+@pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")
+def test_its_column_of_the_demo_has_the_numbers_of_numpy(tmp_path: Path) -> None:
+    result = invoke_demo("--frameworks", "numpy,mlx", "--epochs", 2, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    parity = read_results(tmp_path)["parity"]
+    assert [(row["forward"], row["rule"]) for row in parity] == ROWS
+    for row in parity:
+        assert row["worst"]["predictions"] <= 1
+        (difference,) = row["to_reference"]
+        assert difference["second"] == "mlx"
+        assert difference["gradient"] <= 4e-6 * row["largest_gradient"]

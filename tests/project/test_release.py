@@ -86,7 +86,7 @@ def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
     lines = (ROOT / "tests/versions/oldest.txt").read_text(encoding="utf-8").splitlines()
     oldest = dict(line.split("==") for line in lines if line and line[0] != "#")
     extras = PROJECT["optional-dependencies"]
-    names = ("torch", "jax", "tensorflow", "keras", "cli", "plot", "demo")
+    names = ("torch", "jax", "tensorflow", "keras", "cli", "plot")
     asked = [*PROJECT["dependencies"], *(row for name in names for row in extras[name])]
     for name in ADDED:
         asked += tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]["dependencies"]

@@ -16,30 +16,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.demo.frameworks import NAMES as FRAMEWORK_NAMES
-
 from ..harness.hidden import run_without
 
 NAMES = ("numpy", "torch", "jax", "tensorflow", "keras", "freegrad")
 RULES = ("true", "d(Linear)", "rectangular", "triangular")
 ROWS = [(forward, rule) for forward in ("Logistic", "Heaviside") for rule in RULES]
+DEMO = Path(__file__).parents[2] / "examples" / "demo"
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")]
 
 
 def demo_command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "multigrad.cli", "demo", *map(str, words)]
+    return [sys.executable, str(DEMO), *map(str, words)]
 
 
 def invoke_demo(*words: object) -> Any:
     """Run the demo in this process, which saves its start; for NumPy alone."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from demo.command import app
 
-    command = ["demo", "--frameworks", "numpy", *map(str, words)]
-    return CliRunner().invoke(app, command)
+    return CliRunner().invoke(app, ["--frameworks", "numpy", *map(str, words)])
 
 
 def run_demo(*words: object) -> subprocess.CompletedProcess[str]:
@@ -70,7 +68,7 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 @pytest.fixture
 def task() -> Any:
-    from multigrad.demo.task import load_task
+    from demo.task import load_task
 
     return load_task(epochs=3, seed=0)
 
@@ -129,7 +127,7 @@ def test_the_first_thing_that_is_said_of_the_results_is_whether_they_agree(
 
 def made_up(framework: str, rule: str, wrong: int = 0, gradient: float = 1.0) -> Any:
     """Return a run that labels so many of 360 images differently, with this first gradient."""
-    from multigrad.demo.runs import Configuration, Run
+    from demo.runs import Configuration, Run
 
     predictions = np.zeros(360, np.int64)
     predictions[:wrong] = 1
@@ -140,8 +138,8 @@ def made_up(framework: str, rule: str, wrong: int = 0, gradient: float = 1.0) ->
 
 def say(*runs: Any) -> str:
     """Return the sentence on these runs."""
-    from multigrad.demo.parity import compare
-    from multigrad.demo.verdict import describe_agreement
+    from demo.parity import compare
+    from demo.verdict import describe_agreement
 
     names = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
     return describe_agreement(runs, compare(runs), names)
@@ -223,8 +221,7 @@ def test_the_pictures_are_written(everywhere: tuple[str, Path]) -> None:
 
 
 def test_without_any_framework_it_runs_on_numpy_alone(tmp_path: Path) -> None:
-    frameworks = [name for name in FRAMEWORK_NAMES if name != "numpy"]  # brought ones too
-    result = run_without(frameworks, "demo", "--epochs", 1, "--out", tmp_path)
+    result = run_without([*NAMES[1:], "mlx"], "examples/demo", "--epochs", 1, "--out", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     runs = read_results(tmp_path)["runs"]
     assert [(run["framework"], run["forward"], run["rule"]) for run in runs] == [
@@ -292,17 +289,19 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_framework_that_is_not_installed_names_its_install_line(tmp_path: Path) -> None:
-    result = run_without(["jax"], "demo", "--frameworks", "numpy,jax", "--out", tmp_path / "out")
+    result = run_without(
+        ["jax"], "examples/demo", "--frameworks", "numpy,jax", "--out", tmp_path / "out"
+    )
     assert result.returncode == 2
     assert "pip install 'jax>=" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("module", ["sklearn", "matplotlib"])
-def test_without_the_extra_it_names_the_install_line(module: str) -> None:
-    result = run_without([module], "demo", "--frameworks", "numpy")
+def test_without_its_packages_it_names_the_line_that_installs_them(module: str) -> None:
+    result = run_without([module], "examples/demo", "--frameworks", "numpy")
     assert result.returncode == 2
-    assert "'scikit-learn>=" in result.stderr
+    assert "python -m tox run -e demo" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -342,7 +341,7 @@ def test_an_import_that_takes_long_is_named_again_and_again(
 def test_an_interrupt_that_gets_lost_is_known_and_prints_no_traceback() -> None:
     code = """if True:
         import gc, signal
-        from multigrad.demo.experiment import Interruption
+        from multigrad.look.command.options import Interruption
 
         def callback(phase, info):
             gc.callbacks.remove(callback)
@@ -396,7 +395,7 @@ def test_the_split_is_freegrads(task: Any) -> None:
 
 
 def test_each_epoch_shows_every_image_once_in_another_order(task: Any) -> None:
-    from multigrad.demo.task import batches
+    from demo.task import batches
 
     sizes = [len(labels) for _, labels in batches(task, task.orders[0])]
     assert sizes == [64] * 22 + [29]
@@ -405,15 +404,15 @@ def test_each_epoch_shows_every_image_once_in_another_order(task: Any) -> None:
 
 
 def test_numpy_gradients_are_those_of_the_loss(task: Any) -> None:
-    from multigrad.demo import train_numpy
-    from multigrad.demo.task import first_batch
+    from demo.task import first_batch
+    from demo.training import in_numpy
 
     exact = dataclasses.replace(
         task,
         train_x=task.train_x.astype(np.float64),
         weights=tuple(weight.astype(np.float64) for weight in task.weights),
     )
-    gradients = train_numpy.first_gradients(exact, "Logistic", None)
+    gradients = in_numpy.first_gradients(exact, "Logistic", None)
     x, labels = first_batch(exact)
 
     def compute_loss(weights: Any) -> float:

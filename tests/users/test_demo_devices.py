@@ -1,4 +1,4 @@
-"""`multigrad demo --devices`: the same training on one device and on two, in processes that end."""
+"""`--devices` of the demo: the same training on one device and on two, in processes that end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_devices_that_there_cannot_be_are_an_error_before_anything_is_started(
 
 
 def test_more_devices_than_cores_are_said_to_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from multigrad.demo.parallel import devices
+    from demo.parallel import devices
 
     monkeypatch.setattr(devices, "count_cores", lambda: 2)
     assert "fewer than devices" not in devices.describe_devices(2)

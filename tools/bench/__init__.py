@@ -1,4 +1,6 @@
-"""Benchmarks of our own: the figures of the documentation. What users run is `multigrad bench`.
+"""What a rule costs, in time and in memory, against code written by hand.
 
-`python tools/bench NAME ...` runs one; each says at its head what it takes.
+`cases` says what is measured, `rivals/` holds the hand-written code, `runners/` run it, `measure`
+takes the time. Frameworks are imported only when they are measured. `figures/` are benchmarks of
+their own.
 """

@@ -1,4 +1,4 @@
-"""Run one of the benchmarks: `python tools/bench devices torch --quick`."""
+"""`python tools/bench --quick` runs the command, `python tools/bench draws` one of `figures`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import runpy
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 NAMES = ("attached", "attached_on_keras", "converted", "devices", "draws", "schedules")
 
 if __name__ == "__main__":
-    sys.path[0] = str(HERE.parent)
-    if len(sys.argv) < 2 or sys.argv[1] not in NAMES:
-        sys.exit(f"python tools/bench {' | '.join(NAMES)}")
-    name = sys.argv.pop(1)
-    runpy.run_module(f"{HERE.name}.{name}", run_name="__main__")
+    sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "examples")]
+    if sys.argv[1:2] and sys.argv[1] in NAMES:
+        runpy.run_module(f"bench.figures.{sys.argv.pop(1)}", run_name="__main__")
+    else:
+        from bench.command import app
+
+        app(prog_name="python tools/bench")

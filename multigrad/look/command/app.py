@@ -18,6 +18,7 @@ from multigrad.graph.machine.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.options import (
     FAILED,
+    MISUSED,
     Backends,
     Named,
     Numbers,
@@ -407,127 +408,24 @@ def vectors(
     raise typer.Exit(0 if done else STOPPED)
 
 
-@app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")
-def demo(
-    frameworks: Annotated[
-        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
-    ] = "",
-    rules: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated rules, none of them random; 'true' is the true derivative."
-        ),
-    ] = "",
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Epochs per run: 100, or 10 with --quick.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and batches.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the PNG files and results.json.")] = Path(
-        "multigrad-demo"
-    ),
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="10 epochs at six times the learning rate: all six train in 20 to 50 s.",
-        ),
-    ] = False,
-    devices: Annotated[
-        int | None,
-        typer.Option(help="Train torch and jax on one device and on this many, and compare them."),
-    ] = None,
-) -> None:
-    """Train FreeGrad's DIGITS experiment in every installed framework and compare the numbers."""
-    from multigrad.demo import experiment
-    from multigrad.demo.parallel import devices as on_devices
-    from multigrad.demo.results import Options
-    from multigrad.demo.task import EPOCHS, LEARNING_RATE, QUICK_EPOCHS, QUICK_LEARNING_RATE
-
-    usual = (QUICK_EPOCHS, QUICK_LEARNING_RATE) if quick else (EPOCHS, LEARNING_RATE)
-    with report_errors():
-        experiment.check_extra()
-        options = Options(
-            frameworks=split(frameworks),
-            rules=split(rules),
-            epochs=epochs or usual[0],
-            seed=seed,
-            out=out,
-            learning_rate=usual[1],
-        )
-        if devices is None:
-            code = experiment.run(options)
-        else:
-            code = on_devices.run(options, on_devices.check_devices(devices))
-    raise typer.Exit(code)
+# They need a clone, with what is measured beside us.
+MOVED = {"demo": "examples/demo", "bench": "tools/bench"}
 
 
-@app.command(epilog="Example: multigrad bench --rules triangular --sizes 1e3,1e6 --backend torch")
-def bench(
-    rules: Annotated[
-        str, typer.Option(help="Comma-separated rules; all that have rivals if not given.")
-    ] = "",
-    sizes: Annotated[
-        str, typer.Option(help="Comma-separated numbers of elements: 1e2 to 1e7 if not given.")
-    ] = "",
-    backends: Backends = "",
-    only: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated parts: rules (against code by hand), bridges (one framework in "
-            "another), keras (epochs of fit), packages (snnTorch and others, where they are "
-            "installed); all of these if not given; or gpu (rules on torch's GPU, alone)."
-        ),
-    ] = "",
-    threads: Annotated[str, typer.Option(help="one, all or both.")] = "one",
-    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
-    compare: Annotated[
-        Path | None,
-        typer.Option(
-            help="Compare with a file that --json wrote; or with another checkout, a folder: both "
-            "are measured five times, in turns."
-        ),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.")] = None,
-    overheads: Annotated[
-        bool, typer.Option("--overheads/--no-overheads", help="Measure fixed costs as well.")
-    ] = True,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Two sizes, few rounds: takes a minute.")
-    ] = False,
-    show: Annotated[
-        bool, typer.Option("--show", help="Print the hand-written rivals and run nothing.")
-    ] = False,
-) -> None:
-    """Measure what a rule costs, in time and memory, against hand-written code and FreeGrad."""
-    from multigrad.bench import benchmark, cases
-    from multigrad.bench.rivals import read_source
+def say_where(context: typer.Context) -> None:
+    """Say where a clone of the repository has it."""
+    name = context.info_name or ""
+    typer.echo(
+        f"error: multigrad {name} is {MOVED[name]} in the repository; in a clone of it, type:"
+        f" python -m tox run -e {name}",
+        err=True,
+    )
+    raise typer.Exit(MISUSED)
 
-    with report_errors():
-        if show:
-            for name in split(backends) or cases.WITH_RIVALS:
-                cases.check_backend_name(name, cases.WITH_RIVALS)
-                typer.echo(f"# {name}\n{read_source(name)}")
-            return
-        chosen = cases.choose_cases(split(rules))
-        parts = cases.choose_parts(split(only), chosen)
-        options = cases.Options(
-            chosen,
-            cases.choose_sizes(split(sizes), cases.QUICK_SIZES if quick else cases.SIZES),
-            cases.choose_backends(split(backends)),
-            threads=cases.check_threads(threads),
-            quick=quick,
-            overheads=overheads,
-            numbers=json,
-            earlier=compare,
-            picture=plot,
-            parts=parts,
-            bridge_sizes=cases.choose_sizes(split(sizes), cases.BRIDGE_SIZES),
-            gpu_sizes=cases.choose_sizes(split(sizes), cases.GPU_SIZES),
-            package_sizes=cases.choose_sizes(split(sizes), cases.PACKAGE_SIZES),
-            absences=cases.list_absences(split(backends), parts),
-        )
-        code = benchmark.run(options)
-    raise typer.Exit(code)
+
+for _name in MOVED:
+    _any = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(_name, hidden=True, context_settings=_any)(say_where)
 
 
 @app.command(epilog="Example: multigrad cache --clear")

@@ -5,12 +5,26 @@ error or Ctrl-C ends one.
 from __future__ import annotations
 
 import gc
+import logging
+import os
+import signal
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.progress import Progress as Bar
 
 import multigrad as xg
 from multigrad.errors import MultigradError
@@ -69,10 +83,60 @@ def report_errors() -> Iterator[None]:
 
 
 def prepare_environment() -> None:
-    """Set what frameworks read when they are imported; `multigrad rules` needs nothing of it."""
-    from multigrad.demo.frameworks import prepare_environment as prepare
+    """Set what a framework reads once, at import, where the user has not set it."""
+    # oneDNN sums in another order, and TensorFlow says so on the screen; numbers are compared here.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # On a busy machine threads cost torch ten times the time.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # TensorFlow takes a new model for retracing by mistake and warns about it.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
-    prepare()
+
+def make_bar(console: Console, *columns: ProgressColumn) -> Bar:
+    """Return a bar that only a terminal shows, on one line that goes when it ends."""
+    # Colors may be forced into a file, which a bar would fill.
+    draws = console.is_interactive and console.file.isatty()
+    return Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=not console.stderr,  # what is printed into a file stays out of the terminal
+        disable=not draws,
+    )
+
+
+class Interruption:
+    """Remembers an interrupt, also one that a framework turned into another error or swallowed."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __enter__(self) -> Self:
+        self.previous = signal.signal(signal.SIGINT, self.interrupt)
+        self.hook, sys.unraisablehook = sys.unraisablehook, self.report
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        signal.signal(signal.SIGINT, self.previous)
+        sys.unraisablehook = self.hook
+        return kind is KeyboardInterrupt
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Stop what is at work."""
+        self.requested = True
+        raise KeyboardInterrupt
+
+    def report(self, lost: Any) -> None:
+        """Say what Python could not raise, but for the interrupt: JAX's callback of the garbage
+        collector is a place where one gets lost.
+        """
+        if lost.exc_type is not KeyboardInterrupt:
+            self.hook(lost)
 
 
 class Progress(ExitStack):
@@ -85,11 +149,6 @@ class Progress(ExitStack):
     """
 
     def __init__(self, echo: Callable[[str], object] = typer.echo) -> None:
-        from rich.console import Console
-
-        from multigrad.demo.display import make_bar
-        from multigrad.demo.experiment import Interruption
-
         super().__init__()
         self._echo = echo
         self._interruption = Interruption()

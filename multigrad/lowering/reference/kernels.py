@@ -1,6 +1,6 @@
 """NumPy's fast rows: ops over fresh temporaries, selection by bits, blocks that stay in the cache.
 
-Times are of float32 arrays on one CPU, NumPy 2.4; `multigrad bench` measures them again. Every row
+Times are of float32 arrays on one CPU, NumPy 2.4; `tools/bench` measures them again. Every row
 gives the bits of the plain code.
 """
 

@@ -18,6 +18,7 @@ import multigrad as xg
 
 from ...harness.hidden import run_without
 
+ROOT = Path(__file__).parents[3]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CASES = [
     ("Heaviside", "triangular"),
@@ -37,15 +38,15 @@ def invoke_bench(*words: object) -> Any:
     """Run the command in this process, which saves its start; for NumPy alone."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from bench.command import app
 
     # The command chooses threads and devices in the environment; that must not outlive it here.
     with patch.dict(os.environ, COLUMNS="120"):
-        return CliRunner().invoke(app, ["bench", *map(str, words)])
+        return CliRunner().invoke(app, list(map(str, words)))
 
 
 def bench_command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "multigrad.cli", "bench", *map(str, words)]
+    return [sys.executable, str(ROOT / "tools/bench"), *map(str, words)]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def test_help_shows_an_example() -> None:
     result = invoke_bench("--help")
     assert result.exit_code == 0
-    assert "Example: multigrad bench" in result.output
+    assert "Example: python tools/bench" in result.output
 
 
 def test_numpy_has_a_row_for_every_case_size_and_rival(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_wrong_option_is_an_error_before_anything_is_measured(
 
 
 def test_a_framework_that_is_not_installed_names_its_install_line() -> None:
-    result = run_without(["jax"], "bench", "--quick", "--backends", "jax")
+    result = run_without(["jax"], "tools/bench", "--quick", "--backends", "jax")
     assert result.returncode == 2
     assert "pip install 'jax>=" in result.stderr
 
@@ -162,10 +163,10 @@ def test_a_broken_framework_does_not_cost_the_others_their_figures(
 
 
 def test_show_prints_every_rival_without_a_framework() -> None:
-    result = run_without(["torch", "jax", "tensorflow"], "bench", "--show")
+    result = run_without(["torch", "jax", "tensorflow"], "tools/bench", "--show")
     assert result.returncode == 0, result.stderr
     for name in ("numpy", "torch", "jax", "tensorflow"):
-        text = (Path(xg.__file__).parent / "bench" / "rivals" / f"in_{name}.py").read_text()
+        text = (ROOT / "tools/bench/rivals" / f"in_{name}.py").read_text()
         assert text in result.stdout
         assert text.count('"hand-written":') == len(CASES)
     assert result.stderr == ""
@@ -187,8 +188,8 @@ def test_a_gpu_is_measured_by_one_command_and_waited_for(
 ) -> None:
     import torch
 
-    from multigrad.bench import cases
-    from multigrad.bench.runners import on_cuda
+    from bench import cases
+    from bench.runners import on_cuda
 
     waits = []
     monkeypatch.setattr(cases, "check_gpu", lambda parts: None)
@@ -239,7 +240,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_file_is_read_back_as_it_was_written(earlier: Path, tmp_path: Path) -> None:
-    from multigrad.bench import results
+    from bench import results
 
     again = tmp_path / "again.json"
     results.write(results.read(earlier), again)
@@ -248,7 +249,7 @@ def test_a_file_is_read_back_as_it_was_written(earlier: Path, tmp_path: Path) ->
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(earlier: Path, tmp_path: Path) -> None:
-    from multigrad.bench import results
+    from bench import results
 
     path = tmp_path / "bench.json"
     path.write_text("the old one")
@@ -281,8 +282,8 @@ def test_compare_marks_what_changed_by_more_than_noise(
 
 
 def test_figures_within_the_spread_are_no_difference(earlier: Path) -> None:
-    from multigrad.bench import results
-    from multigrad.bench.compare import compare
+    from bench import results
+    from bench.compare import compare
 
     found = results.read(earlier)
     changes = compare(found, found)
@@ -292,8 +293,8 @@ def test_figures_within_the_spread_are_no_difference(earlier: Path) -> None:
 
 
 def test_a_machine_that_is_slower_is_no_change_of_the_code(earlier: Path, tmp_path: Path) -> None:
-    from multigrad.bench import results
-    from multigrad.bench.compare import compare
+    from bench import results
+    from bench.compare import compare
 
     document = read_json(earlier)
     for timing in (each for cell in document["cells"] for each in cell["timings"].values()):
@@ -308,7 +309,7 @@ def test_a_machine_that_is_slower_is_no_change_of_the_code(earlier: Path, tmp_pa
 
 
 def test_two_checkouts_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from multigrad.bench import processes
+    from bench import processes
 
     run, places = processes.run_process, []
 
@@ -318,9 +319,8 @@ def test_two_checkouts_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(processes, "TURNS", 2)
     monkeypatch.setattr(processes, "run_process", noted)
-    checkout = Path(xg.__file__).parents[1]
     words = ("--quick", "--backend", "numpy", "--rules", "triangular", "--sizes", "1e3")
-    result = invoke_bench(*words, "--only", "rules", "--no-overheads", "--compare", checkout)
+    result = invoke_bench(*words, "--only", "rules", "--no-overheads", "--compare", ROOT)
     assert result.exit_code == 0, result.output
     assert len(places) == 2 * 2
     rows = result.stdout[result.stdout.index("Against ") :].splitlines()
@@ -337,8 +337,8 @@ def test_the_share_of_a_copys_bandwidth_counts_what_has_to_be_moved() -> None:
     from dataclasses import replace
     from types import SimpleNamespace
 
-    from multigrad.bench.measure import Timing
-    from multigrad.bench.report import share_of_bandwidth
+    from bench.measure import Timing
+    from bench.report import share_of_bandwidth
 
     # A copy of 1,000 floats moves 8,000 bytes; forward and backward move 16,000, and 4,000 kept.
     copy = Timing(1.0, 1.0, 1.0, 1.0, rounds=1, calls=1)
@@ -426,7 +426,7 @@ def test_plot_refuses_an_ending_that_it_cannot_draw(tmp_path: Path) -> None:
 
 def test_plot_without_matplotlib_names_the_install_line_first(tmp_path: Path) -> None:
     words = (*ALONE, "--plot", tmp_path / "bench.png")
-    result = run_without(["matplotlib"], "bench", *words)
+    result = run_without(["matplotlib"], "tools/bench", *words)
     assert result.returncode == 2
     assert "pip install 'matplotlib>=" in result.stderr
     assert result.stderr.count("\n") == 1

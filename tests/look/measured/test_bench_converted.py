@@ -13,14 +13,14 @@ pytestmark = pytest.mark.needs("torch")
 
 
 def classes() -> list[Any]:
-    from bench.classes_torch import CLASSES
+    from bench.figures.classes_torch import CLASSES
 
     return list(CLASSES)
 
 
 @pytest.mark.parametrize("cls", classes(), ids=[each.__name__ for each in classes()])
 def test_a_timed_class_converts_and_gives_its_numbers(cls: Any) -> None:
-    from bench.classes_torch import CLASSES
+    from bench.figures.classes_torch import CLASSES
 
     x = torch.linspace(-2.5, 2.5, 24).reshape(4, 6).requires_grad_()
     others = CLASSES[cls]
@@ -36,7 +36,7 @@ def test_a_timed_class_converts_and_gives_its_numbers(cls: Any) -> None:
 
 
 def test_a_ratio_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    from bench import converted as bench
+    from bench.figures import converted as bench
 
     monkeypatch.setattr(bench, "ROUNDS", dict.fromkeys(bench.SIZES, 2))
     threads = torch.get_num_threads()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench import draws as bench
+from bench.figures import draws as bench
 from multigrad.errors import BackendNotFound
 
 OWN = {"numpy": 4, "torch": 3, "jax": 2, "tensorflow": 6}

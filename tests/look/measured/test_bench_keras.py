@@ -1,4 +1,4 @@
-"""What `multigrad bench` says of bridges and of Keras layers: the right rows, rivals with the right
+"""What the bench says of bridges and of Keras layers: the right rows, rivals with the right
 numbers, files.
 """
 
@@ -17,6 +17,7 @@ import pytest
 
 from ...written.hosts_and_guests import every_host
 
+BENCH = str(Path(__file__).parents[3] / "tools" / "bench")
 pytestmark = pytest.mark.needs("typer", "rich")
 
 FEW = {"seconds": 0.0, "fewest": 3, "most": 3, "block": 0.0}
@@ -26,7 +27,7 @@ ORACLE = """
 import sys
 import numpy as np
 import keras
-from multigrad.bench.rivals.in_keras import Step
+from bench.rivals.in_keras import Step
 
 generator = np.random.default_rng(0)
 x = generator.normal(size=(6, 4)).astype("float32")
@@ -48,10 +49,10 @@ def invoke_bench(*words: object) -> Any:
     """Run the command in this process."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from bench.command import app
 
     with patch.dict(os.environ, COLUMNS="120"):
-        return CliRunner().invoke(app, ["bench", *map(str, words)])
+        return CliRunner().invoke(app, list(map(str, words)))
 
 
 def run_python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,15 +62,15 @@ def run_python(*words: str, **environment: str) -> subprocess.CompletedProcess[s
         check=False,
         capture_output=True,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
     )
 
 
 def make_contest(part: str = "bridges", size: int = 1_000_000) -> Any:
     """Return what a measurement gives: the guest took twice the native time."""
-    from multigrad.bench.cases import STEP
-    from multigrad.bench.contests import Contest
-    from multigrad.bench.measure import Race
+    from bench.cases import STEP
+    from bench.contests import Contest
+    from bench.measure import Race
 
     race = Race(
         {"native": [1.0, 2.0, 3.0], "multigrad": [2.0, 4.0, 6.0]}, {"native": 1, "multigrad": 1}
@@ -87,7 +88,7 @@ def test_a_host_has_a_row_for_each_other_framework_that_is_installed(
     host: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "bench.json"
-    words = ("-m", "multigrad.cli", "bench", "--quick", "--only", "bridges")
+    words = (BENCH, "--quick", "--only", "bridges")
     words = (*words, "--backends", f"{host},numpy", "--sizes", "64,100")
     result = run_python(*words, "--json", str(path))
     assert result.returncode == 0, result.stderr
@@ -107,8 +108,8 @@ def test_a_host_has_a_row_for_each_other_framework_that_is_installed(
 def test_a_bridged_contender_gives_the_numbers_of_the_native_one(host: str) -> None:
     from functools import partial
 
-    from multigrad.bench.benchmark import run_in
-    from multigrad.bench.harness import load, make_values
+    from bench.benchmark import run_in
+    from bench.harness import load, make_values
     from multigrad.rules.in_force.activation import Activation
 
     harness = load(host)
@@ -127,8 +128,8 @@ def test_a_bridged_contender_gives_the_numbers_of_the_native_one(host: str) -> N
 @pytest.mark.needs("keras")
 @every_host
 def test_keras_has_a_row_for_our_layer_and_for_each_framework_it_can_run_in(host: str) -> None:
-    from multigrad.bench.cases import Effort
-    from multigrad.bench.fits import Workload, measure_fits
+    from bench.cases import Effort
+    from bench.fits import Workload, measure_fits
 
     versions: dict[str, str] = {}
     few, small = Effort(**FEW), Workload(**SMALL)
@@ -150,8 +151,8 @@ def test_the_hand_written_layer_trains_by_the_formula(host: str) -> None:
 
 @pytest.mark.needs("keras")
 def test_a_process_that_fails_says_what_it_said_last() -> None:
-    from multigrad.bench.cases import Effort
-    from multigrad.bench.fits import measure_fits
+    from bench.cases import Effort
+    from bench.fits import measure_fits
     from multigrad.errors import MultigradError
 
     with pytest.raises(MultigradError, match="no_such_framework"):
@@ -176,11 +177,11 @@ import sys
 from importlib import util
 find_spec = util.find_spec
 util.find_spec = lambda name, *rest: None if name in ("keras", "jax") else find_spec(name, *rest)
-from multigrad.cli import main
-main()
+import runpy
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
     words = ("--quick", "--only", "keras")
-    result = run_python("-c", code, "bench", *words)
+    result = run_python("-c", code, BENCH, *words)
     assert result.returncode == 0, result.stderr
     assert "jax is not installed; type: pip install 'jax>=" in result.stdout
     assert "keras is not installed; type: pip install 'keras>=" in result.stdout
@@ -201,7 +202,7 @@ def test_a_part_that_cannot_be_measured_is_an_error(words: tuple[str, ...], text
 
 
 def test_other_rules_are_measured_without_bridges_and_keras() -> None:
-    from multigrad.bench.cases import choose_cases, choose_parts
+    from bench.cases import choose_cases, choose_parts
 
     assert choose_parts([], choose_cases(["arctan"])) == ["rules"]
     assert choose_parts([], choose_cases([])) == ["rules", "bridges", "keras", "packages"]
@@ -218,8 +219,8 @@ def test_show_prints_the_layer_written_by_hand() -> None:
 def test_tables_show_native_time_ratio_and_target() -> None:
     from rich.console import Console
 
-    from multigrad.bench.report import show
-    from multigrad.bench.results import Results
+    from bench.report import show
+    from bench.results import Results
 
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     show(console, Results(contests=[make_contest(), make_contest("keras", 45)]))
@@ -231,7 +232,7 @@ def test_tables_show_native_time_ratio_and_target() -> None:
 
 
 def test_contests_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    from multigrad.bench import results
+    from bench import results
 
     path = tmp_path / "bench.json"
     found = results.Results(contests=[make_contest(), make_contest("keras")], absences=["no jax"])
@@ -242,7 +243,7 @@ def test_contests_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_file_from_before_there_were_contests_is_read() -> None:
-    from multigrad.bench.results import Results, from_document, to_document
+    from bench.results import Results, from_document, to_document
 
     document = to_document(Results())
     del document["contests"], document["absences"]
@@ -250,9 +251,9 @@ def test_a_file_from_before_there_were_contests_is_read() -> None:
 
 
 def test_contests_are_compared_with_those_of_the_same_part() -> None:
-    from multigrad.bench.compare import compare
-    from multigrad.bench.report import format_title
-    from multigrad.bench.results import Results
+    from bench.compare import compare
+    from bench.report import format_title
+    from bench.results import Results
 
     then = Results(contests=[make_contest("bridges"), make_contest("keras")])
     now = Results(contests=[make_contest("keras")])

@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def load_harness(backend: Any) -> Any:
-    from multigrad.bench.harness import load
+    from bench.harness import load
 
     return load(backend.name)
 
@@ -35,7 +35,7 @@ def load_harness(backend: Any) -> Any:
 @contextmanager
 def rivals_of(harness: Any, forward: str, rule: str) -> Iterator[dict[str, Any]]:
     """Give the rivals of a case while its rule is in force."""
-    from multigrad.bench.cases import Case
+    from bench.cases import Case
 
     case = Case(forward, rule)
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def test_rivals_without_shortcuts_keep_the_answers_at_nan_and_infinity(
 def test_hand_written_functions_in_torch_are_differentiable_twice(forward: str, rule: str) -> None:
     import torch
 
-    from multigrad.bench.rivals.in_torch import RIVALS
+    from bench.rivals.in_torch import RIVALS
 
     second = {}
     for name in ("plain", "hand-written"):
@@ -140,8 +140,8 @@ def test_kept_bytes_are_those_of_the_input_or_of_a_mask(
 
 
 def test_contenders_take_turns_and_each_round_begins_with_another() -> None:
-    from multigrad.bench.cases import Effort
-    from multigrad.bench.measure import run_race
+    from bench.cases import Effort
+    from bench.measure import run_race
 
     order: list[str] = []
     contenders = {name: lambda name=name: order.append(name) for name in "abc"}
@@ -151,8 +151,8 @@ def test_contenders_take_turns_and_each_round_begins_with_another() -> None:
 
 
 def test_a_contender_is_called_inside_of_its_surroundings_only() -> None:
-    from multigrad.bench.cases import Effort
-    from multigrad.bench.measure import run_race
+    from bench.cases import Effort
+    from bench.measure import run_race
 
     inside = False
 
@@ -170,7 +170,7 @@ def test_a_contender_is_called_inside_of_its_surroundings_only() -> None:
 
 
 def test_quartiles_and_ratios_come_from_the_rounds() -> None:
-    from multigrad.bench.measure import Race
+    from bench.measure import Race
 
     race = Race(
         {"ours": [2.0, 4.0, 6.0, 8.0, 90.0], "theirs": [1.0, 2.0, 3.0, 4.0, 45.0]}, {"ours": 7}
@@ -188,7 +188,7 @@ def test_quartiles_and_ratios_come_from_the_rounds() -> None:
 
 @pytest.mark.needs("torch", "freegrad")
 def test_freegrad_is_a_rival_where_it_has_the_rule() -> None:
-    from multigrad.bench.runners import on_torch
+    from bench.runners import on_torch
 
     for forward, rule in CASES:
         with rivals_of(on_torch, forward, rule) as rivals:
@@ -197,9 +197,9 @@ def test_freegrad_is_a_rival_where_it_has_the_rule() -> None:
 
 @pytest.mark.needs("torch")
 def test_an_activation_without_a_rule_is_measured_against_torchs_own() -> None:
-    from multigrad.bench.cases import QUICK
-    from multigrad.bench.harness import load
-    from multigrad.bench.overheads import plan
+    from bench.cases import QUICK
+    from bench.harness import load
+    from bench.overheads import plan
 
     backend, measurement = plan(["torch"])[0]
     row = measurement(backend, load(backend), QUICK)
@@ -209,9 +209,9 @@ def test_an_activation_without_a_rule_is_measured_against_torchs_own() -> None:
 
 @pytest.mark.needs("tensorflow")
 def test_the_guard_of_a_tf_function_is_measured() -> None:
-    from multigrad.bench.cases import QUICK
-    from multigrad.bench.harness import load
-    from multigrad.bench.overheads import plan
+    from bench.cases import QUICK
+    from bench.harness import load
+    from bench.overheads import plan
 
     backend, measurement = plan(["tensorflow"])[0]
     row = measurement(backend, load(backend), QUICK)

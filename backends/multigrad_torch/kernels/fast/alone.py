@@ -1,7 +1,7 @@
 """Torch's fast rows: kernels for code that nobody differentiates, and what each was measured to
 save.
 
-Times are of 1,000,000 float32 elements on one CPU thread, torch 2.13; `multigrad bench` measures
+Times are of 1,000,000 float32 elements on one CPU thread, torch 2.13; `tools/bench` measures
 them again. Every row gives the bits of the plain code, on NaN, infinities and signed zeros too.
 """
 

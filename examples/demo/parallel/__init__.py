@@ -1,0 +1,1 @@
+"""`--devices`: the experiment on several devices beside one."""

@@ -1,0 +1,48 @@
+"""FreeGrad's own run: the PyTorch loop with FreeGrad's activation and FreeGrad's `use`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+
+import freegrad
+from freegrad.wrappers import Activation
+
+from ..task import EpochReport, Task, Weights
+from . import in_torch
+
+
+def describe() -> str:
+    """Return what runs here and in which version."""
+    return f"FreeGrad {version('freegrad')} on {in_torch.describe()}"
+
+
+def explain_absence(forward: str, rule: str | None) -> str | None:
+    """Return why FreeGrad cannot run this configuration, or None if it can."""
+    if rule is None:
+        # freegrad 1.0.1 differentiates torch.heaviside, which torch does not implement.
+        return "its Heaviside fails in backward without a rule" if forward == "Heaviside" else None
+    try:
+        freegrad.get(rule)
+    except KeyError:
+        return f"it has no rule named {rule!r}"
+    return None
+
+
+def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
+    """Return the gradients of the first batch at the initial weights."""
+    model = in_torch.build(task.weights, Activation(forward=forward))
+    with backward_rule(rule):
+        return in_torch.differentiate(model, task)
+
+
+def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+    """Train with SGD; report each epoch."""
+    model = in_torch.build(task.weights, Activation(forward=forward))
+    with backward_rule(rule):
+        in_torch.fit(model, task, report)
+
+
+def backward_rule(rule: str | None) -> AbstractContextManager[object]:
+    """Return FreeGrad's context for `rule`; None is the true derivative."""
+    return nullcontext() if rule is None else freegrad.use(rule)

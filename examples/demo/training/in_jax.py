@@ -1,0 +1,107 @@
+"""The training loop in JAX: the activation is in a jitted step, `xg.use` stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import multigrad as xg
+
+from ..task import (
+    ActivationName,
+    EpochReport,
+    Task,
+    Tensor,
+    Weights,
+    backward_rule,
+    batches,
+    first_batch,
+    mean_loss,
+)
+
+Parameters = tuple[jax.Array, ...]
+Logits = Callable[[Parameters, Tensor], jax.Array]
+
+
+def describe() -> str:
+    """Return what runs here and in which version."""
+    return f"JAX {jax.__version__} on {jax.default_backend()}"
+
+
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
+    """Return the gradients of the first batch at the initial weights."""
+    differentiate = jax.jit(jax.grad(build_loss(build(forward))))
+    with backward_rule(rule):
+        gradients = differentiate(load(task.weights), *first_batch(task))
+    first, second, third, fourth = (np.asarray(gradient) for gradient in gradients)
+    return first, second, third, fourth
+
+
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
+    """Train with SGD; report each epoch."""
+    compute_logits = build(forward)
+    step = build_step(compute_logits, task.learning_rate)
+    predict = build_predict(compute_logits)
+    weights = load(task.weights)
+    with backward_rule(rule):
+        for order in task.orders:
+            losses = []
+            for x, labels in batches(task, order):
+                weights, loss = step(weights, x, labels)
+                losses.append(loss)
+            report(mean_loss(losses, len(order)), np.asarray(predict(weights, task.test_x)))
+
+
+def load(weights: Weights) -> Parameters:
+    """Return the weights as JAX arrays."""
+    return tuple(jnp.asarray(weight) for weight in weights)
+
+
+def build(forward: ActivationName) -> Logits:
+    """Return the network as a function of its weights and an input."""
+    activation = xg.activation(forward)
+
+    def compute_logits(weights: Parameters, x: Tensor) -> jax.Array:
+        hidden_weight, hidden_bias, output_weight, output_bias = weights
+        hidden = activation(x @ hidden_weight + hidden_bias)
+        return hidden @ output_weight + output_bias
+
+    return compute_logits
+
+
+def build_loss(compute_logits: Logits) -> Callable[[Parameters, Tensor, Tensor], jax.Array]:
+    """Return the mean cross entropy as a function of the weights and a batch."""
+
+    def compute_loss(weights: Parameters, x: Tensor, labels: Tensor) -> jax.Array:
+        log_probabilities = jax.nn.log_softmax(compute_logits(weights, x))
+        return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
+
+    return compute_loss
+
+
+def build_step(
+    compute_logits: Logits, learning_rate: float
+) -> Callable[[Parameters, Tensor, Tensor], tuple[Parameters, jax.Array]]:
+    """Return one compiled step of SGD."""
+    differentiate = jax.value_and_grad(build_loss(compute_logits))
+
+    @jax.jit
+    def step(weights: Parameters, x: Tensor, labels: Tensor) -> tuple[Parameters, jax.Array]:
+        loss, gradients = differentiate(weights, x, labels)
+        stepped = zip(weights, gradients, strict=True)
+        return tuple(weight - learning_rate * gradient for weight, gradient in stepped), loss
+
+    return step
+
+
+def build_predict(compute_logits: Logits) -> Callable[[Parameters, Tensor], jax.Array]:
+    """Return the compiled choice of the label with the largest logit."""
+
+    @jax.jit
+    def predict(weights: Parameters, x: Tensor) -> jax.Array:
+        return compute_logits(weights, x).argmax(1)
+
+    return predict

@@ -1,0 +1,103 @@
+"""The training loop in Keras, on its own backend: the layer carries the rule, `fit` trains."""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+
+from multigrad.keras import Activation
+
+from ..task import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    HIDDEN,
+    ActivationName,
+    EpochReport,
+    Task,
+    Weights,
+    batches,
+    first_batch,
+)
+
+# Keras's annotations name everything that some backend may return.
+Model: TypeAlias = Any
+to_numpy: Any = keras.ops.convert_to_numpy
+
+
+def describe() -> str:
+    """Return what runs here and in which version."""
+    return f"Keras {keras.version()} on {keras.config.backend()}"
+
+
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
+    """Return the gradients of the first batch at the initial weights."""
+    # Keras keeps gradients to itself, but a momentum that starts at zero is exactly
+    # -rate * gradient after one step.
+    optimizer = keras.optimizers.SGD(learning_rate=1.0, momentum=0.5)
+    model = build(task.weights, forward, rule, optimizer)
+    model.train_on_batch(*first_batch(task))
+    momentums = optimizer.momentums
+    first, second, third, fourth = (-to_numpy(m) for m in momentums)
+    return first, second, third, fourth
+
+
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
+    """Train with SGD in one `fit`; report each epoch."""
+    model = build(task.weights, forward, rule, keras.optimizers.SGD(task.learning_rate))
+    model.fit(
+        yield_batches(task),
+        epochs=len(task.orders),
+        steps_per_epoch=-(-len(task.train_x) // BATCH),
+        shuffle=False,
+        callbacks=[ReportEpochs(report, task.test_x)],
+        verbose=0,
+    )
+
+
+def build(
+    weights: Weights,
+    forward: ActivationName,
+    rule: str | None,
+    optimizer: keras.optimizers.Optimizer,
+) -> Model:
+    """Build and compile the network with the given weights."""
+    model = keras.Sequential(
+        [
+            keras.layers.Input((FEATURES,)),
+            keras.layers.Dense(HIDDEN),
+            Activation(forward, rule=rule),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+    for variable, weight in zip(model.trainable_variables, weights, strict=True):
+        variable.assign(weight)  # not set_weights, which would ask for the rule's numbers too
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def yield_batches(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the batches of all epochs, one after the other."""
+    for order in task.orders:
+        yield from batches(task, order)
+
+
+class ReportEpochs(keras.callbacks.Callback):
+    """Passes on each epoch's loss and test predictions."""
+
+    def __init__(self, report: EpochReport, test_x: np.ndarray) -> None:
+        super().__init__()
+        self.report = report
+        self.test_x = test_x
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Report the epoch that has ended."""
+        assert self.model is not None and logs is not None
+        logits = to_numpy(self.model.predict_on_batch(self.test_x))
+        self.report(float(logs["loss"]), np.argmax(logits, axis=1))

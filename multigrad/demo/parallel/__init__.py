@@ -1,1 +1,0 @@
-"""`multigrad demo --devices`: the experiment on several devices beside one."""

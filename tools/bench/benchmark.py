@@ -1,0 +1,310 @@
+"""The course of the command: check, measure, show, write.
+
+An interrupt goes straight to showing and writing what is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from rich.console import Console
+
+from demo.frameworks import KERAS_BACKENDS
+from multigrad.look.command import STOPPED
+from multigrad.look.command.options import FAILED, Interruption
+from multigrad.rules.bridging import call_activation
+from multigrad.rules.in_force.activation import Activation
+
+from . import packages, plots, results
+from .cases import (
+    BRIDGES_PART,
+    GPU,
+    GPU_PART,
+    HAND_WRITTEN,
+    KERAS_PART,
+    NATIVE,
+    OURS,
+    PACKAGES_PART,
+    RULES_PART,
+    STEP,
+    Case,
+    Effort,
+    Options,
+    count_threads,
+)
+from .compare import compare, find_differences
+from .contests import Contest
+from .fits import measure_fits
+from .harness import Harness, keep_memory, load, make_values, prepare_threads
+from .measure import run_race
+from .overheads import Measurement, plan
+from .report import Progress, show, show_changes
+from .results import Cell, Failure, Results, describe_machine
+
+Tensor = Any
+HOSTS = ("torch", "jax", "tensorflow")
+
+
+def measure_bridges(
+    host: str, harness: Harness, guests: Sequence[str], size: int, threads: int, effort: Effort
+) -> Contest:
+    """Run the host's own activation and one in each guest, interleaved."""
+    activation = Activation(STEP.forward, rule=STEP.rule)
+    x, grad_out = harness.make_inputs(*make_values(size))
+    rivals = {NATIVE: activation, **{guest: partial(run_in, guest, activation) for guest in guests}}
+    steps = {name: harness.build_step(rival, x, grad_out) for name, rival in rivals.items()}
+    race = run_race(steps, effort)
+    return Contest(
+        BRIDGES_PART,
+        host,
+        STEP,
+        size=size,
+        threads=threads,
+        timings={name: race.summarize(name) for name in rivals},
+        ratios={guest: race.compare(guest, NATIVE) for guest in guests},
+    )
+
+
+def run_in(guest: str, activation: Activation, x: Tensor) -> Tensor:
+    """Return the activation of x, run in a guest with its backward."""
+    return call_activation(activation.forward, activation.own_in_force(), x, guest)
+
+
+COPY = "copy"
+
+
+def run(options: Options) -> int:
+    """Measure what the options ask for and return the exit code.
+
+    Raises:
+        ResultsFileError, MissingPlotExtra, OSError: nothing is measured where the earlier file or
+            the picture could not be used.
+    """
+    other = options.earlier if options.earlier is not None and options.earlier.is_dir() else None
+    then = None
+    if options.earlier is not None and other is None:
+        then = results.read(options.earlier)
+    if options.picture is not None:
+        plots.check_picture(options.picture)
+    for path in (options.numbers, options.picture):
+        if path is not None:
+            check_target(path)
+    if other is not None:
+        from .processes import measure_in_turns
+
+        then, found = measure_in_turns(options, other)
+    elif options.threads == "both":
+        from .processes import measure_both
+
+        found = measure_both(options)
+    else:
+        found = measure(options)
+    console = Console()
+    show(console, found)
+    if then is not None:
+        differences = find_differences(then, found)
+        show_changes(console, compare(then, found), differences, str(options.earlier))
+    if options.numbers is not None:
+        results.write(found, options.numbers)
+        console.print(f"wrote {options.numbers}", highlight=False, soft_wrap=True)
+    if options.picture is not None and found.cells:
+        plots.draw(found.cells, options.picture)
+        console.print(f"wrote {options.picture}", highlight=False, soft_wrap=True)
+    if found.interrupted:
+        console.print("Interrupted: the tables and files hold what was finished.")
+        return STOPPED
+    return FAILED if found.failures else 0
+
+
+def check_target(path: Path) -> None:
+    """Raise OSError if a file could not be written here; better now than after the measurement."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give a file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=path.parent):
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to measure, which adds to the results what it finds."""
+
+    backend: str
+    what: str
+    run: Callable[[], None]
+
+
+def measure(options: Options) -> Results:
+    """Measure every cell in this process, then the overheads and bridges, then Keras in its own
+    processes.
+    """
+    found = Results(machine=describe_machine(), absences=list(options.absences))
+    threads = count_threads(options.threads)
+    prepare_threads(threads, on_gpu=GPU_PART in options.parts)
+    keep_memory()
+    with Interruption() as interruption, Progress() as progress:
+        for task in list_tasks(options, threads, found):
+            progress.begin(task.backend, task.what)
+            try:
+                task.run()
+            except Exception as error:  # noqa: BLE001 - a framework may fail in any way
+                if interruption.requested:  # which a framework turned into this error
+                    break
+                reason = f"{type(error).__name__}: {error}"
+                found.failures.append(Failure(task.backend, task.what, reason))
+                progress.fail(found.failures[-1])
+            if interruption.requested:
+                break
+    found.interrupted = interruption.requested
+    return found
+
+
+def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]:
+    """Yield what is to be done; a framework that cannot be imported is left out."""
+    harnesses: dict[str, Harness] = {}
+    usable = list(options.backends)
+    if {RULES_PART, BRIDGES_PART, PACKAGES_PART} & set(options.parts):
+        for backend in options.backends:
+            yield Task(backend, "import", partial(start, backend, threads, harnesses, found))
+            if backend in harnesses and RULES_PART in options.parts:
+                yield from list_cells(options, backend, harnesses[backend], threads, found)
+        usable = list(harnesses)
+    if GPU_PART in options.parts:
+        yield Task(GPU, "import", partial(start, GPU, threads, harnesses, found))
+        if GPU in harnesses:
+            # A norm is no kernel of its elements.
+            cases = [case for case in options.cases if case.rule != "clip_norm"]
+            on_gpu = replace(options, cases=cases, sizes=options.gpu_sizes)
+            yield from list_cells(on_gpu, GPU, harnesses[GPU], threads, found)
+    if RULES_PART in options.parts and options.overheads:
+        yield from list_overheads(options, harnesses, found)
+    if BRIDGES_PART in options.parts:
+        yield from list_bridges(options, harnesses, threads, found)
+    if PACKAGES_PART in options.parts and packages.BACKEND in options.backends:
+        yield from list_packages(options, harnesses, threads, found)
+    if KERAS_PART in options.parts and find_spec("keras") is not None:
+        yield from list_fits(options, usable, threads, found)
+
+
+def list_cells(
+    options: Options, backend: str, harness: Harness, threads: int, found: Results
+) -> Iterator[Task]:
+    """Yield the cells of one framework."""
+    for case, size in product(options.cases, options.sizes):
+        what = f"{case.label}, {size:,} elements"
+        arguments = (backend, harness, case, size, threads, options.effort, found)
+        yield Task(backend, what, partial(measure_cell, *arguments))
+
+
+def list_overheads(
+    options: Options, harnesses: dict[str, Harness], found: Results
+) -> Iterator[Task]:
+    """Yield the fixed costs."""
+    for backend, measurement in plan(list(harnesses)):
+        what = measurement.__name__.removeprefix("measure_").replace("_", " ")
+        arguments = (backend, harnesses[backend], measurement, options.effort, found)
+        yield Task(backend, what, partial(measure_overhead, *arguments))
+
+
+def list_bridges(
+    options: Options, harnesses: dict[str, Harness], threads: int, found: Results
+) -> Iterator[Task]:
+    """Yield each host with all the other frameworks as its guests."""
+    for host, size in product(HOSTS, options.bridge_sizes):
+        guests = [name for name in harnesses if name != host]
+        if host in harnesses and guests:
+            arguments = (host, harnesses[host], guests, size, threads, options.effort)
+            contest = partial(measure_bridges, *arguments)
+            what = f"bridges to {', '.join(guests)}, {size:,} elements"
+            yield Task(host, what, partial(measure_contest, contest, found))
+
+
+def list_packages(
+    options: Options, harnesses: dict[str, Harness], threads: int, found: Results
+) -> Iterator[Task]:
+    """Yield each function of a package that is installed; the others are named."""
+    if absent := packages.list_absent():
+        found.absences.append(f"not installed, so not compared with: {', '.join(absent)}")
+    for each, size in product(packages.installed(), options.package_sizes):
+        if packages.BACKEND in harnesses:
+            arguments = (each, harnesses[packages.BACKEND], size, threads, options.effort)
+            contest = partial(packages.measure_package, *arguments)
+            what = f"{each.name}, {size:,} elements"
+            yield Task(packages.BACKEND, what, partial(measure_contest, contest, found))
+
+
+def list_fits(options: Options, usable: list[str], threads: int, found: Results) -> Iterator[Task]:
+    """Yield each framework that Keras can run on, with all the others as guests."""
+    for backend in KERAS_BACKENDS:
+        if backend in usable:
+            guests = [name for name in usable if name != backend]
+            arguments = (backend, guests, threads, options.fit_effort, found.versions)
+            contest = partial(measure_fits, *arguments)
+            yield Task(backend, "fit with Keras", partial(measure_contest, contest, found))
+
+
+def start(backend: str, threads: int, harnesses: dict[str, Harness], found: Results) -> None:
+    """Import a framework and note its version."""
+    harness = load(backend)
+    harness.set_threads(threads)
+    found.versions[backend] = harness.describe()
+    harnesses[backend] = harness
+
+
+def measure_cell(
+    backend: str,
+    harness: Harness,
+    case: Case,
+    size: int,
+    threads: int,
+    effort: Effort,
+    found: Results,
+) -> None:
+    """Run all rivals and a copy of the input interleaved."""
+    x, grad_out = harness.make_inputs(*make_values(size))
+    with ExitStack() as stack:
+        harness.enter_rule(case, stack)
+        rivals = harness.list_rivals(case)
+        contenders = {name: harness.build_step(f, x, grad_out) for name, f in rivals.items()}
+        # Of a GPU alone: elsewhere a call returns when its work is done.
+        finish = getattr(harness, "finish", None)
+        race = run_race({**contenders, COPY: harness.build_copy(x)}, effort, finish=finish)
+        # By now kernels are there, which keep less.
+        kept = {name: harness.count_kept_bytes(f, x, grad_out) for name, f in rivals.items()}
+    timings = {name: race.summarize(name) for name in rivals}
+    ratios = {name: race.compare(OURS, name) for name in rivals if name != OURS}
+    relative = {name: race.compare(name, HAND_WRITTEN) for name in rivals}
+    copy = race.summarize(COPY)
+    found.cells.append(
+        Cell(
+            backend,
+            case,
+            size,
+            threads=threads,
+            copy=copy,
+            timings=timings,
+            ratios=ratios,
+            relative=relative,
+            kept_bytes=kept,
+        )
+    )
+
+
+def measure_contest(contest: Callable[[], Contest], found: Results) -> None:
+    """Add what a part beside the native code gives."""
+    found.contests.append(contest())
+
+
+def measure_overhead(
+    backend: str, harness: Harness, measurement: Measurement, effort: Effort, found: Results
+) -> None:
+    """Take one of the fixed costs."""
+    found.overheads.append(measurement(backend, harness, effort))

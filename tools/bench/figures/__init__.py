@@ -1,0 +1,1 @@
+"""The figures of the documentation, measured again: each says at its head what it takes."""
