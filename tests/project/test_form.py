@@ -14,7 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
-    path for folder in ("multigrad", "backends") for path in (ROOT / folder).rglob("*.py")
+    path
+    for folder in ("multigrad", "backends", "tools/bench", "examples/demo")
+    for path in (ROOT / folder).rglob("*.py")
 )
 # Cases by the hundred, which the conformance of a backend needs beside each other.
 SUITES = ("multigrad/testing/conformance", "multigrad/testing/programs")

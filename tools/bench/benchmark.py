@@ -85,8 +85,8 @@ def run(options: Options) -> int:
     """Measure what the options ask for and return the exit code.
 
     Raises:
-        ResultsFileError, MissingPlotExtra, OSError: nothing is measured where the earlier file or
-            the picture could not be used.
+        MultigradError, OSError: nothing is measured where the earlier file or the picture could
+            not be used.
     """
     other = options.earlier if options.earlier is not None and options.earlier.is_dir() else None
     then = None

@@ -29,14 +29,10 @@ NARROWEST, LEGEND_WIDTH = 5.0, 1.3
 FORMATS = (".png", ".svg", ".pdf")
 
 
-class MissingPlotExtra(MultigradError, ImportError):
-    """matplotlib is not installed."""
-
-
 def check_picture(path: Path) -> None:
     """Raise an error if a picture could not be drawn, before anything is measured for it."""
     if find_spec("matplotlib") is None:
-        raise MissingPlotExtra(f"--plot needs matplotlib; type: {extra_line('plot')}")
+        raise MultigradError(f"--plot needs matplotlib; type: {extra_line('plot')}")
     if path.suffix.lower() not in FORMATS:
         endings = ", ".join(FORMATS)
         raise MultigradError(f"--plot takes a file that ends in {endings}, not {str(path)!r}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrad.errors import MultigradError
+from multigrad.graph.machine.files import write_whole
 
 from .cases import HAND_WRITTEN, NATIVE, Case
 from .contests import Contest, contest_from_document, contest_to_document
@@ -191,13 +192,7 @@ def cell_to_document(cell: Cell) -> dict[str, Any]:
 
 def write(results: Results, path: Path) -> None:
     """Write the file in one step: a reader sees the old one or the new one, never a part."""
-    text = json.dumps(to_document(results), indent=1) + "\n"
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, json.dumps(to_document(results), indent=1) + "\n")
 
 
 def read(path: Path) -> Results:
