@@ -8,7 +8,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType, MethodDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -18,7 +18,7 @@ from multigrad.errors import TraceError
 from multigrad.graph.ir.types import INT_SCALAR, T
 from multigrad.graph.support.trees import optree
 from multigrad.trace.axes import ask_for
-from multigrad.trace.trace import NeedsConcrete, Trace, Value
+from multigrad.trace.trace import NeedsConcrete, Trace, Value, mark_view
 
 from .gradients import without_autocast, without_dispatch_modes
 
@@ -46,11 +46,11 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
 
     Raises:
         NeedsConcrete: a shape or dtype is not known in this capture.
-        TraceError: torch cannot trace it, it draws, or it gives what is no tensor.
+        TypeError: torch cannot trace it, it draws, it gives what is no tensor, or its dtype is
+            torch's default one.
     """
     leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
-    symbols = [leaf for leaf in leaves if isinstance(leaf, Value)]
-    trace = symbols[0].trace
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
     leaves = [as_number(x) if is_number(x) else x for x in leaves]
     given = [x for x in leaves if isinstance(x, Value | torch.Tensor)]
     ask_for("shape", [x for x in given if isinstance(x, Value)])
@@ -62,15 +62,18 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
         return function(*own_args, **own_kwargs)
 
     try:
-        module, structure = trace_call(called, [described(x, trace) for x in given], find)
-    except (NeedsConcrete, TraceError):
+        traced = trace_call(called, [described(x, trace) for x in given], find)
+    except (NeedsConcrete, TraceError, TypeError):
         raise
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise TypeError(f"torch cannot trace it for these shapes: {reason}") from error
-    outputs = run(module, given, trace)
+    outputs = run(traced.module, given, trace)
+    for output, base in zip(outputs, traced.bases, strict=True):
+        if base is not None and isinstance(given[base], Value) and output is not given[base]:
+            mark_view(output, given[base], False)
     note_route(trace, getattr(function, "__name__", str(function)))
-    return optree.tree_unflatten(structure, outputs)
+    return optree.tree_unflatten(traced.structure, outputs)
 
 
 def note_route(trace: Trace, name: str) -> None:
@@ -101,22 +104,28 @@ def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], torch.dtype]:
     return tuple(x.shape), getattr(torch, name)
 
 
+class Traced(NamedTuple):
+    """Torch's trace of a call.
+
+    Attributes:
+        module: its nodes.
+        structure: the tree of its result.
+        bases: the argument whose memory each output shares, by position; None: it shares none.
+    """
+
+    module: Any
+    structure: Any
+    bases: list[int | None]
+
+
 def trace_call(
     called: Callable[..., Any], given: Sequence[tuple[tuple[int, ...], torch.dtype]], find: Find
-) -> tuple[Any, Any]:
-    """Return torch's trace of a call on tensors without numbers, and the tree of its result."""
+) -> Traced:
+    """Return torch's trace of a call on tensors without numbers."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    structure: list[Any] = []
-
     def flat(*tensors: Any) -> list[Any]:
-        result = called(*tensors)
-        found, tree = optree.tree_flatten(result, none_is_leaf=True)
-        others = [x for x in found if not isinstance(x, torch.Tensor)]
-        if others:
-            raise TypeError(f"it gives {others[0]!r}, which is no tensor")
-        structure[:] = [tree]
-        return found
+        return optree.tree_leaves(called(*tensors), none_is_leaf=True)
 
     with (
         without_dispatch_modes(),
@@ -126,10 +135,31 @@ def trace_call(
     ):
         with FakeTensorMode(allow_non_fake_inputs=True):
             inputs = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
+            outputs, structure = optree.tree_flatten(called(*inputs), none_is_leaf=True)
+        check_outputs(inputs, outputs)
         pure = torch.func.functionalize(flat, remove="mutations")
         module = make_fx(pure, decompositions(find), tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
-    return module, structure[0]
+    return Traced(module, structure, [base_of(output, inputs) for output in outputs])
+
+
+def check_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Refuse what a graph cannot give.
+
+    Raises:
+        TypeError: a result is no tensor, or has torch's default dtype, which may change.
+    """
+    other = next((x for x in outputs if not isinstance(x, torch.Tensor)), None)
+    if other is not None:
+        raise TypeError(f"it gives {other!r}, which is no tensor")
+    made, given = (any(x.is_floating_point() for x in each) for each in (outputs, inputs))
+    if made and not given:
+        raise TypeError("it gives floats of integers; cast them to a float dtype first")
+
+
+def base_of(output: Any, inputs: Sequence[Any]) -> int | None:
+    shared = (output, output._base if output._is_view() else None)
+    return next((i for i, x in enumerate(inputs) if any(x is each for each in shared)), None)
 
 
 @functools.lru_cache(maxsize=1)

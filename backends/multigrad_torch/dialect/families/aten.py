@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture.indexing import indexing
-from multigrad.capture.meanings import parts, places
+from multigrad.capture.meanings import places
 from multigrad.capture.values import methods
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
@@ -94,8 +94,15 @@ def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Te
     return F.pad(input, list(pad), value=value)
 
 
-def split(input: Tensor, sizes: Any, dim: int = 0) -> Any:
-    return parts.METHODS["split"](input, sizes, dim)
+def native_layer_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    axes = tuple(range(-len(normalized_shape), 0))
+    return (
+        F.layer_norm(input, list(normalized_shape), weight, bias, eps),
+        xp.mean(input, axes, True),
+        xp.rsqrt(xp.var(input, axes, keepdims=True) + eps),
+    )
 
 
 OWN: dict[str, Callable[..., Any]] = {
@@ -111,6 +118,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "_to_copy": to_copy,
     "copy": copy,
     "constant_pad_nd": constant_pad_nd,
+    "native_layer_norm": native_layer_norm,
 }
 
 
