@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from .size import LOOSE, ROOT, budget, measured
+from size import LOOSE, ROOT, budget, measured
 
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files")
-ADVICE = "write the table anew by `python -m tests.project.size`"
+ADVICE = "write the table anew by `python tools/size.py`"
 
 
 def test_each_room_has_a_row_of_the_budget() -> None:

@@ -1,7 +1,7 @@
 """How large the project is: lines of Python by room and backend, and files.
 
 `size.txt` holds the budget: a row's lines, the fewest it ever had, and, where it has more than
-these now, a sentence that says what they bought. `python -m tests.project.size` writes the lines
+these now, a sentence that says what they bought. `python tools/size.py` writes the lines
 that are there today, and keeps the sentences; a row that rises gets its sentence by hand.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_name("size.txt")
 PRODUCT = ("multigrad", "backends")
 LOOSE = 0.01  # by how much a row may stand above what is there
