@@ -334,10 +334,14 @@ def record_call(
             result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
+        refusal = trace.error(f"calls {shown} in a way not captured: {error}")
         other = known.other_way(function) if known is not None and known.other_way else None
         if other is None or target is not None:
-            raise trace.error(f"calls {shown} in a way not captured: {error}") from error
-        return other(*args, **kwargs)
+            raise refusal from error
+        try:
+            return other(*args, **kwargs)
+        except (TypeError, TraceError):  # of the two refusals, the row's
+            raise refusal from error
     except BackendNotFound as error:
         listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
         if listed is None:

@@ -44,14 +44,14 @@ def calls() -> dict[str, Callable[[Any], Any]]:
         "vander": lambda x: torch.linalg.vander(x),
         "local_response_norm": lambda x: F.local_response_norm(x[None], 2)[0],
         "channel_shuffle": lambda x: F.channel_shuffle(x[None, :, :, None], 2)[0, :, :, 0],
-        "nuclear_norm": lambda x: torch.norm(x, "nuc"),
+        "smallest": lambda x: torch.norm(x, float("-inf")),
         "slice_scatter": lambda x: torch.slice_scatter(x, x[:, :1] * 3.0, dim=1, start=1, end=2),
         "index_put": lambda x: torch.index_put(x, (torch.tensor([0, 1]),), x[:1] * 2.0),
     }
 
 
 # As a mark they are wanted before torch is imported.
-NAMES = "mvlgamma renorm gradient vander local_response_norm channel_shuffle nuclear_norm"
+NAMES = "mvlgamma renorm gradient vander local_response_norm channel_shuffle smallest"
 
 
 @pytest.mark.parametrize("name", [*NAMES.split(), "slice_scatter", "index_put"])
