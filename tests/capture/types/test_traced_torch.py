@@ -44,14 +44,13 @@ def calls() -> dict[str, Callable[[Any], Any]]:
         "vander": lambda x: torch.linalg.vander(x),
         "local_response_norm": lambda x: F.local_response_norm(x[None], 2)[0],
         "channel_shuffle": lambda x: F.channel_shuffle(x[None, :, :, None], 2)[0, :, :, 0],
-        "interpolate": lambda x: F.interpolate(x[None], scale_factor=2.0, mode="linear")[0],
         "slice_scatter": lambda x: torch.slice_scatter(x, x[:, :1] * 3.0, dim=1, start=1, end=2),
         "index_put": lambda x: torch.index_put(x, (torch.tensor([0, 1]),), x[:1] * 2.0),
     }
 
 
 # As a mark they are wanted before torch is imported.
-NAMES = "mvlgamma renorm gradient vander local_response_norm channel_shuffle interpolate"
+NAMES = "mvlgamma renorm gradient vander local_response_norm channel_shuffle"
 
 
 @pytest.mark.parametrize("name", [*NAMES.split(), "slice_scatter", "index_put"])
