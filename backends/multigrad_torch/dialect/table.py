@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -35,10 +36,12 @@ from . import (
     control,
     gradients,
     module_states,
+    traced,
     views,
 )
 from .families import (
     arrays,
+    aten,
     backwards,
     convolutions,
     layers,
@@ -248,18 +251,13 @@ PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE, **backwards.PRIVATE}
 
 def find_other(function: Any) -> Callable[..., Any] | None:
     """Return what records a function of torch's own code, or an operator of a package."""
-    private = PRIVATE.get(function)
-    return private or custom_ops.find_custom_op(function) or find_aten(function)
+    known = PRIVATE.get(function) or custom_ops.find_custom_op(function) or find_aten(function)
+    return known or traced.find_traced(function, find_aten)
 
 
 def find_aten(function: Any) -> Callable[..., Any] | None:
-    """Return what records an operator of aten, which torch has as a function of the same name."""
-    packet = getattr(function, "overloadpacket", function)
-    space, _, name = getattr(packet, "_qualified_op_name", "").partition("::")
-    if space != "aten" or name.endswith("_") or getattr(function, "_overloadname", "") == "out":
-        return None
-    own = (getattr(library, name, None) for library in (torch, torch._C._nn, F))
-    return next((ALIASES[each] for each in own if each in ALIASES), None)
+    """Return what records an operator of ATen."""
+    return aten.find_aten(function, ALIASES)
 
 
 class Generator:
@@ -334,6 +332,7 @@ register_dialect(
         passes=gradients.passing,
         keeps=autograd_function.is_custom_gradient,
         finds=find_other,
+        other_way=functools.partial(traced.find_traced, find=find_aten),
         interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
         one_class=True,
         asking=("torch.distributions.", "torch._dynamo.decorators"),

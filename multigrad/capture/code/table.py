@@ -111,6 +111,7 @@ class Dialect:
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
         finds: optional; what records a callable that is not among the aliases, None for none.
+        other_way: optional; what records a callable where its row does not take a call.
         trees: its functions of nested structures, called as they are: a symbol is a leaf.
         refused: functions that a rule may not call, and the reason, which ends a sentence.
         at_once: a context in which the library computes at once, though a compiler may be reading
@@ -193,6 +194,7 @@ class Dialect:
     bookkeeping: frozenset[str] = frozenset()
     trees: frozenset[Any] = frozenset()
     finds: Callable[[Any], Handler | None] | None = None
+    other_way: Callable[[Any], Handler | None] | None = None
     pauses: Callable[[], bool] | None = None
     passes: Callable[[], AbstractContextManager[Any]] | None = None
     types: Any = None
@@ -285,7 +287,7 @@ def record_call(
     if trace is None:
         found: Trace = _find_trace((*args, *kwargs.values())) if pair is None else pair.trace
         trace = found
-    trace.routes[dialect] = route
+    trace.routes[dialect] = trace.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
         raise trace.error(
@@ -332,7 +334,14 @@ def record_call(
             result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
-        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
+        refusal = trace.error(f"calls {shown} in a way not captured: {error}")
+        other = known.other_way(function) if known is not None and known.other_way else None
+        if other is None or target is not None:
+            raise refusal from error
+        try:
+            return other(*args, **kwargs)
+        except (TypeError, TraceError):  # of the two refusals, the row's
+            raise refusal from error
     except BackendNotFound as error:
         listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
         if listed is None:

@@ -1,0 +1,225 @@
+"""Functions of torch that no row knows: torch traces the call itself, for its shapes and dtypes,
+into operators of ATen, which are recorded one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from types import BuiltinFunctionType, MethodDescriptorType
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from multigrad.capture.code.table import record_call
+from multigrad.errors import TraceError
+from multigrad.graph.ir.types import INT_SCALAR, T
+from multigrad.graph.support.trees import optree
+from multigrad.trace.axes import ask_for
+from multigrad.trace.trace import NeedsConcrete, Trace, Value, mark_view
+
+from .gradients import without_autocast, without_dispatch_modes
+
+OWN_TRACE = " and by torch's own trace of "
+# Where those of torch's functions stand that compute, in Python; and what those in C are.
+WRITTEN = ("torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal")
+IN_C = (BuiltinFunctionType, MethodDescriptorType)
+# Of where a result lies, and how, which is no part of a graph.
+OF_MEMORY = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
+Find = Callable[[Any], Callable[..., Any] | None]
+
+
+def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
+    """Return what records a function of torch's own by torch's trace; None for another's.
+
+    Args:
+        find: gives what records an operator of ATen, None for one that has to be taken apart.
+    """
+    is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
+    return functools.partial(record, function, find) if is_torchs else None
+
+
+def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call by what torch computes it with.
+
+    Raises:
+        NeedsConcrete: a shape or dtype is not known in this capture.
+        TypeError: torch cannot trace it, it draws, it gives what is no tensor, or its dtype is
+            torch's default one.
+    """
+    leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    leaves = [as_number(x) if is_number(x) else x for x in leaves]
+    given = [x for x in leaves if isinstance(x, Value | torch.Tensor)]
+    ask_for("shape", [x for x in given if isinstance(x, Value)])
+
+    def called(*tensors: Any) -> Any:
+        rest = iter(tensors)
+        whole = [next(rest) if isinstance(x, Value | torch.Tensor) else x for x in leaves]
+        own_args, own_kwargs = optree.tree_unflatten(tree, whole)
+        return function(*own_args, **own_kwargs)
+
+    try:
+        traced = trace_call(called, [described(x, trace) for x in given], find)
+    except (NeedsConcrete, TraceError, TypeError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TypeError(f"torch cannot trace it for these shapes: {reason}") from error
+    outputs = run(traced.module, given, trace)
+    for output, base in zip(outputs, traced.bases, strict=True):
+        if base is not None and isinstance(given[base], Value) and output is not given[base]:
+            mark_view(output, given[base], False)
+    note_route(trace, getattr(function, "__name__", str(function)))
+    return optree.tree_unflatten(traced.structure, outputs)
+
+
+def note_route(trace: Trace, name: str) -> None:
+    """Say of which functions torch's own trace was taken."""
+    before, _, names = trace.routes.get("torch", "").partition(OWN_TRACE)
+    listed = dict.fromkeys((*filter(None, names.split(", ")), name))
+    trace.routes["torch"] = f"{before or 'protocol'}{OWN_TRACE}{', '.join(listed)}"
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, Value) and x.node.type.kind == "scalar"
+
+
+def as_number(x: Value) -> Any:
+    """Return a number that the capture knows, which is a fact of it."""
+    return operator.index(x) if x.node.type == INT_SCALAR else float(x)
+
+
+def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], torch.dtype]:
+    """Return the shape and dtype of a tensor."""
+    if isinstance(x, torch.Tensor):
+        return tuple(x.shape), x.dtype
+    name = x.node.type.dtype
+    if name == T:
+        if "dtype" not in trace.facts:
+            raise NeedsConcrete("dtype")
+        name = trace.facts["dtype"]
+    return tuple(x.shape), getattr(torch, name)
+
+
+class Traced(NamedTuple):
+    """Torch's trace of a call.
+
+    Attributes:
+        module: its nodes.
+        structure: the tree of its result.
+        bases: the argument whose memory each output shares, by position; None: it shares none.
+    """
+
+    module: Any
+    structure: Any
+    bases: list[int | None]
+
+
+def trace_call(
+    called: Callable[..., Any], given: Sequence[tuple[tuple[int, ...], torch.dtype]], find: Find
+) -> Traced:
+    """Return torch's trace of a call on tensors without numbers."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def flat(*tensors: Any) -> list[Any]:
+        return optree.tree_leaves(called(*tensors), none_is_leaf=True)
+
+    with (
+        without_dispatch_modes(),
+        torch._C._DisableFuncTorch(),
+        torch.no_grad(),
+        without_autocast(),
+    ):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            inputs = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
+            outputs, structure = optree.tree_flatten(called(*inputs), none_is_leaf=True)
+        check_outputs(inputs, outputs)
+        pure = torch.func.functionalize(flat, remove="mutations")
+        module = make_fx(pure, decompositions(find), tracing_mode="fake")(*inputs)
+    module.graph.eliminate_dead_code()
+    return Traced(module, structure, [base_of(output, inputs) for output in outputs])
+
+
+def check_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Refuse what a graph cannot give.
+
+    Raises:
+        TypeError: a result is no tensor, or has torch's default dtype, which may change.
+    """
+    other = next((x for x in outputs if not isinstance(x, torch.Tensor)), None)
+    if other is not None:
+        raise TypeError(f"it gives {other!r}, which is no tensor")
+    made, given = (any(x.is_floating_point() for x in each) for each in (outputs, inputs))
+    if made and not given:
+        raise TypeError("it gives floats of integers; cast them to a float dtype first")
+
+
+def base_of(output: Any, inputs: Sequence[Any]) -> int | None:
+    shared = (output, output._base if output._is_view() else None)
+    return next((i for i, x in enumerate(inputs) if any(x is each for each in shared)), None)
+
+
+@functools.lru_cache(maxsize=1)
+def decompositions(find: Find) -> Mapping[Any, Callable[..., Any]]:
+    """Return how torch takes apart what has no row, but for its references in `prims`."""
+    from torch._decomp import core_aten_decompositions, decomposition_table, decompositions
+
+    own = decompositions.__name__
+    known = {op: made for op, made in decomposition_table.items() if made.__module__ == own}
+    known |= core_aten_decompositions()
+    return {op: made_of for op, made_of in known.items() if find(op) is None}
+
+
+def run(module: Any, given: Sequence[Any], trace: Trace) -> list[Any]:
+    """Record the nodes of torch's trace, and return the results."""
+    values: dict[Any, Any] = {}
+    inputs = iter(given)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(inputs)
+        elif node.op == "get_attr":
+            values[node] = constant(getattr(module, node.target))
+        elif node.op == "output":
+            return [values[x] for x in node.args[0]]
+        else:
+            own_args, own_kwargs = filled((node.args, dict(node.kwargs)), values)
+            values[node] = compute(node.target, own_args, own_kwargs, trace)
+    raise TypeError("torch's trace gives nothing")
+
+
+def filled(given: Any, values: Mapping[Any, Any]) -> Any:
+    """Return arguments of a node with values in place of nodes; torch's lists are of a class that
+    no other code knows.
+    """
+    if isinstance(given, torch.fx.Node):
+        return values[given]
+    if isinstance(given, list | tuple):
+        return (list if isinstance(given, list) else tuple)(filled(x, values) for x in given)
+    if isinstance(given, dict):
+        return {name: filled(x, values) for name, x in given.items()}
+    return given
+
+
+def constant(found: Any) -> Any:
+    if isinstance(found, FakeTensor):
+        raise TypeError("torch's trace holds a tensor whose numbers it does not know")
+    return found
+
+
+def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> Any:
+    """Record one operator; of what is known alone, compute it."""
+    if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+        raise TypeError(
+            f"it draws random numbers by {target}; draw with xp.rand_like or randn_like"
+        )
+    leaves = optree.tree_leaves((args, dict(kwargs)), none_is_leaf=True)
+    if not any(isinstance(x, Value) for x in leaves):
+        with torch._C._DisableFuncTorch(), torch.no_grad():
+            return target(*args, **kwargs)
+    if target is operator.getitem:
+        return args[0][args[1]]
+    plain = {name: given for name, given in kwargs.items() if name not in OF_MEMORY}
+    return record_call("torch", target, args, plain, trace=trace, shown=str(target))
