@@ -132,6 +132,7 @@ def _shown(given: FunctionUnderProof) -> dict[str, str]:
             f"the gradient of {paths[name]} by a second backward, of zeros"
         )
         shown[f"second derivative of {name}"] = f"the second derivative by {paths[name]}"
+    shown |= {f"gradient of {name}": f"the gradient of {paths[name]}" for name in given.omitted}
     return shown
 
 

@@ -16,7 +16,7 @@ from ...backend.emitted import Attached
 from ...backend.tensors.compute import within_call
 from ...errors import BackendNotFound
 from ...graph import ops
-from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.data import dataclass
 from ...graph.support.threads import build_once
@@ -109,6 +109,15 @@ class FunctionUnderProof:
         """
         return tuple(name for name in self.graphs.wrt if self.needs_gradient(name))
 
+    @cached_property
+    def omitted(self) -> tuple[str, ...]:
+        """The float inputs to which the graph passes no gradient, so that code passes none, either,
+        or zeros.
+        """
+        leaves = [self.layout.leaves[i] for i in self.differentiated]
+        floats = (leaf.name for leaf in leaves if leaf.dtype == T or leaf.dtype in FLOATS)
+        return tuple(name for name in floats if name not in self.graphs.wrt)
+
     def needs_gradient(self, name: str) -> bool:
         """Return whether a tensor asks for a gradient, as far as the capture knows."""
         return bool(self.variant.facts.get(f"gradient:{name}", True))
@@ -164,10 +173,11 @@ def _rehearse(
         found = dict(zip(graphs.outputs, outputs, strict=True))
         rows = zip(graphs.seeds, outputs, strict=True)
         fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in rows)
-        if pull is None or not given.asked or not fits:
+        if pull is None or not (given.asked or given.omitted) or not fits:
             return found
         gradients = pull(cotangents)
-        return found | {f"gradient of {name}": gradients[name] for name in given.asked}
+        omitted = [name for name in given.omitted if gradients[name] is not None]
+        return found | {f"gradient of {name}": gradients[name] for name in (*given.asked, *omitted)}
 
     def second(*tensors: Tensor) -> dict[str, Any]:
         like = {name: found[f"gradient of {name}"] for name in given.asked}
@@ -177,7 +187,8 @@ def _rehearse(
     if compute is None:
         return None
     found = {name: as_array(backend, value) for name, value in compute(*arrays).items()}
-    if sample.label != samples.DRAWN or not all(f"gradient of {n}" in found for n in given.asked):
+    is_whole = given.asked and all(f"gradient of {n}" in found for n in given.asked)
+    if sample.label != samples.DRAWN or not is_whole:
         return found  # more derivatives are compared of drawn numbers only
     zeros = [a * 0 if name in seeds else a for name, a in zip(names, arrays, strict=True)]
     again = compute(*zeros)
@@ -226,7 +237,8 @@ def _run(
     found = {name: as_array(backend, y) for name, y in zip(given.outputs, outputs, strict=True)}
     if given.variant.updates:  # and a backward may write into the outputs
         found = {name: y if y is None else y.copy() for name, y in found.items()}
-    if pull is None or not given.asked:
+    names = (*given.asked, *given.omitted)
+    if pull is None or not names:
         return found
     cotangents = []
     for name, output in zip(given.seeds, found.values(), strict=True):
@@ -239,8 +251,8 @@ def _run(
     if sample.label == samples.OWN and _are_written(given, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
         return _run(given, backend, replace(sample, arrays=_apart(given, sample)), side)
-    found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in given.asked}
-    if sample.label == samples.DRAWN and not given.acts and not graphs.is_random:
+    found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
+    if sample.label == samples.DRAWN and given.asked and not given.acts and not graphs.is_random:
         again = pull([None if c is None else c * 0 for c in cotangents])
         found |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in given.asked}
         more = _second(given, backend, (leaves, cotangents), gradients, side)

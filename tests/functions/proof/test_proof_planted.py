@@ -136,3 +136,32 @@ def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
         monkeypatch.setattr(functions, "capture_function", capture_wrongly)
         with pytest.warns(NativeRuleWarning, match="differs from its graph"):
             xg.function(forward)(x)
+
+
+@pytest.mark.needs("torch")
+def test_a_gradient_that_a_graph_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from multigrad_torch.dialect import table
+
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            with torch.enable_grad():
+                again = x.detach().requires_grad_()
+                result = torch.sin(again)
+            return torch.autograd.grad(result, again, grad_out, allow_unused=True)
+
+    def lost(input: Any) -> Any:
+        return xg.xp.stop_gradient(xg.xp.sin(input))
+
+    monkeypatch.setitem(table.ALIASES, torch.sin, lost)
+    x = torch.linspace(-1.0, 1.0, 5, requires_grad=True)
+    with pytest.warns(NativeRuleWarning, match=r"the gradient of x\[\d\] is .* and 0 as a graph"):
+        xg.from_autograd_function(Sine)(x).sum().backward()
+    np.testing.assert_allclose(x.grad, torch.cos(x.detach()))
