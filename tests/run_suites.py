@@ -3,7 +3,8 @@ each of them, and what needs several.
 
 Each part has a process of its own, which imports no framework before a test asks for it; and Keras
 fixes its backend when it is imported. Two parts run side by side, the longest first: two workers of
-one part would each import its frameworks, collect its tests, and trace what its files share.
+one part would each import its frameworks, collect its tests, and trace what its files share. The
+one worker is ended by a test that hangs, and the part goes on in another.
 
 Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all of them. A part
 by itself has two workers and shows its tests as they run.
@@ -93,7 +94,7 @@ def run(suite: Suite, options: list[str], is_alone: bool) -> bool:
     """
     began = time.monotonic()
     print(f"--- {suite.name}", flush=True)
-    workers = WORKERS if is_alone else ("-n", "0")
+    workers = WORKERS if is_alone else ("-n", "1")
     done = subprocess.run(
         ["pytest", *workers, "--once", *suite.options, *options],
         env={**os.environ, **suite.environment},

@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import SkipTest
 
 TESTS = Path(__file__).parents[2]
 # A rank that has ended by an error ends the others, which may wait for it, after this long.
@@ -132,6 +133,9 @@ class Ranks:
         """Fail with what each rank says of a check that did not pass on all of them."""
         failed = [i for i, rank in enumerate(self.each) if not rank.reports.get(name, {}).get("ok")]
         assert not failed, "\n".join(f"--- rank {i}: {self.describe(i, name)}" for i in failed)
+        value = self.each[0].reports[name]["value"]
+        if isinstance(value, dict) and "skipped" in value:
+            raise SkipTest(value["skipped"])
 
     def describe(self, i: int, name: str) -> str:
         """Say why a check did not pass on a rank."""
@@ -327,6 +331,8 @@ def run_checks(path: Path, names: Sequence[str], report: Path, timeout: float) -
         began, value, error = time.perf_counter(), None, None
         try:
             value = function(**arguments)
+        except SkipTest as skipped:
+            value = {"skipped": str(skipped)}
         except Exception:  # noqa: BLE001
             error = traceback.format_exc()
         seconds = round(time.perf_counter() - began, 3)
