@@ -11,7 +11,7 @@ from ..harness.distributed.ranks import Ranks, names_in, ranks_of
 
 pytestmark = pytest.mark.needs("jax")
 CHECKS = Path(__file__).parents[1] / "ranks" / "jax_shards.py"
-ranks = ranks_of(CHECKS, world=1, timeout=300, env=forced(4))
+ranks = ranks_of(CHECKS, world=1, timeout=110, env=forced(4))
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

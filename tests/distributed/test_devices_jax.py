@@ -16,8 +16,8 @@ RANKS = Path(__file__).parents[1] / "ranks"
 ALONE, SEVERAL = RANKS / "jax_devices.py", RANKS / "jax_processes.py"
 
 
-alone = ranks_of(ALONE, world=1, timeout=300, env=forced(4))
-several = ranks_of(SEVERAL, world=2, timeout=200, env=forced(2))
+alone = ranks_of(ALONE, world=1, timeout=110, env=forced(4))
+several = ranks_of(SEVERAL, world=2, timeout=110, env=forced(2))
 
 
 def needing(name: str) -> object:

@@ -13,9 +13,10 @@ parametrized over the checks and pays for the start once:
 
 `@check(kind=("ddp", "fsdp"), rule=RULES)` is one check for each combination, called by keyword and
 named `function[ddp-relu]`; the values are literals (RULES: one at the module's top), because pytest
-reads the names without importing the module, which may import a framework. `start()` and `finish()`
-of the module, if there, run before and after the checks; `finish()` is left out where a rank was
-ended. What a check returns (JSON) is `ranks.values(name)`, one value per rank.
+reads the names without importing the module, which may import a framework. Modules that need the
+same processes may share them: `ranks_of(FIRST, SECOND, world=2, timeout=60)`. `start()` of a
+module, if there, runs before its checks, and `finish()` after those of all; `finish()` is left out
+where a rank was ended. What a check returns (JSON) is `ranks.values(name)`, one value per rank.
 
 Each rank's environment: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (free when the
 ranks are started), RANKS_ADDRESSES (a free `host:port` for each rank, by commas), RANKS_FOLDER (an
@@ -73,8 +74,12 @@ def expand(name: str, cases: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str,
         yield f"{name}[{text}]" if cases else name, dict(zip(cases, values, strict=True))
 
 
-def names_in(path: Path) -> list[str]:
-    """Return the names of a module's checks, which is read and not imported."""
+def names_in(*paths: Path) -> list[str]:
+    """Return the names of modules' checks, which are read and not imported."""
+    return [name for path in paths for name in _names_in(path)]
+
+
+def _names_in(path: Path) -> list[str]:
     constants: dict[str, Any] = {}
     found: list[str] = []
     for node in ast.parse(path.read_text()).body:
@@ -150,7 +155,7 @@ class Ranks:
 
 
 def ranks_of(
-    path: Path,
+    *paths: Path,
     world: int,
     timeout: float,
     env: Environment | None = None,
@@ -166,14 +171,14 @@ def ranks_of(
         mine = [item for item in request.session.items if item.path == request.path]
         given = (getattr(item, "callspec", None) for item in mine)
         asked = {str(spec.params.get("name")) for spec in given if spec is not None}
-        names = [name for name in names_in(path) if name in asked]
-        return run_ranks(path, names, world=world, timeout=timeout, env=env, grace=grace)
+        names = [name for name in names_in(*paths) if name in asked]
+        return run_ranks(paths, names, world=world, timeout=timeout, env=env, grace=grace)
 
     return ranks
 
 
 def run_ranks(
-    path: Path,
+    paths: Sequence[Path],
     names: Sequence[str] | None = None,
     *,
     world: int,
@@ -181,10 +186,10 @@ def run_ranks(
     env: Environment | None = None,
     grace: float | None = GRACE,
 ) -> Ranks:
-    """Run a module's checks (all, or those named) on so many processes.
+    """Run modules' checks (all, or those named) on so many processes.
 
     Args:
-        path: the module.
+        paths: the modules, one after the other; no two have a check of the same name.
         names: the checks.
         world: how many processes.
         timeout: seconds after which all of them are ended.
@@ -192,14 +197,12 @@ def run_ranks(
         grace: seconds after which the others are ended where one has ended by an error; None: never
             before the time-out.
     """
-    names = names_in(path) if names is None else names
+    names = names_in(*paths) if names is None else names
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         (Path(folder) / "shared").mkdir()
         ports = free_ports(world + 1)
-        started = [
-            _Started(path, names, Path(folder), _environment(i, world, ports, folder, env), timeout)
-            for i in range(world)
-        ]
+        environments = [_environment(i, world, ports, folder, env) for i in range(world)]
+        started = [_Started(paths, names, Path(folder), each, timeout) for each in environments]
         try:
             wait(started, timeout, grace)
         finally:
@@ -246,7 +249,7 @@ class _Started:
 
     def __init__(
         self,
-        path: Path,
+        paths: Sequence[Path],
         names: Sequence[str],
         folder: Path,
         env: Mapping[str, str],
@@ -256,7 +259,8 @@ class _Started:
         self.began = self.until = time.monotonic()
         self.report = folder / f"{env['RANK']}.jsonl"
         self.log = folder / f"{env['RANK']}.log"
-        task = json.dumps([str(path.resolve()), list(names), str(self.report), timeout])
+        modules = [str(path.resolve()) for path in paths]
+        task = json.dumps([modules, list(names), str(self.report), timeout])
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "harness.distributed.ranks", task],
@@ -316,11 +320,23 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def run_checks(path: Path, names: Sequence[str], report: Path, timeout: float) -> None:
+def run_checks(paths: Sequence[Path], names: Sequence[str], report: Path, timeout: float) -> None:
     """Run checks and report each; where it hangs, the stacks go to its output before its end."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(timeout - 2.0, 1.0))
-    module = load(path)
+    modules: list[ModuleType] = []
+    for path in paths:
+        mine = [name for name in names if name in names_in(path)]
+        if mine:
+            modules.append(load(path))
+            run_module(modules[-1], mine, report)
+    gc.collect()  # torch 2.13 may abort where the interpreter ends before a sharded model
+    for module in modules:
+        getattr(module, "finish", nothing)()
+
+
+def run_module(module: ModuleType, names: Sequence[str], report: Path) -> None:
+    """Run the checks of one module."""
     cases: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
     for function in vars(module).values():
         for name, arguments in getattr(function, "__dict__", {}).get("cases", {}).items():
@@ -339,8 +355,6 @@ def run_checks(path: Path, names: Sequence[str], report: Path, timeout: float) -
         said = {"name": name, "ok": error is None, "value": value, "error": error}
         with report.open("a") as file:
             file.write(json.dumps({**said, "seconds": seconds}) + "\n")
-    gc.collect()  # torch 2.13 may abort where the interpreter ends before a sharded model
-    getattr(module, "finish", nothing)()
 
 
 def nothing() -> None:
@@ -348,5 +362,5 @@ def nothing() -> None:
 
 
 if __name__ == "__main__":
-    given_path, given_names, given_report, given_timeout = json.loads(sys.argv[1])
-    run_checks(Path(given_path), given_names, Path(given_report), given_timeout)
+    given_paths, given_names, given_report, given_timeout = json.loads(sys.argv[1])
+    run_checks([*map(Path, given_paths)], given_names, Path(given_report), given_timeout)
