@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..harness.distributed.ranks import Ranks, names_in, ranks_of, run_ranks
+from ..harness.distributed.ranks import Ranks, names_in, ranks_of, run_ranks, start_ranks
 
 CHECKS = Path(__file__).parents[1] / "ranks" / "of_the_harness.py"
 
@@ -41,3 +41,10 @@ def test_a_hang_is_ended_at_the_time_out_with_the_stack_in_the_output() -> None:
     found = run_ranks([CHECKS], ["hangs"], world=1, timeout=3, env=more)
     with pytest.raises(AssertionError, match=r"was ended(.|\n)*in hangs"):
         found.assert_passed("hangs")
+
+
+def test_a_check_is_known_while_the_next_runs() -> None:
+    names = [names_in(CHECKS)[0], "hangs"]
+    with start_ranks([CHECKS], names, 1, 30.0, more, None) as running:
+        running.assert_passed(names[0])
+        assert running.collect()[0].returncode is None
