@@ -1,12 +1,13 @@
 """Run the tests where all frameworks are installed, in parts: what needs one framework, Keras on
-each of them, and what needs several.
+each of them, what needs several, and FreeGrad's own tests.
 
 Each part has a process of its own, which imports no framework before a test asks for it; and Keras
 fixes its backend when it is imported. Two parts run side by side, the longest first: two workers of
-one part would each import its frameworks, collect its tests, and trace what its files share.
+one part would each import its frameworks, collect its tests, and trace what its files share. The
+one worker is ended by a test that hangs, and the part goes on in another.
 
-Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all of them. A part
-by itself has two workers and shows its tests as they run.
+Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all; `torch`
+means `torch-models` as well. A part by itself has two workers and shows its tests as they run.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ WORKERS = ("-n", "2", "--dist", "worksteal")
 SIDE_BY_SIDE = 2
 ALL = "torch,jax,tensorflow"
 COMPILING = "--compiling=jax"
+FREEGRAD = "freegrad"
 CONFORMANCE = ("--pyargs", "multigrad.testing.conformance")
 OWN = {"jax": (COMPILING, "--require=flax,optax")}
-# In this order they begin; then the others, of a minute each.
+# In this order they begin; then the others, of a minute or two each.
 LONGEST = (
-    *("torch", "jax", "several", "tensorflow", "keras-torch", "kernels-jax"),
-    *("keras-tensorflow", "keras-jax"),
+    *("several", "jax", "torch", "torch-models", "tensorflow"),
+    *("keras-torch", "keras-tensorflow", "keras-jax", "kernels-jax"),
 )
+# Half of what torch alone has; the other half is all that is not here.
+TORCH_MODELS = ("compiled", "distributed", "functions", "models", "users")
 # Thousands of small programs are compiled and run once: XLA optimizes none of them; and where the
 # numbers of single ops are not what is tested, it emits as it did before it fused.
 PLAIN_XLA = "--xla_backend_optimization_level=0"
@@ -76,6 +80,11 @@ def suites() -> Iterator[Suite]:
             ignored = (f"--ignore={file}" for file in OF_KERNELS)
             yield Suite(name, (*own, *ignored, tests), cheap)
             yield Suite(f"kernels-{name}", (*own, *OF_KERNELS, *CONFORMANCE), plain)
+        elif name == "torch":
+            folders = [str(HERE / folder) for folder in TORCH_MODELS]
+            ignored = (f"--ignore={folder}" for folder in folders)
+            yield Suite(name, (*own, *ignored, tests, *CONFORMANCE), plain)
+            yield Suite(f"{name}-models", (*own, *folders), plain)
         else:
             yield Suite(name, (*own, tests, *CONFORMANCE), plain)
         yield Suite(f"keras-{name}", (f"--backends={name}", "--require=keras", tests), cheap)
@@ -85,6 +94,7 @@ def suites() -> Iterator[Suite]:
     packages = "--require=einops,flax,freegrad,ipykernel,keras,nbclient,optax"
     several = (f"--backends=numpy,{ALL}", COMPILING, packages, f"--ignore={HERE / 'keras'}")
     yield Suite("several", (*several, tests), {"MULTIGRAD_PROGRAMS": "125", "XLA_FLAGS": CHEAP_XLA})
+    yield Suite(FREEGRAD, (), {})
 
 
 def run(suite: Suite, options: list[str], is_alone: bool) -> bool:
@@ -93,9 +103,12 @@ def run(suite: Suite, options: list[str], is_alone: bool) -> bool:
     """
     began = time.monotonic()
     print(f"--- {suite.name}", flush=True)
-    workers = WORKERS if is_alone else ("-n", "0")
+    workers = WORKERS if is_alone else ("-n", "1")
+    command = ["pytest", *workers, "--once", *suite.options, *options]
+    if suite.name == FREEGRAD:
+        command = [sys.executable, str(HERE / "run_freegrad_suite.py")]
     done = subprocess.run(
-        ["pytest", *workers, "--once", *suite.options, *options],
+        command,
         env={**os.environ, **suite.environment},
         stdout=None if is_alone else subprocess.PIPE,
         stderr=None if is_alone else subprocess.STDOUT,
@@ -111,6 +124,7 @@ def main(arguments: list[str]) -> int:
     rows = {suite.name: suite for suite in suites()}
     options = [each for each in arguments if each.startswith("-")]
     asked = [each for each in arguments if each not in options]
+    asked = [*asked, *(f"{name}-models" for name in asked if f"{name}-models" in rows)]
     unknown = [name for name in asked if name not in rows]
     if unknown:
         print(f"no suite {', '.join(unknown)}; there are {', '.join(rows)}", file=sys.stderr)

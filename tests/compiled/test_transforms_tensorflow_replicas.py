@@ -12,8 +12,8 @@ from ..harness.distributed.ranks import Ranks, names_in, ranks_of
 
 pytestmark = pytest.mark.needs("tensorflow")
 CHECKS = Path(__file__).parents[1] / "ranks" / "tensorflow_replicas.py"
-mirrored = ranks_of(CHECKS, world=1, timeout=240)
-workers = ranks_of(CHECKS, world=2, timeout=240)
+mirrored = ranks_of(CHECKS, world=1, timeout=110)
+workers = ranks_of(CHECKS, world=2, timeout=110)
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

@@ -82,7 +82,7 @@ def test_a_killed_rank_is_an_error_that_names_it_within_the_time_out(
 
 @pytest.fixture(scope="module")
 def unchecked() -> Ranks:
-    return run_ranks(CHECKS.with_name("failure_torch.py"), world=2, timeout=40)
+    return run_ranks([CHECKS.with_name("failure_torch.py")], world=2, timeout=40)
 
 
 def test_without_the_check_errors_of_ours_alone_name_the_rank(unchecked: Ranks) -> None:

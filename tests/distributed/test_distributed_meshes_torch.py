@@ -10,7 +10,7 @@ from ..harness.distributed.ranks import Ranks, names_in, ranks_of
 
 pytestmark = pytest.mark.needs("torch")
 CHECKS = Path(__file__).parents[1] / "ranks" / "torch_meshes.py"
-ranks = ranks_of(CHECKS, world=4, timeout=150)
+ranks = ranks_of(CHECKS, world=4, timeout=110)
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

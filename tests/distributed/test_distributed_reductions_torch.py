@@ -12,7 +12,7 @@ from ..harness.distributed.ranks import Ranks, names_in, ranks_of
 
 pytestmark = pytest.mark.needs("torch")
 CHECKS = Path(__file__).parents[1] / "ranks" / "torch_collectives.py"
-ranks = ranks_of(CHECKS, world=2, timeout=120)
+ranks = ranks_of(CHECKS, world=2, timeout=110)
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

@@ -10,7 +10,7 @@ from ..harness.distributed.ranks import Ranks, names_in, ranks_of
 
 pytestmark = pytest.mark.needs("tensorflow")
 CHECKS = Path(__file__).parents[1] / "ranks" / "tensorflow_dtensors.py"
-mesh = ranks_of(CHECKS, world=1, timeout=240)
+mesh = ranks_of(CHECKS, world=1, timeout=100)
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

@@ -252,28 +252,3 @@ def test_what_is_exported_has_no_gradient_in_the_place_of_the_rules() -> None:
         assert torch.equal(exported(X), net(X))
         with pytest.raises(RuntimeError, match=r"not require grad|not have been used"):
             gradient(exported)
-
-
-def test_data_parallel_training_has_the_rules_and_loses_them() -> None:
-    distributed = torch.distributed
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        net, alone = make_net(), make_net()
-        parallel = nn.parallel.DistributedDataParallel(net)
-        plain = gradients(alone)
-        with xg.attach(alone, RULES):
-            expected = gradients(alone)
-        with xg.attach(net, RULES):
-            found = gradients(parallel)
-        assert not torch.equal(expected[0], plain[0])
-        torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(gradients(parallel), plain)
-    finally:
-        distributed.destroy_process_group()
-
-
-def gradients(model: Any) -> list[Any]:
-    """Return the gradients of all parameters after one backward."""
-    model.zero_grad()
-    (model(X) ** 2).sum().backward()
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None]

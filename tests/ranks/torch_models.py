@@ -39,12 +39,14 @@ MESHES: dict[str, Any] = {}
 
 def start() -> None:
     torch.set_default_dtype(torch.float64)
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():  # by `torch_dtensors.py`, if it runs before
+        dist.init_process_group("gloo")
     MESHES["one"] = init_device_mesh("cpu", (2,), mesh_dim_names=("split",))
 
 
 def finish() -> None:
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 # --- the model and its data ----------------------------------------------------------------------
@@ -145,8 +147,9 @@ def train(model: nn.Module, kind: str, over: Any, steps: int, **how: Any) -> lis
 
 
 @check(scheme=SCHEMES, kind=KINDS)
-def a_hundred_steps_end_where_one_device_does(scheme: str, kind: str) -> None:
-    steps, over = 100, OVER[scheme]
+def steps_end_where_one_device_does(scheme: str, kind: str) -> None:
+    # A fault shows in the first; DDP makes its buckets anew after it, and each step draws anew.
+    steps, over = 8, OVER[scheme]
     expected = train(make(activation(kind, None)), kind, None, steps)
     model = split(scheme, make(activation(kind, over)))
     # The mean over processes of losses that are parts of a sum is half of it: twice the rate, or

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,32 +76,3 @@ def test_what_is_new_is_captured_and_proven_where_lengths_are_symbols(kind: str)
     values = torch.linspace(-1.2, 1.3, 7)
     recorded = make_fx(torch.func.grad(lambda x: f(x).sum()), tracing_mode="symbolic")(values)
     np.testing.assert_allclose(recorded(values), torch.clamp(1 - values.abs(), min=0), rtol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def mesh() -> Iterator[Any]:
-    """A mesh of one process."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("rule", ["full_jam", "noise"])
-@pytest.mark.parametrize("sharded", [False, True])
-def test_random_rules_draw_for_a_distributed_tensor_as_for_the_whole(
-    mesh: Any, rule: str, sharded: bool
-) -> None:
-    import torch
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    whole = torch.linspace(-1.0, 1.0, 12).reshape(4, 3).requires_grad_()
-    placement = Shard(0) if sharded else Replicate()
-    x = distribute_tensor(whole.detach(), mesh, [placement]).requires_grad_()
-    act = xg.activation("Linear")
-    found = gradient(act, x, rule)
-    np.testing.assert_allclose(found.full_tensor(), gradient(act, whole, rule), rtol=1e-6)
-    assert found.placements == x.placements
-    assert gradient(lambda x: xg.activation("Linear", rule)(x), x, None).shape == (4, 3)

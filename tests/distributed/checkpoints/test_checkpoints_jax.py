@@ -24,7 +24,7 @@ def test_training_goes_on_on_four_devices_then_two_then_one() -> None:
         [sys.executable, str(SCRIPT)],
         env={**os.environ, **forced(4)},
         check=False,
-        timeout=300,
+        timeout=110,
         text=True,
         capture_output=True,
     )

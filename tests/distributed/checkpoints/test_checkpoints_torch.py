@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     training.save(folder / "plain")
     training.run(made.FIRST, made.STEPS)
     env = {"CHECKPOINTS": str(folder)}
-    return Runs(folder, training.found(), run_ranks(CHECKS, world=2, timeout=120, env=env))
+    return Runs(folder, training.found(), run_ranks([CHECKS], world=2, timeout=100, env=env))
 
 
 def assert_same(found: Found, expected: Found) -> None:

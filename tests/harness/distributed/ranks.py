@@ -2,10 +2,10 @@
 
 A module of checks (by custom in `tests/ranks/`) has functions under `@check()`, run in their order
 by each of N processes that `run_ranks` starts once; each reports every check as JSON, so a test is
-parametrized over the checks and pays for the start once:
+parametrized over the checks, pays for the start once, and waits for its own check:
 
     CHECKS = Path(__file__).parents[1] / "ranks" / "torch_rules.py"
-    ranks = ranks_of(CHECKS, world=2, timeout=60)  # a fixture of the module
+    ranks = ranks_of(CHECKS, world=2, timeout=60)  # a fixture of the module; seconds of a check
 
     @pytest.mark.parametrize("name", names_in(CHECKS))
     def test_on_two_ranks(ranks: Ranks, name: str) -> None:
@@ -13,9 +13,10 @@ parametrized over the checks and pays for the start once:
 
 `@check(kind=("ddp", "fsdp"), rule=RULES)` is one check for each combination, called by keyword and
 named `function[ddp-relu]`; the values are literals (RULES: one at the module's top), because pytest
-reads the names without importing the module, which may import a framework. `start()` and `finish()`
-of the module, if there, run before and after the checks; `finish()` is left out where a rank was
-ended. What a check returns (JSON) is `ranks.values(name)`, one value per rank.
+reads the names without importing the module, which may import a framework. Modules that need the
+same processes may share them: `ranks_of(FIRST, SECOND, world=2, timeout=60)`. `start()` of a
+module, if there, runs before its checks, and `finish()` after those of all; `finish()` is left out
+where a rank was ended. What a check returns (JSON) is `ranks.values(name)`, one value per rank.
 
 Each rank's environment: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (free when the
 ranks are started), RANKS_ADDRESSES (a free `host:port` for each rank, by commas), RANKS_FOLDER (an
@@ -40,10 +41,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import SkipTest
 
 TESTS = Path(__file__).parents[2]
 # A rank that has ended by an error ends the others, which may wait for it, after this long.
@@ -72,8 +75,12 @@ def expand(name: str, cases: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str,
         yield f"{name}[{text}]" if cases else name, dict(zip(cases, values, strict=True))
 
 
-def names_in(path: Path) -> list[str]:
-    """Return the names of a module's checks, which is read and not imported."""
+def names_in(*paths: Path) -> list[str]:
+    """Return the names of modules' checks, which are read and not imported."""
+    return [name for path in paths for name in _names_in(path)]
+
+
+def _names_in(path: Path) -> list[str]:
     constants: dict[str, Any] = {}
     found: list[str] = []
     for node in ast.parse(path.read_text()).body:
@@ -103,14 +110,14 @@ class Rank:
     """What one process has left.
 
     Attributes:
-        returncode: its exit status; negative: the signal that ended it.
+        returncode: its exit status; negative: the signal that ended it; None: it runs.
         seconds: how long it ran.
         was_ended: whether it was still running at the time-out, or GRACE after another's error.
         output: its stdout and stderr.
         reports: what it has reported of each check: "ok", "value", "error" and "seconds".
     """
 
-    returncode: int
+    returncode: int | None
     seconds: float
     was_ended: bool
     output: str
@@ -132,6 +139,9 @@ class Ranks:
         """Fail with what each rank says of a check that did not pass on all of them."""
         failed = [i for i, rank in enumerate(self.each) if not rank.reports.get(name, {}).get("ok")]
         assert not failed, "\n".join(f"--- rank {i}: {self.describe(i, name)}" for i in failed)
+        value = self.each[0].reports[name]["value"]
+        if isinstance(value, dict) and "skipped" in value:
+            raise SkipTest(value["skipped"])
 
     def describe(self, i: int, name: str) -> str:
         """Say why a check did not pass on a rank."""
@@ -146,7 +156,7 @@ class Ranks:
 
 
 def ranks_of(
-    path: Path,
+    *paths: Path,
     world: int,
     timeout: float,
     env: Environment | None = None,
@@ -158,18 +168,19 @@ def ranks_of(
     import pytest
 
     @pytest.fixture(scope="module")
-    def ranks(request: pytest.FixtureRequest) -> Ranks:
+    def ranks(request: pytest.FixtureRequest) -> Iterator[Running]:
         mine = [item for item in request.session.items if item.path == request.path]
         given = (getattr(item, "callspec", None) for item in mine)
         asked = {str(spec.params.get("name")) for spec in given if spec is not None}
-        names = [name for name in names_in(path) if name in asked]
-        return run_ranks(path, names, world=world, timeout=timeout, env=env, grace=grace)
+        names = [name for name in names_in(*paths) if name in asked]
+        with start_ranks(paths, names, world, timeout, env, grace) as running:
+            yield running
 
     return ranks
 
 
 def run_ranks(
-    path: Path,
+    paths: Sequence[Path],
     names: Sequence[str] | None = None,
     *,
     world: int,
@@ -177,31 +188,42 @@ def run_ranks(
     env: Environment | None = None,
     grace: float | None = GRACE,
 ) -> Ranks:
-    """Run a module's checks (all, or those named) on so many processes.
+    """Run modules' checks (all, or those named) on so many processes.
 
     Args:
-        path: the module.
+        paths: the modules, one after the other; no two have a check of the same name.
         names: the checks.
         world: how many processes.
-        timeout: seconds after which all of them are ended.
+        timeout: seconds without a report after which all of them are ended.
         env: what their environment has besides.
         grace: seconds after which the others are ended where one has ended by an error; None: never
             before the time-out.
     """
-    names = names_in(path) if names is None else names
+    names = names_in(*paths) if names is None else names
+    with start_ranks(paths, names, world, timeout, env, grace) as running:
+        return Ranks(running.each)
+
+
+@contextmanager
+def start_ranks(
+    paths: Sequence[Path],
+    names: Sequence[str],
+    world: int,
+    timeout: float,
+    env: Environment | None,
+    grace: float | None,
+) -> Iterator[Running]:
+    """Start what `run_ranks` runs, and end what is left of it."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         (Path(folder) / "shared").mkdir()
         ports = free_ports(world + 1)
-        started = [
-            _Started(path, names, Path(folder), _environment(i, world, ports, folder, env), timeout)
-            for i in range(world)
-        ]
+        environments = [_environment(i, world, ports, folder, env) for i in range(world)]
+        started = [_Started(paths, names, Path(folder), each, timeout) for each in environments]
+        running = Running(started, timeout, grace)
         try:
-            wait(started, timeout, grace)
+            yield running
         finally:
-            for each in started:
-                each.end()
-        return Ranks(tuple(each.collect() for each in started))
+            running.end()
 
 
 def free_ports(count: int) -> list[int]:
@@ -242,7 +264,7 @@ class _Started:
 
     def __init__(
         self,
-        path: Path,
+        paths: Sequence[Path],
         names: Sequence[str],
         folder: Path,
         env: Mapping[str, str],
@@ -252,7 +274,8 @@ class _Started:
         self.began = self.until = time.monotonic()
         self.report = folder / f"{env['RANK']}.jsonl"
         self.log = folder / f"{env['RANK']}.log"
-        task = json.dumps([str(path.resolve()), list(names), str(self.report), timeout])
+        modules = [str(path.resolve()) for path in paths]
+        task = json.dumps([modules, list(names), str(self.report), timeout])
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "harness.distributed.ranks", task],
@@ -278,8 +301,8 @@ class _Started:
             self.process.wait()
 
     def collect(self) -> Rank:
-        lines = self.report.read_text().splitlines() if self.report.exists() else []
-        reports = [json.loads(line) for line in lines]
+        text = self.report.read_text() if self.report.exists() else ""
+        reports = [json.loads(line) for line in text.split("\n")[:-1]]  # a last one may be half
         return Rank(
             returncode=self.process.returncode,
             seconds=self.until - self.began,
@@ -289,14 +312,55 @@ class _Started:
         )
 
 
-def wait(started: Sequence[_Started], timeout: float, grace: float | None) -> None:
-    """Wait for processes, until the time-out, or until one has ended by an error and some more."""
-    until = time.monotonic() + timeout
-    is_shorter = grace is None
-    while sum(each.is_running() for each in started) and time.monotonic() < until:
-        if not is_shorter and any(each.process.poll() for each in started):
-            until, is_shorter = min(until, time.monotonic() + (grace or 0.0)), True
-        time.sleep(0.05)
+class Running:
+    """Ranks that a test waits for until they have reported its check, each test for its own."""
+
+    def __init__(self, started: Sequence[_Started], timeout: float, grace: float | None) -> None:
+        self.started, self.timeout, self.grace = started, timeout, grace
+        self.until, self.is_shorter, self.count = time.monotonic() + timeout, grace is None, 0
+
+    @property
+    def each(self) -> tuple[Rank, ...]:
+        """What the processes leave at their end."""
+        while self.goes_on(self.collect()):
+            time.sleep(0.05)
+        self.end()
+        return self.collect()
+
+    def values(self, name: str) -> list[Any]:
+        return self.after(name).values(name)
+
+    def assert_passed(self, name: str) -> None:
+        self.after(name).assert_passed(name)
+
+    def after(self, name: str) -> Ranks:
+        """Wait until all ranks have reported a check, or until they end."""
+        while self.goes_on(left := self.collect()):
+            if all(name in rank.reports for rank in left):
+                return Ranks(left)
+            time.sleep(0.05)
+        return Ranks(self.each)
+
+    def goes_on(self, left: Sequence[Rank]) -> bool:
+        """Return whether a process runs and may: until the time-out, or until one has ended by an
+        error and some more.
+        """
+        count = sum(len(rank.reports) for rank in left)
+        if count > self.count and (not self.is_shorter or self.grace is None):
+            self.count, self.until = count, time.monotonic() + self.timeout
+        if not sum(each.is_running() for each in self.started):
+            return False
+        if not self.is_shorter and any(each.process.poll() for each in self.started):
+            self.until = min(self.until, time.monotonic() + (self.grace or 0.0))
+            self.is_shorter = True
+        return time.monotonic() < self.until
+
+    def collect(self) -> tuple[Rank, ...]:
+        return tuple(each.collect() for each in self.started)
+
+    def end(self) -> None:
+        for each in self.started:
+            each.end()
 
 
 # --- in a rank -----------------------------------------------------------------------------------
@@ -312,11 +376,23 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def run_checks(path: Path, names: Sequence[str], report: Path, timeout: float) -> None:
+def run_checks(paths: Sequence[Path], names: Sequence[str], report: Path, timeout: float) -> None:
     """Run checks and report each; where it hangs, the stacks go to its output before its end."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(timeout - 2.0, 1.0))
-    module = load(path)
+    modules: list[ModuleType] = []
+    for path in paths:
+        mine = [name for name in names if name in names_in(path)]
+        if mine:
+            modules.append(load(path))
+            run_module(modules[-1], mine, report, timeout)
+    gc.collect()  # torch 2.13 may abort where the interpreter ends before a sharded model
+    for module in modules:
+        getattr(module, "finish", nothing)()
+
+
+def run_module(module: ModuleType, names: Sequence[str], report: Path, timeout: float) -> None:
+    """Run the checks of one module."""
     cases: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
     for function in vars(module).values():
         for name, arguments in getattr(function, "__dict__", {}).get("cases", {}).items():
@@ -324,17 +400,18 @@ def run_checks(path: Path, names: Sequence[str], report: Path, timeout: float) -
     getattr(module, "start", nothing)()
     for name in names:
         function, arguments = cases[name]
+        faulthandler.dump_traceback_later(max(timeout - 2.0, 1.0))
         began, value, error = time.perf_counter(), None, None
         try:
             value = function(**arguments)
+        except SkipTest as skipped:
+            value = {"skipped": str(skipped)}
         except Exception:  # noqa: BLE001
             error = traceback.format_exc()
         seconds = round(time.perf_counter() - began, 3)
         said = {"name": name, "ok": error is None, "value": value, "error": error}
         with report.open("a") as file:
             file.write(json.dumps({**said, "seconds": seconds}) + "\n")
-    gc.collect()  # torch 2.13 may abort where the interpreter ends before a sharded model
-    getattr(module, "finish", nothing)()
 
 
 def nothing() -> None:
@@ -342,5 +419,5 @@ def nothing() -> None:
 
 
 if __name__ == "__main__":
-    given_path, given_names, given_report, given_timeout = json.loads(sys.argv[1])
-    run_checks(Path(given_path), given_names, Path(given_report), given_timeout)
+    given_paths, given_names, given_report, given_timeout = json.loads(sys.argv[1])
+    run_checks([*map(Path, given_paths)], given_names, Path(given_report), given_timeout)

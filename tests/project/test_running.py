@@ -1,0 +1,62 @@
+"""How the tests run: one that hangs is ended and named, and the others go on."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 120  # seconds of one test
+LIMIT = 2  # here
+HANGING = """
+import os, signal, time
+
+def test_first(): ...
+
+def test_loop():
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+
+def test_wait_outside_of_python():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.read(os.pipe()[0], 1)
+
+def test_last(): ...
+"""
+
+
+def test_one_that_hangs_is_ended_and_named_and_the_others_run(tmp_path: Path) -> None:
+    (tmp_path / "test_hanging.py").write_text(HANGING)
+    settings = f"-c{ROOT / 'pyproject.toml'}"
+    short = ("-o", f"faulthandler_timeout={LIMIT}", "--rootdir", str(tmp_path))
+    command = ["pytest", "-n1", "-p", "no:cacheprovider", settings, *short, str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], check=False, capture_output=True, text=True, timeout=100
+    )
+    said = done.stdout + done.stderr
+    for name in ("test_loop", "test_wait_outside_of_python"):
+        assert f"in {name}" in said  # the stack
+        assert f"crashed while running 'test_hanging.py::{name}'" in said
+    assert "2 failed, 2 passed" in said, said[-3000:]
+
+
+def test_no_test_may_take_longer_than_two_minutes(pytestconfig: pytest.Config) -> None:
+    assert 0 < float(pytestconfig.getini("faulthandler_timeout")) <= LONGEST
+
+
+def test_groups_of_processes_are_begun_in_processes_of_their_own() -> None:
+    """One that ends in the tests' process can hang it: see `ranks/torch_alone.py`."""
+    begins = "init_process_group"
+    for path in (ROOT / "tests").rglob("*.py"):
+        if "ranks" in path.parts or begins not in (text := path.read_text()):
+            continue
+        nodes = ast.walk(ast.parse(text))
+        names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
+        assert begins not in names, f"{path.relative_to(ROOT)}: make it a check in tests/ranks"
