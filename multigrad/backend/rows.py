@@ -34,7 +34,7 @@ def compositions(
         rows: the backend's own.
         widened: makes a function compute 16-bit floats in float32 and round once.
         positions: `(x, axis)` -> the index of each element along an axis, in a shape that
-            broadcasts; without it there are no rows of what holds values.
+            broadcasts; without it there are no rows of held values and of masks of extremes.
     """
     all_sum = rows.get(ops.ALL_SUM)
 
@@ -52,7 +52,7 @@ def compositions(
     if {ops.TAKE_AT, ops.UNTAKE_AT} <= rows.keys():
         found |= inside_rows(rows)
     if positions is not None:
-        found |= holding_rows(rows, positions)
+        found |= placed_rows(rows, positions)
     if all_sum is None:  # listed as unsupported, as this is then
         del found[ops.ALL_NORM]
     waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
@@ -143,18 +143,23 @@ def inside(indices: Tensor, length: Any) -> Tensor:
     return (indices >= 0) & (indices < length)
 
 
-def holding_rows(
+def placed_rows(
     rows: Mapping[Op, Row], positions: Callable[[Tensor, int], Tensor]
 ) -> dict[Op, Row]:
-    """Return the rows of values that stay until a mask holds again.
+    """Return the rows that compare places along an axis: values that stay until a mask holds again,
+    and masks of extremes.
 
     Args:
         rows: the backend's own.
         positions: see `compositions`.
     """
+    argmax = rows[ops.ARGMAX]
+    argmin = rows[ops.ARGMIN]
     cummax = rows[ops.CUMMAX]
     full_like = rows[ops.FULL_LIKE]
     maximum = rows[ops.MAXIMUM]
+    reshape = rows[ops.RESHAPE]
+    reshape_like = rows[ops.RESHAPE_LIKE]
     take_along = rows[ops.TAKE_ALONG]
     untake_along = rows[ops.UNTAKE_ALONG]
     where = rows[ops.WHERE]
@@ -165,6 +170,22 @@ def holding_rows(
 
     def zero_before(latest: Tensor, x: Tensor) -> Tensor:
         return where(latest < 0, full_like(x, 0, dtype=None), x)
+
+    def only(find: Row, x: Tensor, axis: int | None) -> Tensor:
+        """Return a mask of the one element whose place is found."""
+        if 0 in x.shape:
+            return full_like(x, 0, dtype=None) != 0
+        if axis is None:
+            return reshape_like(only(find, reshape(x, shape=(-1,)), 0), x)
+        return positions(x, axis) == find(x, axis=axis, keepdims=True)
+
+    @lifted
+    def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
+        return only(argmax, x, axis)
+
+    @lifted
+    def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
+        return only(argmin, x, axis)
 
     @lifted
     def hold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from . import convolutions, indices, linalg, ordering, random, shapes
 from .elementwise import is_staged_out
@@ -128,12 +129,6 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     result = jnp.matmul(rows, product, preferred_element_type=wide_dtype(a))
     result = result if like.ndim > 1 else result[..., 0]
     return narrowed(sum_to(result, like), cotangent.dtype)
-
-
-def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Give the product of a and b back the axes that a vector among them took away."""
-    product = product[..., None] if b.ndim == 1 else product
-    return product[..., None, :] if a.ndim == 1 else product
 
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:

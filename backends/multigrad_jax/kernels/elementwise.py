@@ -14,6 +14,7 @@ from jax.scipy import special
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.elementwise.special import from_zeta, reflected
 
 from .. import versions
 
@@ -161,20 +162,11 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    """Reflected here: XLA's own (jax 0.10, CPU) loses every digit near its poles in float64."""
-    below = x < 0
-    right = jax.lax.digamma(jnp.where(below, 1.0 - x, x))
-    left = right - math.pi / jnp.tan(math.pi * (x - jnp.round(x)))
-    values = jnp.where(below, jnp.where(x == jnp.floor(x), math.nan, left), right)
-    return jnp.where(x == 0, -1.0 / x, values)
+    return reflected(jnp, jax.lax.digamma, x)
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    sign = (-1.0) ** (n + 1)
-    inside = (x > 0) & (x < math.inf)
-    values = sign * math.factorial(n) * special.zeta(n + 1.0, jnp.where(inside, x, 1.0))
-    outside = jnp.where(x == 0, sign * math.inf, jnp.where(x > 0, 0.0, math.nan))
-    return jnp.where(inside, values, outside.astype(x.dtype))
+    return from_zeta(jnp, special.zeta, x, n)
 
 
 # --- activations ---------------------------------------------------------------------------------

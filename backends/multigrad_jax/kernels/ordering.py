@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -65,25 +64,6 @@ def order(x: Tensor, axis: int, descending: bool) -> Tensor:
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
     """x at places along an axis, each row at its own."""
     return jnp.take_along_axis(x, places, axis)
-
-
-@lifted
-def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    return first_only(x, axis, jnp.argmax)
-
-
-@lifted
-def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    return first_only(x, axis, jnp.argmin)
-
-
-def first_only(x: Tensor, axis: int | None, find: Callable[..., Tensor]) -> Tensor:
-    """Mark the one element that `find` gives the index of."""
-    if x.size == 0:
-        return jnp.zeros(x.shape, bool)
-    if axis is None:
-        return (jnp.arange(x.size) == find(x)).reshape(x.shape)
-    return positions(x, axis) == find(x, axis=axis, keepdims=True)
 
 
 OPS = {

@@ -12,6 +12,7 @@ import tensorflow as tf
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from . import convolutions, indices, linalg, ordering, random, shapes
 from .elementwise import accumulated
@@ -102,12 +103,6 @@ def as_rows(x: Tensor) -> Tensor:
 
 def as_columns(x: Tensor) -> Tensor:
     return tf.expand_dims(x, 1) if x.shape.rank == 1 else x
-
-
-def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Give the product of a and b back the axes that a vector among them took away."""
-    product = tf.expand_dims(product, -1) if b.shape.rank == 1 else product
-    return tf.expand_dims(product, -2) if a.shape.rank == 1 else product
 
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:

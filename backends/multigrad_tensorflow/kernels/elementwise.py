@@ -14,6 +14,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops, random
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST
+from multigrad.graph.ops.elementwise.special import from_zeta, reflected
 
 from .random import NAMESPACE
 
@@ -191,25 +192,11 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    """Reflected here: the float64 kernel (tensorflow 2.21) loses every digit near its poles."""
-    below = x < 0
-    right = tf.math.digamma(tf.where(below, 1.0 - x, x))
-    is_pole = below & (x == tf.floor(x))
-    apart = tf.where(below & ~is_pole, x - tf.round(x), tf.constant(0.5, x.dtype))
-    left = right - math.pi / tf.tan(math.pi * apart)
-    values = tf.where(is_pole, tf.constant(math.nan, x.dtype), tf.where(below, left, right))
-    return tf.where(x == 0, -1.0 / tf.where(x == 0, x, tf.ones_like(x)), values)
+    return reflected(tf, tf.math.digamma, x)
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    sign = (-1.0) ** (n + 1)
-    inside = (x > 0) & (x < math.inf)
-    safe = tf.where(inside, x, tf.ones_like(x))
-    values = sign * math.factorial(n) * tf.math.zeta((n + 1.0) * tf.ones_like(x), safe)
-    zeros = tf.zeros_like(x)
-    outside = tf.where(x > 0, zeros, tf.constant(math.nan, x.dtype))
-    outside = tf.where(x == 0, tf.constant(sign * math.inf, x.dtype), outside)
-    return tf.where(inside, values, outside)
+    return from_zeta(tf, tf.math.zeta, x, n)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:

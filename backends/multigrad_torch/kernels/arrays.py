@@ -11,6 +11,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.array_values import find_array
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from .. import dynamo
 from . import convolutions, indices, linalg, ordering, random, shapes
@@ -131,12 +132,6 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     result = rows.transpose(-1, -2) @ product
     result = result if like.ndim > 1 else result[..., 0]
     return result.sum_to_size(like.shape).to(cotangent.dtype)
-
-
-def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Give the product of a and b back the axes that a vector among them took away."""
-    product = product[..., None] if b.ndim == 1 else product
-    return product[..., None, :] if a.ndim == 1 else product
 
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:

@@ -14,6 +14,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST, MOST_IN_FLOAT8
+from multigrad.graph.ops.elementwise.special import from_zeta, reflected
 
 from . import former
 
@@ -203,21 +204,11 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    """Reflected here: torch.digamma (2.13) loses every digit near its poles in float64."""
-    below = x < 0
-    right = torch.digamma(torch.where(below, 1.0 - x, x))
-    left = right - math.pi / torch.tan(math.pi * (x - torch.round(x)))
-    left = torch.where(x == torch.floor(x), math.nan, left)
-    return torch.where(below, left, right)
+    return reflected(torch, torch.digamma, x)
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    # torch.polygamma(1, x) is off by 2e6 eps in float64; NaN at infinity for the others.
-    sign = (-1.0) ** (n + 1)
-    inside = (x > 0) & (x < math.inf)
-    values = sign * math.factorial(n) * torch.special.zeta(n + 1.0, torch.where(inside, x, 1.0))
-    outside = torch.where(x == 0, sign * math.inf, torch.where(x > 0, 0.0, math.nan))
-    return torch.where(inside, values, outside.to(x.dtype))
+    return from_zeta(torch, torch.special.zeta, x, n)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -87,23 +86,6 @@ def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
     """x at places along an axis, each row at its own."""
     return torch.gather(x, axis, places)
-
-
-def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    return first_only(x, axis, torch.argmax)
-
-
-def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    return first_only(x, axis, torch.argmin)
-
-
-def first_only(x: Tensor, axis: int | None, find: Callable[..., Tensor]) -> Tensor:
-    """Mark the one element that `find` gives the index of."""
-    if x.numel() == 0:
-        return torch.zeros_like(x, dtype=torch.bool)
-    if axis is None:
-        return (torch.arange(x.numel(), device=x.device) == find(x)).reshape(x.shape)
-    return positions(x, axis) == find(x, axis, keepdim=True)
 
 
 OPS = {**orderings(order, take), **rows_of(vars())}

@@ -17,10 +17,6 @@ Tensor: TypeAlias = torch.Tensor
 Axis = int | tuple[int, ...] | None
 
 
-def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return x.reshape(shape)
-
-
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape(like.shape)
 
@@ -143,6 +139,7 @@ def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
+    ops.RESHAPE: torch.reshape,
     ops.MOVEAXIS: torch.movedim,
 }
 NAMES = "moveaxis: moveaxis movedim"
