@@ -169,7 +169,7 @@ def placed_rows(
         return cummax(where(mask, positions(mask, axis), -1), axis=axis)
 
     def zero_before(latest: Tensor, x: Tensor) -> Tensor:
-        return where(latest < 0, full_like(x, 0, dtype=None), x)
+        return where(latest < 0, 0, x)
 
     def only(find: Row, x: Tensor, axis: int | None) -> Tensor:
         """Return a mask of the one element whose place is found."""

@@ -162,7 +162,7 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    return reflected(jnp, jax.lax.digamma, x)
+    return jnp.where(x == 0, -1.0 / x, reflected(jnp, jax.lax.digamma, x))
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:

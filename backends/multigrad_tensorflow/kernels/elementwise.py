@@ -192,7 +192,8 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    return reflected(tf, tf.math.digamma, x)
+    pole = -1.0 / tf.where(x == 0, x, tf.ones_like(x))
+    return tf.where(x == 0, pole, reflected(tf, tf.math.digamma, x))
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:

@@ -126,11 +126,10 @@ def reflected(xp: Any, digamma: Any, x: Any) -> Any:
         x: an array of it.
     """
     is_below = x < 0
-    is_inside = ~(is_below & (x == xp.floor(x)))
+    is_inside = is_below & (x != xp.floor(x))
     right = digamma(xp.where(is_below, 1.0 - x, x))
     left = right - math.pi / xp.tan(math.pi * xp.where(is_inside, x - xp.round(x), 0.5))
-    values = xp.where(is_below, xp.where(is_inside, left, math.nan), right)
-    return xp.where(x != 0, values, -1.0 / xp.where(x == 0, x, 1.0))
+    return xp.where(is_below, xp.where(is_inside, left, math.nan), right)
 
 
 def from_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
