@@ -10,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 
 from multigrad.backend import Op, as_numpy_dtype, dtype_name, ops, rows_of
-from multigrad.graph.ops.arrays.products import as_matrix
 
 from ..attach import bridge
 from . import convolutions, indices, linalg, ordering, random, shapes
@@ -129,6 +128,12 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     result = mx.matmul(rows, product)
     result = result if like.ndim > 1 else result[..., 0]
     return sum_to(result, like).astype(cotangent.dtype)
+
+
+def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Give the product of a and b back the axes that a vector among them took away."""
+    product = product[..., None] if b.ndim == 1 else product
+    return product[..., None, :] if a.ndim == 1 else product
 
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:

@@ -116,9 +116,8 @@ def order(x: Tensor, axis: int, descending: bool) -> Tensor:
     """The stable permutation that sorts x."""
     key = sort_key(swap_last(x, axis))
     key = key if descending else tf.bitwise.invert(key)
-    return swap_last(
-        tf.math.top_k(key, length_of(key)).indices, axis
-    )  # ties: the lower index first
+    places = tf.math.top_k(key, length_of(key)).indices  # ties: the lower index first
+    return swap_last(places, axis)
 
 
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
