@@ -23,12 +23,18 @@ def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
     return {op: functions[name] for op, name in spellings if name in functions}
 
 
-def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[Op, Row]:
+def compositions(
+    rows: Mapping[Op, Row],
+    widened: Callable[[Row], Row],
+    positions: Callable[[Tensor, int], Tensor] | None = None,
+) -> dict[Op, Row]:
     """Return rows for the ops that are composed of others; a backend's own rows override them.
 
     Args:
         rows: the backend's own.
         widened: makes a function compute 16-bit floats in float32 and round once.
+        positions: `(x, axis)` -> the index of each element along an axis, in a shape that
+            broadcasts; without it there are no rows of held values and of masks of extremes.
     """
     all_sum = rows.get(ops.ALL_SUM)
 
@@ -45,6 +51,8 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
     found = rows_of(locals())
     if {ops.TAKE_AT, ops.UNTAKE_AT} <= rows.keys():
         found |= inside_rows(rows)
+    if positions is not None:
+        found |= placed_rows(rows, positions)
     if all_sum is None:  # listed as unsupported, as this is then
         del found[ops.ALL_NORM]
     waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
@@ -52,10 +60,25 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
     while ready := [op for op in waiting if all(p in known or p.symbol for p in parts_of(op))]:
         for op in ready:
             row = compose(op, known)
-            found[op] = widened(row) if op.rounds else row
+            if op.rounds:
+                row = widened_draw(row, widened) if op.random else widened(row)
+            found[op] = row
             known.setdefault(op, found[op])
         waiting = [op for op in waiting if op not in found]
     return found
+
+
+def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
+    """Return a draw that widens its tensor and leaves the key alone."""
+
+    def call(key: Any, x: Tensor) -> Tensor:
+        @widened
+        def draw(x: Tensor) -> Tensor:
+            return row(key, x)
+
+        return draw(x)
+
+    return call
 
 
 def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
@@ -120,13 +143,71 @@ def inside(indices: Tensor, length: Any) -> Tensor:
     return (indices >= 0) & (indices < length)
 
 
+def placed_rows(
+    rows: Mapping[Op, Row], positions: Callable[[Tensor, int], Tensor]
+) -> dict[Op, Row]:
+    """Return the rows that compare places along an axis: values that stay until a mask holds again,
+    and masks of extremes.
+
+    Args:
+        rows: the backend's own.
+        positions: see `compositions`.
+    """
+    argmax = rows[ops.ARGMAX]
+    argmin = rows[ops.ARGMIN]
+    cummax = rows[ops.CUMMAX]
+    full_like = rows[ops.FULL_LIKE]
+    maximum = rows[ops.MAXIMUM]
+    reshape = rows[ops.RESHAPE]
+    reshape_like = rows[ops.RESHAPE_LIKE]
+    take_along = rows[ops.TAKE_ALONG]
+    untake_along = rows[ops.UNTAKE_ALONG]
+    where = rows[ops.WHERE]
+
+    def last_true(mask: Tensor, axis: int) -> Tensor:
+        """Return the index of the latest True along an axis, -1 before the first."""
+        return cummax(where(mask, positions(mask, axis), -1), axis=axis)
+
+    def zero_before(latest: Tensor, x: Tensor) -> Tensor:
+        return where(latest < 0, 0, x)
+
+    def only(find: Row, x: Tensor, axis: int | None) -> Tensor:
+        """Return a mask of the one element whose place is found."""
+        if 0 in x.shape:
+            return full_like(x, 0, dtype=None) != 0
+        if axis is None:
+            return reshape_like(only(find, reshape(x, shape=(-1,)), 0), x)
+        return positions(x, axis) == find(x, axis=axis, keepdims=True)
+
+    @lifted
+    def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
+        return only(argmax, x, axis)
+
+    @lifted
+    def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
+        return only(argmin, x, axis)
+
+    @lifted
+    def hold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
+        latest = last_true(mask, axis)
+        return zero_before(latest, take_along(x, maximum(latest, 0), axis=axis))
+
+    @lifted
+    def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
+        latest = last_true(mask, axis)
+        values = zero_before(latest, x)
+        return untake_along(values, maximum(latest, 0), x, axis=axis)
+
+    return rows_of(locals())
+
+
 def lifted(row: Row) -> Row:
     """Return a row along an axis that takes scalars too, as arrays of one element."""
 
     @functools.wraps(row)
     def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
         if all(array.ndim == 0 for array in arrays):
-            return row(*(a.reshape(1) for a in arrays), axis=0, **attrs).reshape(())
+            return row(*(array[None] for array in arrays), axis=0, **attrs)[0]
         return row(*arrays, axis=axis, **attrs)
 
     return call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,10 @@ import jax.numpy as jnp
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from . import convolutions, indices, linalg, ordering, random, shapes
-from .elementwise import accumulated, is_staged_out, log1p
+from .elementwise import is_staged_out
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
@@ -25,79 +25,33 @@ def over(x: Tensor, axis: Axis) -> Axis:
     return () if x.ndim == 0 else axis
 
 
-def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.sum(x, axis=over(x, axis), keepdims=keepdims)  # accumulates 16-bit floats in float32
+def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of jax along axes as a row."""
 
+    def call(x: Tensor, *, axis: Axis, **attrs: Any) -> Tensor:
+        return function(x, axis=over(x, axis), **attrs)
 
-def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.mean(x, axis=over(x, axis), keepdims=keepdims)
-
-
-def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.max(x, axis=over(x, axis), keepdims=keepdims)
-
-
-def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.min(x, axis=over(x, axis), keepdims=keepdims)
-
-
-def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.any(x, axis=over(x, axis), keepdims=keepdims)
-
-
-def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.all(x, axis=over(x, axis), keepdims=keepdims)
-
-
-def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.prod(accumulated(x), axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+    return call
 
 
 def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     return jnp.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
 
 
-def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
-    wide, axis = accumulated(x), over(x, axis)
-    if ord == math.inf:
-        result = jnp.max(jnp.abs(wide), axis=axis, keepdims=keepdims, initial=0)
-    elif ord == 1:
-        result = jnp.sum(jnp.abs(wide), axis=axis, keepdims=keepdims)
-    elif ord == 2:
-        result = jnp.sqrt(jnp.sum(wide * wide, axis=axis, keepdims=keepdims))
-    else:
-        result = jnp.sum(jnp.abs(wide) ** ord, axis=axis, keepdims=keepdims) ** (1 / ord)
-    return result.astype(x.dtype)
-
-
 def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    wide, axis = accumulated(x), over(x, axis)
-    largest = jnp.max(wide, axis=axis, keepdims=True, initial=-jnp.inf)
+    axis = over(x, axis)
+    largest = jnp.max(x, axis=axis, keepdims=True, initial=-jnp.inf)
     shift = jnp.where(jnp.isfinite(largest), largest, 0)
-    total = jnp.log(jnp.sum(jnp.exp(wide - shift), axis=axis, keepdims=True)) + shift
-    return (total if keepdims else jnp.squeeze(total, axis)).astype(x.dtype)
-
-
-def softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    return jax.nn.softmax(accumulated(x), over(x, axis)).astype(x.dtype)
-
-
-def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    return jax.nn.log_softmax(accumulated(x), over(x, axis)).astype(x.dtype)
-
-
-def glu(x: Tensor, *, axis: int) -> Tensor:
-    return jax.nn.glu(accumulated(x), axis).astype(x.dtype)
+    total = jnp.log(jnp.sum(jnp.exp(x - shift), axis=axis, keepdims=True)) + shift
+    return total if keepdims else jnp.squeeze(total, axis)
 
 
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    wide = accumulated(x)
-    return jnp.var(wide, axis=over(x, axis), ddof=correction, keepdims=keepdims).astype(x.dtype)
+    return jnp.var(x, axis=over(x, axis), ddof=correction, keepdims=keepdims)
 
 
 def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    wide = accumulated(x)
-    return jnp.std(wide, axis=over(x, axis), ddof=correction, keepdims=keepdims).astype(x.dtype)
+    return jnp.std(x, axis=over(x, axis), ddof=correction, keepdims=keepdims)
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
@@ -120,29 +74,6 @@ def dim(x: Tensor, *, axis: int) -> int:
 
 def size(x: Tensor) -> int:
     return x.size
-
-
-def uniform_wide(key: Any, x: Tensor) -> Tensor:
-    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
-    return random.uniform_like(key, accumulated(x))
-
-
-def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
-    return (random.uniform_like(key, x) < jnp.asarray(p, x.dtype)).astype(x.dtype)
-
-
-def rademacher_like(key: Any, x: Tensor) -> Tensor:
-    return 2 * (random.uniform_like(key, x) < 0.5).astype(x.dtype) - 1
-
-
-def exponential_like(key: Any, x: Tensor) -> Tensor:
-    return -log1p(-uniform_wide(key, x)).astype(x.dtype)
-
-
-def gumbel_like(key: Any, x: Tensor) -> Tensor:
-    uniform = uniform_wide(key, x)
-    positive = jnp.maximum(uniform, jnp.finfo(uniform.dtype).tiny)
-    return -jnp.log(-jnp.log(positive)).astype(x.dtype)
 
 
 def wide_dtype(x: Tensor) -> Any:
@@ -200,15 +131,8 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     return narrowed(sum_to(result, like), cotangent.dtype)
 
 
-def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Give the product of a and b back the axes that a vector among them took away."""
-    product = product[..., None] if b.ndim == 1 else product
-    return product[..., None, :] if a.ndim == 1 else product
-
-
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
-    # The partial products of three operands would round, so 16-bit operands are widened.
-    return jnp.einsum(subscripts, *map(accumulated, arrays)).astype(arrays[0].dtype)
+    return jnp.einsum(subscripts, *arrays)
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
@@ -218,6 +142,15 @@ def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.SUM: over_axes(jnp.sum),  # accumulates 16-bit floats in float32
+    ops.MEAN: over_axes(jnp.mean),
+    ops.MAX: over_axes(jnp.max),
+    ops.MIN: over_axes(jnp.min),
+    ops.ANY: over_axes(jnp.any),
+    ops.ALL: over_axes(jnp.all),
+    ops.PROD: over_axes(jnp.prod),
+    ops.SOFTMAX: over_axes(jax.nn.softmax),
+    ops.LOG_SOFTMAX: over_axes(jax.nn.log_softmax),
     ops.EXPAND_DIMS: jnp.expand_dims,
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,

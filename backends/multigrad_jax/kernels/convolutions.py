@@ -33,11 +33,6 @@ def unwindows(x: Tensor, like: Tensor, **attrs: Any) -> Tensor:
 
 
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
-    result = product(accumulated(x), accumulated(w), strides, dilations, groups)
-    return result.astype(x.dtype)
-
-
-def product(x: Tensor, w: Tensor, strides: Ints, dilations: Ints, groups: int) -> Tensor:
     return lax.conv_general_dilated(
         x, w, strides, "VALID", rhs_dilation=dilations, feature_group_count=groups
     )
@@ -46,14 +41,14 @@ def product(x: Tensor, w: Tensor, strides: Ints, dilations: Ints, groups: int) -
 def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     given, kernels = accumulated(cotangent), accumulated(w)
     shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
-    (result,) = jax.linear_transpose(lambda x: product(x, kernels, **attrs), shape)(given)
+    (result,) = jax.linear_transpose(lambda x: conv(x, kernels, **attrs), shape)(given)
     return result.astype(cotangent.dtype)
 
 
 def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     seen, given = accumulated(x), accumulated(cotangent)
     shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
-    (result,) = jax.linear_transpose(lambda w: product(seen, w, **attrs), shape)(given)
+    (result,) = jax.linear_transpose(lambda w: conv(seen, w, **attrs), shape)(given)
     return result.astype(cotangent.dtype)
 
 

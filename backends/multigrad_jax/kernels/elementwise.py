@@ -14,10 +14,12 @@ from jax.scipy import special
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.elementwise.special import from_zeta, reflected
 
 from .. import versions
 
 Tensor = Any
+HALVES = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 
 
 def is_staged_out(x: Any) -> bool:
@@ -35,8 +37,10 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def call(*values: Any, **attrs: Any) -> Tensor:
+        if not any(getattr(x, "dtype", None) in HALVES for x in values):
+            return function(*values, **attrs)
         dtype = jnp.result_type(*values)
-        if dtype.itemsize != 2:
+        if dtype not in HALVES:
             return function(*values, **attrs)
         wide = (jnp.asarray(v, dtype).astype(jnp.float32) for v in values)
         return function(*wide, **attrs).astype(dtype)
@@ -56,11 +60,11 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 
 
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    return zero_at_zero(widened(versions.floor_divide)(a, b), b)
+    return zero_at_zero(versions.floor_divide(a, b), b)
 
 
 def remainder(a: Tensor, b: Tensor) -> Tensor:
-    return zero_at_zero(widened(jnp.remainder)(a, b), b)
+    return zero_at_zero(jnp.remainder(a, b), b)
 
 
 def zero_at_zero(result: Tensor, b: Tensor) -> Tensor:
@@ -112,28 +116,24 @@ def cbrt(x: Tensor) -> Tensor:
     return jnp.cbrt(flushed(x))
 
 
-@widened
 def atan2(a: Tensor, b: Tensor) -> Tensor:
     # XLA's (jax 0.10, CPU) is NaN for two subnormal numbers, and -pi for 5e-324 over -1.
     dtype = jnp.result_type(a, b)
     return jnp.arctan2(flushed(jnp.asarray(a, dtype)), flushed(jnp.asarray(b, dtype)))
 
 
-@widened
 def exp2(x: Tensor) -> Tensor:
     # XLA's (jax 0.10, CPU) is exp(x log 2), off by 9 eps in float32 and 36 in bfloat16.
     whole = jnp.clip(jnp.round(x), -1100.0, 1100.0)
     return jnp.ldexp(jnp.exp((x - whole) * math.log(2)), whole.astype(jnp.int32))
 
 
-@widened
 def cosh(x: Tensor) -> Tensor:
     # XLA's (jax 0.10, CPU) is off by 12 eps at 88: exp(x + log(0.5)).
     root = jnp.exp(0.5 * jnp.abs(x))
     return (0.5 * root) * root + 0.5 / (root * root)
 
 
-@widened
 def sinh(x: Tensor) -> Tensor:
     root = jnp.exp(0.5 * jnp.abs(x))
     far = jnp.copysign((0.5 * root) * root - 0.5 / (root * root), x)
@@ -147,13 +147,11 @@ def atanh(x: Tensor) -> Tensor:
     return jnp.copysign(0.5 * log1p(2.0 * size / (1.0 - size)), x)
 
 
-@widened
 def sinc(x: Tensor) -> Tensor:
     # jax 0.11 gives 0 at both infinities, earlier ones NaN as NumPy.
     return jnp.where(jnp.isinf(x), math.nan, jnp.sinc(x))
 
 
-@widened
 def erfinv(x: Tensor) -> Tensor:
     """XLA's (jax 0.10, CPU), off by 15 eps in float64, and a Newton step, in the tails by erfc."""
     root, size = jax.lax.erf_inv(x), jnp.abs(x)
@@ -163,23 +161,12 @@ def erfinv(x: Tensor) -> Tensor:
     return jnp.where(size < 1.0, refined, root)
 
 
-@widened
 def digamma(x: Tensor) -> Tensor:
-    """Reflected here: XLA's own (jax 0.10, CPU) loses every digit near its poles in float64."""
-    below = x < 0
-    right = jax.lax.digamma(jnp.where(below, 1.0 - x, x))
-    left = right - math.pi / jnp.tan(math.pi * (x - jnp.round(x)))
-    values = jnp.where(below, jnp.where(x == jnp.floor(x), math.nan, left), right)
-    return jnp.where(x == 0, -1.0 / x, values)
+    return jnp.where(x == 0, -1.0 / x, reflected(jnp, jax.lax.digamma, x))
 
 
-@widened
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    sign = (-1.0) ** (n + 1)
-    inside = (x > 0) & (x < math.inf)
-    values = sign * math.factorial(n) * special.zeta(n + 1.0, jnp.where(inside, x, 1.0))
-    outside = jnp.where(x == 0, sign * math.inf, jnp.where(x > 0, 0.0, math.nan))
-    return jnp.where(inside, values, outside.astype(x.dtype))
+    return from_zeta(jnp, special.zeta, x, n)
 
 
 # --- activations ---------------------------------------------------------------------------------
@@ -205,7 +192,7 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
 
 
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
-    return jax.nn.gelu(accumulated(x), approximate=approximate).astype(x.dtype)
+    return jax.nn.gelu(x, approximate=approximate)
 
 
 OPS: dict[Op, Callable[..., Any]] = {
@@ -234,27 +221,27 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ERF: jax.lax.erf,
     ops.FLOOR_DIVIDE: floor_divide,
     ops.REMAINDER: remainder,
-    ops.FMOD: widened(jnp.fmod),
+    ops.FMOD: jnp.fmod,
     ops.FMAX: jnp.fmax,
     ops.FMIN: jnp.fmin,
     ops.COPYSIGN: jnp.copysign,
-    ops.HYPOT: widened(jnp.hypot),
-    ops.LOG2: widened(jnp.log2),
-    ops.LOG10: widened(jnp.log10),
-    ops.LOGADDEXP: widened(jnp.logaddexp),
-    ops.XLOGY: widened(versions.xlogy),
+    ops.HYPOT: jnp.hypot,
+    ops.LOG2: jnp.log2,
+    ops.LOG10: jnp.log10,
+    ops.LOGADDEXP: jnp.logaddexp,
+    ops.XLOGY: versions.xlogy,
     ops.TAN: jnp.tan,
     ops.ASIN: jnp.arcsin,
     ops.ACOS: jnp.arccos,
-    ops.DEG2RAD: widened(jnp.deg2rad),
-    ops.RAD2DEG: widened(jnp.rad2deg),
+    ops.DEG2RAD: jnp.deg2rad,
+    ops.RAD2DEG: jnp.rad2deg,
     ops.ASINH: jnp.arcsinh,
     ops.ACOSH: jnp.arccosh,
     ops.ERFC: jax.lax.erfc,
-    ops.NDTRI: widened(special.ndtri),
+    ops.NDTRI: special.ndtri,
     ops.LGAMMA: jax.lax.lgamma,
-    ops.I0E: widened(special.i0e),
-    ops.I1E: widened(special.i1e),
+    ops.I0E: special.i0e,
+    ops.I1E: special.i1e,
     ops.NEXTAFTER: jnp.nextafter,
     ops.SIGNBIT: jnp.signbit,
     ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
@@ -264,7 +251,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ISFINITE: jnp.isfinite,
     ops.WHERE: jnp.where,
     ops.STOP_GRADIENT: jax.lax.stop_gradient,
-    ops.LOG_SIGMOID: widened(jax.nn.log_sigmoid),
+    ops.LOG_SIGMOID: jax.nn.log_sigmoid,
     ops.RELU6: jax.nn.relu6,  # its own gradient is 0 at its bounds; that of a clip is 1
     ops.ELU: jax.nn.elu,
     ops.RELU: jax.nn.relu,

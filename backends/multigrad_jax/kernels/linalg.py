@@ -16,17 +16,15 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.linalg import PADE_REACHES
 
-from .elementwise import accumulated, widened
+from .elementwise import accumulated
 
 Tensor = Any
 
 
-@widened
 def cholesky(x: Tensor) -> Tensor:
     return lax.linalg.cholesky(x, symmetrize_input=False)
 
 
-@widened
 def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (jnp.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
@@ -35,20 +33,17 @@ def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, uni
     )
 
 
-@widened
 def solve(a: Tensor, b: Tensor) -> Tensor:
     # Right sides of one axis less count as vectors.
     b = b.reshape((1,) * (a.ndim - b.ndim) + b.shape)
     return jnp.linalg.solve(a, b)
 
 
-@widened
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps))
     return jnp.linalg.pinv(x, rtol=cutoff)
 
 
-@widened
 def expm(x: Tensor) -> Tensor:
     # Its own squares once too little (0.10): 4e6 eps at a norm of 9; and is NaN above 3e5.
     norm = jnp.max(jnp.sum(jnp.abs(x), -2), -1, initial=0.0)[..., None, None]
@@ -62,18 +57,15 @@ def expm(x: Tensor) -> Tensor:
     return lax.fori_loop(0, jnp.max(squarings, initial=0), square, y)
 
 
-@widened
 def logabsdet(x: Tensor) -> Tensor:
     return jnp.linalg.slogdet(x).logabsdet
 
 
-@widened
 def signdet(x: Tensor) -> Tensor:
     return jnp.linalg.slogdet(x).sign
 
 
 # --- factors --------------------------------------------------------------------------------------
-@widened
 def lu(x: Tensor) -> Tensor:
     return lax.linalg.lu(x)[0]
 
@@ -86,35 +78,29 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     return lax.linalg.lu_pivots_to_permutation(indices.astype(jnp.int32), like.shape[-2])
 
 
-@widened
 def svd(x: Tensor) -> Tensor:
     u, s, vh = jnp.linalg.svd(x, full_matrices=False)
     return jnp.concatenate((s[..., None, :], u, jnp.swapaxes(vh, -1, -2)), -2)
 
 
-@widened
 def eigh(x: Tensor, *, lower: bool) -> Tensor:
     v, w = lax.linalg.eigh(x, lower=lower, symmetrize_input=False)
     return jnp.concatenate((w[..., None, :], v), -2)
 
 
-@widened
 def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
     return lax.linalg.eigh(x, lower=lower, symmetrize_input=False)[1]
 
 
-@widened
 def svdvals(x: Tensor) -> Tensor:
     return jnp.linalg.svd(x, compute_uv=False)
 
 
-@widened
 def qr(x: Tensor) -> Tensor:
     return jnp.linalg.qr(x)[0]
 
 
 # --- spectra --------------------------------------------------------------------------------------
-@widened
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     whole = lax.complex(x[..., 0], x[..., 1])
     transform = jnp.fft.ifft if inverse else jnp.fft.fft
@@ -125,6 +111,6 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
-    ops.INV: widened(jnp.linalg.inv),
-    ops.DET: widened(jnp.linalg.det),
+    ops.INV: jnp.linalg.inv,
+    ops.DET: jnp.linalg.det,
 }

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from multigrad.backend import compositions
+from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 
 from ..distributed import collectives
 from ..distributed.manual_axes import vary_alike
-from . import arrays, elementwise, shapes
+from . import arrays, elementwise, ordering, shapes
 
 Tensor: TypeAlias = Any
 Function = Callable[..., Any]
@@ -27,7 +28,19 @@ OWN: dict[Op, Callable[..., Any]] = {
     **arrays.OPS,
     **collectives.OPS,
 }
-OPS = {**compositions(OWN, elementwise.widened), **OWN}
+# Computed in float32 for 16-bit floats and rounded once.
+WIDE = (
+    *(ops.ATAN2, ops.HYPOT, ops.FMOD, ops.FLOOR_DIVIDE, ops.REMAINDER, ops.EXP2, ops.LOG2),
+    *(ops.LOG10, ops.LOGADDEXP, ops.XLOGY, ops.COSH, ops.SINH, ops.SINC, ops.DEG2RAD, ops.RAD2DEG),
+    *(ops.ERFINV, ops.NDTRI, ops.DIGAMMA, ops.POLYGAMMA, ops.I0E, ops.I1E, ops.LOG_SIGMOID),
+    *(ops.GELU, ops.PROD, ops.VAR, ops.STD, ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX),
+    *(ops.CUMSUM, ops.CUMPROD, ops.LOGCUMSUMEXP, ops.DISCOUNTED_SUM, ops.CONV, ops.EINSUM),
+    *(ops.CHOLESKY, ops.TRIANGULAR_SOLVE, ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET),
+    *(ops.SIGNDET, ops.EXPM, ops.LU, ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR),
+    ops.FFT,
+)
+OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
+OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
 NAMES = f"{elementwise.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
+from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
 
 from .elementwise import accumulated
 
@@ -127,24 +127,8 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return jnp.moveaxis(full, 0, axis).astype(x.dtype)
 
 
-def half(x: Tensor, *, axis: int, position: int) -> Tensor:
-    if x.shape[axis] % 2:
-        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
-    return jnp.split(x, 2, axis)[position]
-
-
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     return jnp.tile(x, repetitions)
-
-
-def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
-    shape = tile_shape(like.shape, repetitions)
-    return jnp.sum(x.reshape(shape), axis=tuple(range(0, len(shape), 2))).reshape(like.shape)
-
-
-def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
-    shape, axis = like.shape, axis % like.ndim
-    return jnp.sum(x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])), axis=axis + 1)
 
 
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:

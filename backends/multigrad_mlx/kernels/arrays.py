@@ -13,7 +13,7 @@ from multigrad.backend import Op, as_numpy_dtype, dtype_name, ops, rows_of
 
 from ..attach import bridge
 from . import convolutions, indices, linalg, ordering, random, shapes
-from .elementwise import accumulated, exp, sigmoid
+from .elementwise import accumulated, exp
 from .shapes import axes_of, sum_to
 
 Tensor = Any
@@ -78,20 +78,6 @@ def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     return mx.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
 
 
-def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
-    wide, axis = accumulated(x), over(x, axis)
-    size = mx.abs(wide)
-    if ord == math.inf:
-        result = largest(size, axis, keepdims, 0.0)
-    elif ord == 1:
-        result = reduced(mx.sum, size, axis, keepdims, 0.0)
-    elif ord == 2:
-        result = mx.sqrt(reduced(mx.sum, wide * wide, axis, keepdims, 0.0))
-    else:
-        result = reduced(mx.sum, size**ord, axis, keepdims, 0.0) ** (1 / ord)
-    return result.astype(x.dtype)
-
-
 def largest(x: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
     """The largest along axes, which may have no elements: then the least."""
     if all(x.shape[i] for i in axes_of(x, axis)):
@@ -120,51 +106,7 @@ def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
     return (shifted - total).astype(x.dtype)
 
 
-def glu(x: Tensor, *, axis: int) -> Tensor:
-    a, b = mx.split(accumulated(x), 2, axis)
-    return (a * sigmoid(b)).astype(x.dtype)
-
-
-def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    return wide_var(x, axis, keepdims, correction).astype(x.dtype)
-
-
-def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    return mx.sqrt(wide_var(x, axis, keepdims, correction)).astype(x.dtype)
-
-
-def wide_var(x: Tensor, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    """The squares of deviations: MLX subtracts the mean's square in one of its kernels."""
-    wide = accumulated(x)
-    number = math.prod(x.shape[i] for i in axes_of(x, axis))
-    center = reduced(mx.sum, wide, axis, True, 0.0) / number
-    squares = reduced(mx.sum, mx.square(wide - center), axis, keepdims, 0.0)
-    return squares / mx.maximum(mx.array(number - correction, wide.dtype), 0.0)
-
-
 # --- draws -------------------------------------------------------------------------------------
-def uniform_wide(key: Any, x: Tensor) -> Tensor:
-    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
-    return random.uniform_like(key, accumulated(x))
-
-
-def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
-    p = p.astype(x.dtype) if isinstance(p, mx.array) else mx.array(p, x.dtype)
-    return (random.uniform_like(key, x) < p).astype(x.dtype)
-
-
-def rademacher_like(key: Any, x: Tensor) -> Tensor:
-    return 2 * (random.uniform_like(key, x) < 0.5).astype(x.dtype) - 1
-
-
-def exponential_like(key: Any, x: Tensor) -> Tensor:
-    return (-mx.log1p(-uniform_wide(key, x))).astype(x.dtype)
-
-
-def gumbel_like(key: Any, x: Tensor) -> Tensor:
-    uniform = uniform_wide(key, x)
-    positive = mx.maximum(uniform, mx.finfo(uniform.dtype).smallest_normal)
-    return (-mx.log(-mx.log(positive))).astype(x.dtype)
 
 
 # --- products ----------------------------------------------------------------------------------

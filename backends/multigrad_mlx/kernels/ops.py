@@ -10,14 +10,14 @@ import mlx.core as mx
 from multigrad.backend import Op, compositions, ops, scanning
 
 from ..attach import bridge
-from . import arrays, elementwise, error_functions
+from . import arrays, elementwise, error_functions, ordering
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **error_functions.OPS,
     **arrays.OPS,
 }
-OPS = {**compositions(OWN, elementwise.widened), **OWN}
+OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
 
 scan = scanning(list, mx.stack, lambda like, shape: mx.zeros(shape, like.dtype))
 

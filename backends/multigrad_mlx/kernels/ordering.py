@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 
 from multigrad.backend import lifted, orderings, rows_of
 
-from .elementwise import accumulated, exp, is_floating, logaddexp
-from .shapes import axes_of, flip
+from .elementwise import accumulated, exp, logaddexp
+from .shapes import flip
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
@@ -77,27 +75,6 @@ def positions(x: Tensor, axis: int) -> Tensor:
     return mx.arange(x.shape[axis], dtype=mx.int64).reshape(shape)
 
 
-def last_true(mask: Tensor, axis: int) -> Tensor:
-    """The index of the latest True along an axis, -1 before the first."""
-    return cummax(mx.where(mask, positions(mask, axis), -1), axis=axis)
-
-
-@lifted
-def hold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
-    latest = last_true(mask, axis)
-    values = mx.take_along_axis(x, mx.maximum(latest, 0), axis)
-    return mx.where(latest < 0, 0, values).astype(x.dtype)
-
-
-@lifted
-def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
-    latest = last_true(mask, axis)
-    values = mx.where(latest < 0, 0, accumulated(x))
-    places = mx.maximum(latest, 0)
-    index = tuple(places if i == axis % x.ndim else positions(places, i) for i in range(x.ndim))
-    return put(x.shape, index, values).astype(x.dtype)
-
-
 def put(shape: tuple[int, ...], index: Any, values: Tensor) -> Tensor:
     """Sums of the values at places; MLX refuses to add nothing, or to nothing."""
     sums = mx.zeros(shape, values.dtype)
@@ -115,75 +92,9 @@ def order(x: Tensor, axis: int, descending: bool) -> Tensor:
     return last - flip(mx.argsort(flip(x, axis=axis), axis=axis).astype(mx.int32), axis=axis)
 
 
-def ranks(x: Tensor, axis: int) -> Tensor:
-    """The place of each element in sorted x."""
-    return order(order(x, axis, False), axis, False).astype(mx.int32)
-
-
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
     """x at places along an axis, each row at its own."""
     return mx.take_along_axis(x, places, axis)
-
-
-@lifted
-def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    return first_only(x, axis, mx.max)
-
-
-@lifted
-def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    return first_only(x, axis, mx.min)
-
-
-def first_only(x: Tensor, axis: int | None, extreme: Callable[..., Tensor]) -> Tensor:
-    """Mark the first NaN, or else the first extreme element."""
-    if x.size == 0:
-        return mx.zeros(x.shape, mx.bool_)
-    if axis is None:
-        return first_only(x.reshape(-1), 0, extreme).reshape(x.shape)
-    nan = mx.isnan(x) if is_floating(x) else mx.zeros(x.shape, mx.bool_)
-    is_best = mx.where(
-        mx.any(nan, axis=axis, keepdims=True), nan, x == extreme(x, axis=axis, keepdims=True)
-    )
-    return is_best & (mx.cumsum(is_best.astype(mx.int32), axis=axis) == 1)
-
-
-# --- quantiles ---------------------------------------------------------------------------------
-def as_rows(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, list[int]]:
-    """x with the axes given merged into one, at the end, and the order that they were put in."""
-    order = [i for i in range(x.ndim) if i not in axes] + list(axes)
-    last, kept = mx.transpose(x, order), x.ndim - len(axes)
-    return last.reshape((*last.shape[:kept], math.prod(last.shape[kept:]))), order
-
-
-def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
-    axes = axes_of(x, axis)
-    rows, _ = as_rows(accumulated(x), axes)
-    n = rows.shape[-1]
-    if n == 0:
-        result = mx.full(rows.shape[:-1], math.nan, dtype=rows.dtype)
-    else:
-        rows = mx.take_along_axis(rows, order(rows, -1, False), -1)
-        low, weight = math.floor(q * (n - 1)), q * (n - 1) % 1
-        result = rows[..., low]
-        if weight:
-            result = result * (1 - weight) + rows[..., low + 1] * weight
-        result = mx.where(mx.isnan(rows[..., -1]), rows[..., -1], result)
-    result = mx.expand_dims(result, sorted(axes)) if keepdims and axes else result
-    return result.astype(x.dtype)
-
-
-def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
-    if x.size == 0:
-        return mx.zeros_like(x)
-    rows, order = as_rows(x, axes_of(x, axis))
-    place = q * (rows.shape[-1] - 1)
-    low, weight = math.floor(place), place % 1
-    found = ranks(rows, -1)
-    own, next_one = (mx.array(each, x.dtype) for each in (1 - weight, weight))
-    weights = mx.where(found == low, own, mx.where(found == low + 1, next_one, 0.0))
-    moved = weights.reshape([x.shape[i] for i in order])
-    return mx.transpose(moved, [order.index(i) for i in range(x.ndim)]).astype(x.dtype)
 
 
 OPS = {**orderings(order, take), **rows_of(vars())}

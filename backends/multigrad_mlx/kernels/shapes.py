@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import along, as_index, as_pairs, from_front, rows_of, tile_shape
+from multigrad.backend import along, as_index, as_pairs, from_front, rows_of
 
 from .elementwise import accumulated
 
@@ -140,34 +140,12 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return mx.moveaxis(full, 0, axis).astype(x.dtype)
 
 
-def half(x: Tensor, *, axis: int, position: int) -> Tensor:
-    if x.shape[axis] % 2:
-        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
-    return mx.split(x, 2, axis)[position]
-
-
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     return mx.tile(x, repetitions)
 
 
-def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
-    shape = tile_shape(like.shape, repetitions)
-    if not x.size:
-        return mx.zeros(like.shape, x.dtype)
-    sums = mx.sum(accumulated(x).reshape(shape), axis=tuple(range(0, len(shape), 2)))
-    return sums.reshape(like.shape).astype(x.dtype)
-
-
 def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
     return mx.repeat(x, repeats, axis)
-
-
-def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
-    shape, axis = like.shape, axis % like.ndim
-    if not x.size:
-        return mx.zeros(like.shape, x.dtype)
-    parts = accumulated(x).reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
-    return mx.sum(parts, axis=axis + 1).astype(x.dtype)
 
 
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:

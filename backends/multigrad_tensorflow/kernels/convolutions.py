@@ -68,9 +68,8 @@ def cut(x: Tensor, axis: int, length: Any) -> Tensor:
 
 
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
-    kernels = channels_last(accumulated(w), kernels=True)
-    result = product(channels_last(accumulated(x)), kernels, strides, dilations, groups)
-    return tf.cast(channels_first(result), x.dtype)
+    kernels = channels_last(w, kernels=True)
+    return channels_first(product(channels_last(x), kernels, strides, dilations, groups))
 
 
 def channels_last(x: Tensor, kernels: bool = False) -> Tensor:

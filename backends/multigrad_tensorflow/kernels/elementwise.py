@@ -14,6 +14,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops, random
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST
+from multigrad.graph.ops.elementwise.special import from_zeta, reflected
 
 from .random import NAMESPACE
 
@@ -32,15 +33,20 @@ def as_tensor(value: Any, dtype: Any) -> Tensor:
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
+def is_of(value: Any, dtype: Any) -> bool:
+    return tf.is_tensor(value) and value.dtype == dtype
+
+
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compute 16-bit floats in float32 and round once; numbers become tensors."""
 
     @functools.wraps(function)
     def call(*values: Any, **attrs: Any) -> Tensor:
         dtype = next(value.dtype for value in values if tf.is_tensor(value))
-        wide = tf.float32 if dtype.size == 2 else dtype
-        tensors = (tf.cast(as_tensor(v, dtype), wide) for v in values)
-        return tf.cast(function(*tensors, **attrs), dtype)
+        tensors = [v if is_of(v, dtype) else as_tensor(v, dtype) for v in values]
+        if dtype.size != 2:
+            return function(*tensors, **attrs)
+        return tf.cast(function(*(tf.cast(x, tf.float32) for x in tensors), **attrs), dtype)
 
     return call
 
@@ -117,12 +123,10 @@ def signbit(x: Tensor) -> Tensor:
     return tf.bitcast(x, INTEGERS[x.dtype.size]) < 0
 
 
-@widened
 def fmod(a: Tensor, b: Tensor) -> Tensor:
     return tf.raw_ops.Mod(x=a, y=b)
 
 
-@widened
 def remainder(a: Tensor, b: Tensor) -> Tensor:
     return of_integers(tf.math.floormod, a, b) if b.dtype.is_integer else tf.math.floormod(a, b)
 
@@ -133,7 +137,6 @@ def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor
     return tf.where(none, zero, function(a, tf.where(none, tf.ones([], b.dtype), b)))
 
 
-@widened
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     """As NumPy and Python: a / b may round up to the next integer, a - fmod(a, b) does not."""
     if b.dtype.is_integer:
@@ -146,41 +149,34 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     return tf.where(b == 0, a / b, whole)
 
 
-@widened
 def atan2(a: Tensor, b: Tensor) -> Tensor:
     # tensorflow 2.21: pi / 4 for a subnormal number over zero.
     a, b = (tf.where(tf.abs(x) < TINY[x.dtype], 0.0 * x, x) for x in (a, b))
     return tf.atan2(a, b)
 
 
-@widened
 def exp2(x: Tensor) -> Tensor:
     return tf.pow(tf.constant(2.0, x.dtype), x)
 
 
-@widened
 def log2(x: Tensor) -> Tensor:
     return tf.math.log(x) * (1 / math.log(2))
 
 
-@widened
 def log10(x: Tensor) -> Tensor:
     return tf.math.log(x) * (1 / math.log(10))
 
 
-@widened
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     apart = tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
     return tf.where(a == b, a + math.log(2), apart)
 
 
-@widened
 def xlogy(a: Tensor, b: Tensor) -> Tensor:
     # tf.math.xlogy(0, NaN) is 0.
     return tf.where(tf.math.is_nan(b), b, tf.math.xlogy(a, b))
 
 
-@widened
 def xlog1py(a: Tensor, b: Tensor) -> Tensor:
     return tf.where(tf.math.is_nan(b), b, tf.math.xlog1py(a, b))
 
@@ -195,28 +191,13 @@ def erfinv(x: Tensor) -> Tensor:
     return tf.cast(tf.where(tf.abs(wide) < 1.0, inside, outside), x.dtype)
 
 
-@widened
 def digamma(x: Tensor) -> Tensor:
-    """Reflected here: the float64 kernel (tensorflow 2.21) loses every digit near its poles."""
-    below = x < 0
-    right = tf.math.digamma(tf.where(below, 1.0 - x, x))
-    is_pole = below & (x == tf.floor(x))
-    apart = tf.where(below & ~is_pole, x - tf.round(x), tf.constant(0.5, x.dtype))
-    left = right - math.pi / tf.tan(math.pi * apart)
-    values = tf.where(is_pole, tf.constant(math.nan, x.dtype), tf.where(below, left, right))
-    return tf.where(x == 0, -1.0 / tf.where(x == 0, x, tf.ones_like(x)), values)
+    pole = -1.0 / tf.where(x == 0, x, tf.ones_like(x))
+    return tf.where(x == 0, pole, reflected(tf, tf.math.digamma, x))
 
 
-@widened
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    sign = (-1.0) ** (n + 1)
-    inside = (x > 0) & (x < math.inf)
-    safe = tf.where(inside, x, tf.ones_like(x))
-    values = sign * math.factorial(n) * tf.math.zeta((n + 1.0) * tf.ones_like(x), safe)
-    zeros = tf.zeros_like(x)
-    outside = tf.where(x > 0, zeros, tf.constant(math.nan, x.dtype))
-    outside = tf.where(x == 0, tf.constant(sign * math.inf, x.dtype), outside)
-    return tf.where(inside, values, outside)
+    return from_zeta(tf, tf.math.zeta, x, n)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
@@ -280,14 +261,10 @@ def elu(x: Tensor, *, alpha: float) -> Tensor:
     return tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0.0)))
 
 
-def softplus(x: Tensor) -> Tensor:
-    return tf.cast(tf.nn.softplus(accumulated(x)), x.dtype)
-
-
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
-    ops.NDTRI: widened(tf.math.ndtri),
-    ops.LGAMMA: widened(tf.math.lgamma),
+    ops.NDTRI: tf.math.ndtri,
+    ops.LGAMMA: tf.math.lgamma,
     ops.EQ: equal,
     ops.NE: not_equal,
     ops.POW: power,
@@ -317,14 +294,15 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ACOSH: tf.acosh,
     ops.ATANH: tf.atanh,
     ops.ERFC: tf.math.erfc,
-    ops.I0E: widened(tf.math.special.bessel_i0e),
-    ops.I1E: widened(tf.math.special.bessel_i1e),
+    ops.I0E: tf.math.special.bessel_i0e,
+    ops.I1E: tf.math.special.bessel_i1e,
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,
     ops.STOP_GRADIENT: tf.stop_gradient,
-    ops.LOG_SIGMOID: widened(tf.math.log_sigmoid),
+    ops.LOG_SIGMOID: tf.math.log_sigmoid,
     ops.SILU: tf.nn.silu,
+    ops.SOFTPLUS: tf.nn.softplus,
     ops.SIGMOID: tf.sigmoid,
     ops.RELU: tf.nn.relu,
     ops.RELU6: tf.nn.relu6,

@@ -10,11 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.backend import rows_of
+from multigrad.backend import lifted, rows_of
 from multigrad.graph import ops
 
 from .elementwise import accumulated
-from .ordering import gather, length_of, lifted, order, sort_key, swap_last
+from .ordering import length_of, order, positions, sort_key, swap_last, take
 from .shapes import moveaxis
 
 Tensor = Any
@@ -51,12 +51,12 @@ def place_in_rows(key: Tensor, axis: int) -> Tensor:
 
 @lifted
 def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return tf.cast(swap_last(order(swap_last(x, axis), descending), axis), tf.int64)
+    return tf.cast(order(x, axis, descending), tf.int64)
 
 
 @lifted
 def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    return swap_last(gather(swap_last(x, axis), swap_last(indices, axis)), axis)
+    return take(x, indices, axis)
 
 
 def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     indices, like = swap_last(indices, axis), swap_last(like, axis)
     where, count = flat_places(indices, like)
-    places = tf.broadcast_to(tf.range(tf.shape(indices, tf.int64)[-1]), tf.shape(indices))
+    places = tf.broadcast_to(positions(indices, -1), tf.shape(indices))
     last = tf.math.unsorted_segment_max(tf.reshape(places, [-1]), where, count)
     return swap_last(tf.reshape(tf.maximum(last, -1), tf.shape(like)), axis)
 

@@ -14,25 +14,22 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.linalg import PADE_REACHES
 
-from .elementwise import accumulated, widened
+from .elementwise import accumulated
 
 Tensor = Any
 
 
-@widened
 def cholesky(x: Tensor) -> Tensor:
     # Where there is no factor, its kernel leaves the upper half as the memory was (2.21).
     return tf.linalg.band_part(tf.linalg.cholesky(x), -1, 0)
 
 
-@widened
 def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
     if unit:
         a = tf.linalg.set_diag(a, tf.ones_like(tf.linalg.diag_part(a)))
     return tf.linalg.triangular_solve(a, b, lower=lower, adjoint=transposed)
 
 
-@widened
 def solve(a: Tensor, b: Tensor) -> Tensor:
     if a.shape[:-2] != b.shape[:-2] or a.shape.rank is None:
         batch = tf.broadcast_dynamic_shape(tf.shape(a)[:-2], tf.shape(b)[:-2])
@@ -40,14 +37,12 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     return tf.linalg.solve(a, b)
 
 
-@widened
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     eps = float(np.finfo(x.dtype.as_numpy_dtype).eps)
     rows = tf.cast(tf.reduce_max(tf.shape(x)[-2:]), x.dtype)
     return tf.linalg.pinv(x, tf.maximum(rtol, epsilons * eps * rows))
 
 
-@widened
 def expm(x: Tensor) -> Tensor:
     # Its own squares once too little (2.21): 4e6 eps at a norm of 9; NaN of one matrix is in all.
     norm = tf.reduce_max(tf.reduce_sum(tf.abs(x), -2, keepdims=True), -1, keepdims=True)
@@ -64,12 +59,10 @@ def expm(x: Tensor) -> Tensor:
     return tf.where(known, y, math.nan)
 
 
-@widened
 def logabsdet(x: Tensor) -> Tensor:
     return tf.linalg.slogdet(x).log_abs_determinant
 
 
-@widened
 def signdet(x: Tensor) -> Tensor:
     return tf.linalg.slogdet(x).sign
 
@@ -114,7 +107,6 @@ def exchanged(x: Tensor, i: Tensor, other: Tensor, rows: Tensor) -> Tensor:
     return tf.where(rows == i, lower, tf.where(rows == other, x[..., i, None, :], x))
 
 
-@widened
 def lu(x: Tensor) -> Tensor:
     return factored(x)[0]
 
@@ -136,35 +128,29 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     return tf.while_loop(lambda i, _: i < count, step, (tf.constant(0, tf.int64), places))[1]
 
 
-@widened
 def svd(x: Tensor) -> Tensor:
     s, u, v = tf.linalg.svd(x)
     return tf.concat((s[..., None, :], u, v), -2)
 
 
-@widened
 def eigh(x: Tensor, *, lower: bool) -> Tensor:
     w, v = tf.linalg.eigh(x if lower else tf.linalg.matrix_transpose(x))
     return tf.concat((w[..., None, :], v), -2)
 
 
-@widened
 def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
     return tf.linalg.eigvalsh(x if lower else tf.linalg.matrix_transpose(x))
 
 
-@widened
 def svdvals(x: Tensor) -> Tensor:
     return tf.linalg.svd(x, compute_uv=False)
 
 
-@widened
 def qr(x: Tensor) -> Tensor:
     return tf.linalg.qr(x)[0]
 
 
 # --- spectra --------------------------------------------------------------------------------------
-@widened
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     whole = tf.complex(x[..., 0], x[..., 1])
     places = range(x.shape.rank - 1)
@@ -183,6 +169,6 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
-    ops.INV: widened(tf.linalg.inv),
-    ops.DET: widened(tf.linalg.det),
+    ops.INV: tf.linalg.inv,
+    ops.DET: tf.linalg.det,
 }

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from multigrad.backend import compositions
+from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import changed
 from multigrad.graph.ops.arrays.scans import turn_rows
 
 from ..distributed import collectives
-from . import arrays, elementwise
+from . import arrays, elementwise, ordering
 
 Tensor: TypeAlias = Any
 Function = Callable[..., Any]
@@ -26,7 +27,18 @@ OWN: dict[Op, Callable[..., Any]] = {
     **arrays.OPS,
     **collectives.OPS,
 }
-OPS = {**compositions(OWN, elementwise.widened), **OWN}
+# Computed in float32 for 16-bit floats and rounded once.
+WIDE = (
+    *(ops.ATAN2, ops.FMOD, ops.FLOOR_DIVIDE, ops.REMAINDER, ops.EXP2, ops.LOG2, ops.LOG10),
+    *(ops.LOGADDEXP, ops.XLOGY, ops.XLOG1PY, ops.NDTRI, ops.LGAMMA, ops.DIGAMMA, ops.POLYGAMMA),
+    *(ops.I0E, ops.I1E, ops.LOG_SIGMOID, ops.SOFTPLUS, ops.SUM, ops.MEAN, ops.PROD),
+    *(ops.LOGSUMEXP, ops.SOFTMAX, ops.LOG_SOFTMAX, ops.CUMSUM, ops.CUMPROD, ops.LOGCUMSUMEXP),
+    *(ops.DISCOUNTED_SUM, ops.MATMUL, ops.EINSUM, ops.CONV, ops.CHOLESKY, ops.TRIANGULAR_SOLVE),
+    *(ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET, ops.SIGNDET, ops.EXPM, ops.LU),
+    *(ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR, ops.FFT),
+)
+OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
+OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
 NAMES = elementwise.NAMES
 
 UNSUPPORTED: dict[Op, str] = {}

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, from_front, tile_shape
+from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, from_front
 
 from .elementwise import accumulated
 from .ordering import length_of
@@ -107,13 +107,6 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return tf.cast(moveaxis(full, source=0, destination=axis), x.dtype)
 
 
-def half(x: Tensor, *, axis: int, position: int) -> Tensor:
-    length = length_of(x, axis)
-    if isinstance(length, int) and length % 2:
-        raise ValueError(f"axis {axis} of length {length} has no halves")
-    return tf.split(x, 2, axis)[position]
-
-
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     missing = x.shape.rank - len(repetitions)
     if missing < 0:
@@ -125,12 +118,6 @@ def lengths(x: Tensor) -> list[Any]:
     return [length_of(x, i) for i in range(x.shape.rank)]
 
 
-def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
-    shape = tile_shape(lengths(like), repetitions)
-    total = tf.reduce_sum(tf.reshape(accumulated(x), shape), range(0, len(shape), 2))
-    return tf.cast(tf.reshape(total, tf.shape(like)), x.dtype)
-
-
 def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
     axis = range(x.shape.rank)[axis]
     copies = [1] * (x.shape.rank + 1)
@@ -138,12 +125,6 @@ def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
     shape = lengths(x)
     shape[axis] = shape[axis] * repeats
     return tf.reshape(tf.tile(tf.expand_dims(x, axis + 1), copies), shape)
-
-
-def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
-    axis, shape = range(like.shape.rank)[axis], lengths(like)
-    apart = tf.reshape(accumulated(x), [*shape[: axis + 1], repeats, *shape[axis + 1 :]])
-    return tf.cast(tf.reduce_sum(apart, axis + 1), x.dtype)
 
 
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:

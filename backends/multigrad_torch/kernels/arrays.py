@@ -11,10 +11,11 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.array_values import find_array
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from .. import dynamo
 from . import convolutions, indices, linalg, ordering, random, shapes
-from .ordering import factor, wide
+from .ordering import factor
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
@@ -28,42 +29,24 @@ def _dims(x: Tensor, axis: Axis) -> tuple[int, ...]:
     return axis if isinstance(axis, tuple) else (axis,)
 
 
-def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return torch.sum(x) if axis is None and not keepdims else torch.sum(x, _dims(x, axis), keepdims)
+def over_dims(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A reduction of torch as a row."""
 
+    def reduce(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+        if axis is None and not keepdims:
+            return function(x)
+        return function(x, _dims(x, axis), keepdims)
 
-def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    if axis is None and not keepdims:
-        return torch.mean(x)
-    return torch.mean(x, _dims(x, axis), keepdims)
-
-
-def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return torch.amax(x, _dims(x, axis), keepdims)
-
-
-def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return torch.amin(x, _dims(x, axis), keepdims)
-
-
-def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return torch.any(x) if axis is None and not keepdims else torch.any(x, _dims(x, axis), keepdims)
-
-
-def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return torch.all(x) if axis is None and not keepdims else torch.all(x, _dims(x, axis), keepdims)
+    return reduce
 
 
 def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    # torch.prod takes one axis, and rounds 16-bit products at every step: 47 eps of 1001 (2.13,
-    # CPU)
-    result = wide(x)
     if axis is None and not keepdims:
-        return torch.prod(result).to(x.dtype)
+        return torch.prod(x)
     axes = [range(max(x.ndim, 1))[i] for i in _dims(x, axis)]  # an IndexError where there is none
     for position in sorted(axes, reverse=True):
-        result = torch.prod(result, position, keepdims)
-    return result.to(x.dtype)
+        x = torch.prod(x, position, keepdims)
+    return x
 
 
 def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
@@ -79,7 +62,7 @@ def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
 
 
 def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return torch.logsumexp(wide(x), _dims(x, axis), keepdims).to(x.dtype) if x.ndim else x.clone()
+    return torch.logsumexp(x, _dims(x, axis), keepdims) if x.ndim else x.clone()
 
 
 def softmax(x: Tensor, *, axis: Axis) -> Tensor:
@@ -87,7 +70,7 @@ def softmax(x: Tensor, *, axis: Axis) -> Tensor:
 
 
 def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    return over_axes(torch.log_softmax, wide(x), axis).to(x.dtype)  # native: up to 0.9 eps
+    return over_axes(torch.log_softmax, x, axis)
 
 
 def over_axes(function: Callable[..., Tensor], x: Tensor, axis: Axis) -> Tensor:
@@ -103,7 +86,7 @@ def over_axes(function: Callable[..., Tensor], x: Tensor, axis: Axis) -> Tensor:
 
 
 def glu(x: Tensor, *, axis: int) -> Tensor:
-    return torch.nn.functional.glu(wide(x), axis).to(x.dtype)
+    return torch.nn.functional.glu(x, axis)
 
 
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
@@ -135,34 +118,6 @@ def size(x: Tensor) -> int:
     return x.numel()
 
 
-def uniform_wide(key: Any, x: Tensor) -> Tensor:
-    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
-    return random.uniform_like(key, wide(x))
-
-
-def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
-    p = (
-        p.to(x.dtype)
-        if isinstance(p, Tensor)
-        else torch.full((), p, dtype=x.dtype, device=x.device)
-    )
-    return (random.uniform_like(key, x) < p).to(x.dtype)
-
-
-def rademacher_like(key: Any, x: Tensor) -> Tensor:
-    return 2 * (random.uniform_like(key, x) < 0.5).to(x.dtype) - 1
-
-
-def exponential_like(key: Any, x: Tensor) -> Tensor:
-    return -torch.log1p(-uniform_wide(key, x)).to(x.dtype)
-
-
-def gumbel_like(key: Any, x: Tensor) -> Tensor:
-    uniform = uniform_wide(key, x)
-    positive = uniform.clamp(min=torch.finfo(uniform.dtype).tiny)
-    return -torch.log(-torch.log(positive)).to(x.dtype)
-
-
 def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
     product = as_matrix(factor(cotangent), like, b)
     columns = factor(b) if b.ndim > 1 else factor(b)[:, None]
@@ -177,12 +132,6 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     result = rows.transpose(-1, -2) @ product
     result = result if like.ndim > 1 else result[..., 0]
     return result.sum_to_size(like.shape).to(cotangent.dtype)
-
-
-def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Give the product of a and b back the axes that a vector among them took away."""
-    product = product[..., None] if b.ndim == 1 else product
-    return product[..., None, :] if a.ndim == 1 else product
 
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
@@ -214,6 +163,12 @@ def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    ops.SUM: over_dims(torch.sum),
+    ops.MEAN: over_dims(torch.mean),
+    ops.MAX: over_dims(torch.amax),
+    ops.MIN: over_dims(torch.amin),
+    ops.ANY: over_dims(torch.any),
+    ops.ALL: over_dims(torch.all),
     ops.MATMUL: torch.matmul,  # 16-bit products accumulate in float32 (2.13, CPU: 0.5 eps)
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,

@@ -14,6 +14,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST, MOST_IN_FLOAT8
+from multigrad.graph.ops.elementwise.special import from_zeta, reflected
 
 from . import former
 
@@ -32,10 +33,12 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compute 16-bit floats in float32 and round once."""
 
     @functools.wraps(function)
-    def call(x: Tensor, **attrs: Any) -> Tensor:
-        if x.dtype in HALVES:
-            return function(x.float(), **attrs).to(x.dtype)
-        return function(x, **attrs)
+    def call(*values: Any, **attrs: Any) -> Tensor:
+        dtype = next((x.dtype for x in values if getattr(x, "dtype", None) in HALVES), None)
+        if dtype is None:
+            return function(*values, **attrs)
+        wide = (x.float() if getattr(x, "dtype", None) in HALVES else x for x in values)
+        return function(*wide, **attrs).to(dtype)
 
     return call
 
@@ -154,7 +157,6 @@ def nextafter(a: Any, b: Any) -> Tensor:
     return torch.nextafter(*pair)
 
 
-@widened
 def cbrt(x: Tensor) -> Tensor:
     # Of torch's own functions: by the rows, which take numbers too, it is a fifth slower.
     size = x.abs()
@@ -201,24 +203,12 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
     return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
-@widened
 def digamma(x: Tensor) -> Tensor:
-    """Reflected here: torch.digamma (2.13) loses every digit near its poles in float64."""
-    below = x < 0
-    right = torch.digamma(torch.where(below, 1.0 - x, x))
-    left = right - math.pi / torch.tan(math.pi * (x - torch.round(x)))
-    left = torch.where(x == torch.floor(x), math.nan, left)
-    return torch.where(below, left, right)
+    return reflected(torch, torch.digamma, x)
 
 
-@widened
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    # torch.polygamma(1, x) is off by 2e6 eps in float64; NaN at infinity for the others.
-    sign = (-1.0) ** (n + 1)
-    inside = (x > 0) & (x < math.inf)
-    values = sign * math.factorial(n) * torch.special.zeta(n + 1.0, torch.where(inside, x, 1.0))
-    outside = torch.where(x == 0, sign * math.inf, torch.where(x > 0, 0.0, math.nan))
-    return torch.where(inside, values, outside.to(x.dtype))
+    return from_zeta(torch, torch.special.zeta, x, n)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
@@ -260,7 +250,6 @@ def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     return F.gelu(x, approximate="tanh" if approximate else "none")
 
 
-@widened
 def squareplus(x: Tensor, *, b: float) -> Tensor:
     # Of torch's own functions: by the rows, which take numbers too, it is a tenth slower.
     root = torch.hypot(x, torch.full((), b**0.5, dtype=x.dtype, device=x.device))
@@ -317,11 +306,11 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ATANH: torch.atanh,
     ops.ERFC: torch.special.erfc,
     ops.ERFINV: torch.erfinv,
-    ops.NDTRI: widened(torch.special.ndtri),
-    ops.LOG_NDTR: widened(torch.special.log_ndtr),
+    ops.NDTRI: torch.special.ndtri,
+    ops.LOG_NDTR: torch.special.log_ndtr,
     ops.LGAMMA: torch.lgamma,
-    ops.I0E: widened(torch.special.i0e),
-    ops.I1E: widened(torch.special.i1e),
+    ops.I0E: torch.special.i0e,
+    ops.I1E: torch.special.i1e,
     ops.SIGNBIT: torch.signbit,
     ops.BITWISE_LEFT_SHIFT: torch.bitwise_left_shift,
     ops.BITWISE_RIGHT_SHIFT: torch.bitwise_right_shift,
@@ -332,7 +321,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.CELU: F.celu,
     ops.LOGIT: torch.logit,
     ops.SOFT_SHRINK: F.softshrink,
-    ops.HARD_SHRINK: widened(F.hardshrink),  # 2.13 rounds lambd to 16 bits before it compares
+    ops.HARD_SHRINK: F.hardshrink,  # 2.13 rounds lambd to 16 bits before it compares
     ops.SIGMOID: torch.sigmoid,
     ops.LOG_SIGMOID: F.logsigmoid,
     ops.RELU: torch.relu,

@@ -14,14 +14,6 @@ from .ordering import order, positions, wide
 Tensor: TypeAlias = torch.Tensor
 
 
-def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
-    return torch.argmax(x, axis, keepdim=keepdims)
-
-
-def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
-    return torch.argmin(x, axis, keepdim=keepdims)
-
-
 def check_memory(x: Tensor, indices: Tensor) -> None:
     """Check that indices have numbers where a tensor has: torch would read any memory.
 
@@ -69,5 +61,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
+    ops.ARGMAX: torch.argmax,
+    ops.ARGMIN: torch.argmin,
     ops.ARGSORT: order,
 }

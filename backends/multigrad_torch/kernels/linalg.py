@@ -11,7 +11,6 @@ import torch
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 
-from .elementwise import widened
 from .ordering import wide
 
 Tensor: TypeAlias = torch.Tensor
@@ -19,18 +18,16 @@ Tensor: TypeAlias = torch.Tensor
 
 def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
     a, upper = (a.mT, lower) if transposed else (a, not lower)
-    result = torch.linalg.solve_triangular(wide(a), wide(b), upper=upper, unitriangular=unit)
-    return result.to(b.dtype)
+    return torch.linalg.solve_triangular(a, b, upper=upper, unitriangular=unit)
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
     # Right sides of one axis less count as vectors.
     if a.ndim > b.ndim:
         b = b[(None,) * (a.ndim - b.ndim)]
-    return torch.linalg.solve(wide(a), wide(b)).to(b.dtype)
+    return torch.linalg.solve(a, b)
 
 
-@widened
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * torch.finfo(x.dtype).eps)
     # Its own scales v instead of u, which rounds otherwise than NumPy's and jax's.
@@ -39,18 +36,15 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     return vh.mT @ (inverse[..., None] * u.mT)
 
 
-@widened
 def logabsdet(x: Tensor) -> Tensor:
     return torch.linalg.slogdet(x).logabsdet
 
 
-@widened
 def signdet(x: Tensor) -> Tensor:
     return torch.linalg.slogdet(x).sign
 
 
 # --- factors --------------------------------------------------------------------------------------
-@widened
 def lu(x: Tensor) -> Tensor:
     return torch.linalg.lu_factor_ex(x)[0]
 
@@ -67,30 +61,25 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     return (places.mT @ rows).long()
 
 
-@widened
 def svd(x: Tensor) -> Tensor:
     u, s, vh = torch.linalg.svd(x, full_matrices=False)
     return torch.cat((s[..., None, :], u, vh.mT), -2)
 
 
-@widened
 def eigh(x: Tensor, *, lower: bool) -> Tensor:
     w, v = torch.linalg.eigh(x, "L" if lower else "U")
     return torch.cat((w[..., None, :], v), -2)
 
 
-@widened
 def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
     return torch.linalg.eigvalsh(x, UPLO="L" if lower else "U")
 
 
-@widened
 def qr(x: Tensor) -> Tensor:
     return torch.linalg.qr(x)[0]
 
 
 # --- spectra --------------------------------------------------------------------------------------
-@widened
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     whole, places = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
     if inverse:
@@ -100,9 +89,9 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
-    ops.CHOLESKY: widened(torch.linalg.cholesky),
-    ops.INV: widened(torch.linalg.inv),
-    ops.DET: widened(torch.linalg.det),
-    ops.EXPM: widened(torch.linalg.matrix_exp),
-    ops.SVDVALS: widened(torch.linalg.svdvals),
+    ops.CHOLESKY: torch.linalg.cholesky,
+    ops.INV: torch.linalg.inv,
+    ops.DET: torch.linalg.det,
+    ops.EXPM: torch.linalg.matrix_exp,
+    ops.SVDVALS: torch.linalg.svdvals,
 }

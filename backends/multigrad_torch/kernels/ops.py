@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import compositions
+from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import changed, limited, run
 from multigrad.graph.ops.arrays.scans import check_kept, length_of, scanning
 
 from ..distributed import collectives
-from . import arrays, elementwise, shapes
+from . import arrays, elementwise, ordering, shapes
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "scan", "turns", "while_loop"]
@@ -30,7 +31,17 @@ OWN: dict[Op, Callable[..., Any]] = {
     **arrays.OPS,
     **collectives.OPS,
 }
-OPS = {**compositions(OWN, elementwise.widened), **OWN}
+# Computed in float32 for 16-bit floats and rounded once: kernels that take none of these, or round
+# them more than once (torch 2.13, CPU: log_softmax up to 0.9 eps, a product of 1001 numbers 47).
+WIDE = (
+    *(ops.CBRT, ops.DIGAMMA, ops.POLYGAMMA, ops.NDTRI, ops.LOG_NDTR, ops.I0E, ops.I1E),
+    *(ops.SQUAREPLUS, ops.HARD_SHRINK, ops.GLU, ops.LOG_SOFTMAX, ops.LOGSUMEXP, ops.PROD),
+    *(ops.LOGCUMSUMEXP, ops.DISCOUNTED_SUM, ops.FFT, ops.CHOLESKY, ops.TRIANGULAR_SOLVE),
+    *(ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET, ops.SIGNDET, ops.EXPM, ops.LU),
+    *(ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR),
+)
+OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
+OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
 NAMES = f"{elementwise.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}

@@ -9,16 +9,12 @@ import torch
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
-from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
+from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
 
 from .ordering import wide
 
 Tensor: TypeAlias = torch.Tensor
 Axis = int | tuple[int, ...] | None
-
-
-def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return x.reshape(shape)
 
 
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
@@ -109,29 +105,12 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return full.index_add(axis, positive(like, indices, axis), values).to(x.dtype)
 
 
-def half(x: Tensor, *, axis: int, position: int) -> Tensor:
-    if x.shape[axis] % 2:
-        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
-    return x.chunk(2, axis)[position]
-
-
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     return torch.tile(x, repetitions)
 
 
-def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
-    shape = tile_shape(like.shape, repetitions)
-    axes = tuple(range(0, len(shape), 2))
-    return (x.reshape(shape).sum(axes) if axes else x).reshape(like.shape)
-
-
 def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
     return torch.repeat_interleave(x, repeats, axis)
-
-
-def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
-    shape, axis = like.shape, axis % like.ndim
-    return x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])).sum(axis + 1)
 
 
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
@@ -160,6 +139,7 @@ def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
 
 OPS = {
     **rows_of(vars()),
+    ops.RESHAPE: torch.reshape,
     ops.MOVEAXIS: torch.movedim,
 }
 NAMES = "moveaxis: moveaxis movedim"

@@ -14,7 +14,6 @@ import numpy as np
 
 from ..ir.op import REQUIRED, Op
 from .numerics import Array, widened
-from .results import float_elementwise
 from .table import DECLARED, function
 
 Row = Callable[..., Any]
@@ -52,17 +51,34 @@ def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
 
 @functools.cache
 def parts_of(row: Op) -> tuple[Op, ...]:
-    """Return the ops that a composition calls, as it runs on numbers with each of its samples."""
+    """Return the ops that a composition calls, as it runs with each of its samples."""
     asked = _Asked()
-    operands = [np.full((1, 1), 0.5)] * len(row.operands)
+    operands = [Sample()] * len(row.operands)
     samples = [
-        attr.samples or ((None,) if attr.default is REQUIRED else (attr.default,))
+        attr.samples or (((),) if attr.default is REQUIRED else (attr.default,))
         for attr in row.attrs.values()
     ]
     assert row.made_of is not None
     for values in itertools.product(*samples):
         row.made_of(asked, *operands, **dict(zip(row.attrs, values, strict=True)))
     return tuple(asked.parts)
+
+
+class Sample:
+    """What a composition is given for its operands, and what their functions give: no value of a
+    tensor decides which ops it calls.
+    """
+
+    ndim, shape, dtype = 1, (1,), np.dtype("float32")
+
+    def itself(self, *others: Any) -> Sample:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = itself
+    __truediv__ = __rtruediv__ = __floordiv__ = __pow__ = __neg__ = __getitem__ = itself
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __invert__ = itself
+    __eq__ = __ne__ = itself  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
 
 class _Asked:
@@ -78,9 +94,8 @@ class _Asked:
         if row is None:
             raise AttributeError(f"no op is called xp.{name}: an op is made of others")
         self.parts[row] = None
-        # Of a float its dtype is all that decides here; some meanings would load SciPy.
-        return _half if row.result is float_elementwise else row.numpy
+        return _sample
 
 
-def _half(*operands: Array, **attrs: Any) -> Array:
-    return np.full((1, 1), 0.5)
+def _sample(*operands: Any, **attrs: Any) -> Sample:
+    return Sample()

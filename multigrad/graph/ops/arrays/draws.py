@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import random
 from ...ir.op import Op
+from ...ir.types import dtype_name
 from ..attributes import count
 from ..numerics import Array, is_16_bit
 from ..results import drawn, key
@@ -52,6 +53,23 @@ def gumbel_like(key: Any, x: Array) -> Array:
     return (-np.log(-np.log(positive))).astype(x.dtype)
 
 
+def bernoulli(xp: Any, key: Any, x: Any, p: Any) -> Any:
+    return xp.astype(xp.rand_like(key, x) < xp.full_like(x, p, dtype=None), dtype=x.dtype)
+
+
+def rademacher(xp: Any, key: Any, x: Any) -> Any:
+    return 2 * xp.astype(xp.rand_like(key, x) < 0.5, dtype=x.dtype) - 1
+
+
+def exponential(xp: Any, key: Any, x: Any) -> Any:
+    return -xp.log1p(-xp.rand_like(key, x))
+
+
+def gumbel(xp: Any, key: Any, x: Any) -> Any:
+    tiny = float(np.finfo(dtype_name(x.dtype)).tiny)
+    return -xp.log(-xp.log(xp.maximum(xp.rand_like(key, x), tiny)))
+
+
 FOLD_IN = op(
     "fold_in",
     "key",
@@ -74,7 +92,18 @@ UNIFORM_LIKE = draw(
 NORMAL_LIKE = draw(
     "normal_like", "key x", normal_like, "Standard normal, of x's shape and dtype.", xp="randn_like"
 )
-BERNOULLI_LIKE = draw("bernoulli_like", "key x p", bernoulli_like, "1 with probability p, else 0.")
-RADEMACHER_LIKE = draw("rademacher_like", "key x", rademacher_like, "1 or -1.")
-EXPONENTIAL_LIKE = draw("exponential_like", "key x", exponential_like, "Exponential with mean 1.")
-GUMBEL_LIKE = draw("gumbel_like", "key x", gumbel_like, "Standard Gumbel.")
+BERNOULLI_LIKE = draw(
+    "bernoulli_like",
+    "key x p",
+    bernoulli_like,
+    "1 with probability p, else 0.",
+    made_of=bernoulli,
+    rounds=False,
+)
+RADEMACHER_LIKE = draw(
+    "rademacher_like", "key x", rademacher_like, "1 or -1.", made_of=rademacher, rounds=False
+)
+EXPONENTIAL_LIKE = draw(
+    "exponential_like", "key x", exponential_like, "Exponential with mean 1.", made_of=exponential
+)
+GUMBEL_LIKE = draw("gumbel_like", "key x", gumbel_like, "Standard Gumbel.", made_of=gumbel)

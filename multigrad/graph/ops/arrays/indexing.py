@@ -155,6 +155,13 @@ def half_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, position: int) -> C
     return (xp.concatenate((zeros, ct) if position else (ct, zeros), axis=axis),)
 
 
+def half_of(xp: Any, x: Any, *, axis: int, position: int) -> Any:
+    length = xp.dim(x, axis=axis)
+    if isinstance(length, int) and length % 2:
+        raise ValueError(f"axis {axis} of length {length} has no halves")
+    return x[along(x, position * (length // 2), length // 2, axis)]
+
+
 def part(x: Array, like: Array, start: int, *, axis: int) -> Array:
     return x[along(x, start, np.shape(like)[axis], axis)]
 
@@ -185,6 +192,8 @@ HALF = rearrangement(
     "The first or second half along an axis of even length.",
     position=HALVES,
     axis=AXIS,
+    made_of=half_of,
+    rounds=False,
     in_vjps=True,
     view="sometimes",
     shape_of=result_shapes.halved,
@@ -233,6 +242,13 @@ def untile_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, repetitions: Any)
     return xp.tile(ct, repetitions), None
 
 
+def sum_of_tiles(xp: Any, x: Any, like: Any, *, repetitions: tuple[int, ...]) -> Any:
+    shape = tile_shape([xp.dim(like, axis=i) for i in range(like.ndim)], repetitions)
+    copies = tuple(range(0, len(shape), 2))
+    total = xp.sum(xp.reshape(x, shape=tuple(shape)), axis=copies, keepdims=False) if shape else x
+    return xp.reshape_like(total, like)
+
+
 def tile_shape(shape: Any, repetitions: tuple[int, ...]) -> list[Any]:
     """Return copies and lengths in turn: the shape in which tiles are apart."""
     ndim = max(len(shape), len(repetitions))
@@ -253,6 +269,12 @@ def repeated(node: Node, sizes: Sequence[int]) -> int:
 def unrepeat(x: Array, like: Array, *, repeats: int, axis: int) -> Array:
     shape, axis = np.shape(like), axis % np.ndim(like)
     return np.sum(x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])), axis=axis + 1)
+
+
+def sum_of_repeats(xp: Any, x: Any, like: Any, *, repeats: int, axis: int) -> Any:
+    lengths, axis = [xp.dim(like, axis=i) for i in range(like.ndim)], axis % like.ndim
+    apart = xp.reshape(x, shape=(*lengths[: axis + 1], repeats, *lengths[axis + 1 :]))
+    return xp.sum(apart, axis=axis + 1, keepdims=False)
 
 
 def unrepeat_vjp(
@@ -278,6 +300,8 @@ UNTILE = undoing(
     "The sum over the copies that tile makes.",
     shape_of=result_shapes.untiled,
     repetitions=REPETITIONS,
+    made_of=sum_of_tiles,
+    rounds=False,
 )
 REPEAT = rearrangement(
     "repeat",
@@ -298,6 +322,8 @@ UNREPEAT = undoing(
     shape_of=result_shapes.unrepeated,
     repeats=COPIES,
     axis=AXIS,
+    made_of=sum_of_repeats,
+    rounds=False,
 )
 
 # --- borders and joints ------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def _count(xp: Any, x: Any, axis: Any) -> Any:
         return xp.size(x)
     total: Any = 1
     for position in axis if isinstance(axis, tuple) else (axis,):
-        total = total * xp.dim(x, position)
+        total = total * xp.dim(x, axis=position)
     return total
 
 
@@ -159,6 +159,18 @@ def norm(x: Array, *, axis: Axis, keepdims: bool, ord: float) -> Array:
     return np.sum(size ** number(ord), axis=axis, keepdims=keepdims) ** number(1 / ord)
 
 
+def root_of_powers(xp: Any, x: Any, *, axis: Axis, keepdims: bool, ord: float) -> Any:
+    if ord == math.inf:
+        reduce = xp.sum if 0 in tuple(x.shape) else xp.max
+        # Where nothing is there, some frameworks know only later.
+        return xp.maximum(reduce(xp.abs(x), axis=axis, keepdims=keepdims), 0.0)
+    if ord == 1:
+        return xp.sum(xp.abs(x), axis=axis, keepdims=keepdims)
+    if ord == 2:
+        return xp.sqrt(xp.sum(x * x, axis=axis, keepdims=keepdims))
+    return xp.sum(xp.abs(x) ** ord, axis=axis, keepdims=keepdims) ** (1 / ord)
+
+
 def norm_vjp(
     xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, ord: float
 ) -> Cotangents:
@@ -184,6 +196,16 @@ def var(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
     return total / x.dtype.type(max(count(x, axis) - correction, 0))
 
 
+def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: float) -> Any:
+    centered = x - xp.mean(x, axis=axis, keepdims=True)
+    total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
+    every = tuple(range(x.ndim))
+    number = _count(xp, x, every if axis is None or not every else axis)
+    if not hasattr(number, "dtype"):
+        return total / max(number - correction, 0)
+    return total / xp.maximum(xp.astype(number, dtype=x.dtype) - correction, 0.0)
+
+
 def var_vjp(
     xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
 ) -> Cotangents:
@@ -195,6 +217,10 @@ def var_vjp(
 @widened
 def std(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
     return np.sqrt(var(x, axis=axis, keepdims=keepdims, correction=correction))
+
+
+def root_of_var(xp: Any, x: Any, **attrs: Any) -> Any:
+    return xp.sqrt(xp.var(x, **attrs))
 
 
 def std_vjp(
@@ -212,11 +238,24 @@ NORM = reduction(
     "The norm of order `ord` > 0 (2: Euclidean); inf where powers overflow.",
     ord=ORDER,
     composed=True,
+    made_of=root_of_powers,
 )
 CORRECTION = number(0, 1, 0.5, taken="")
-VAR = reduction("var", var, var_vjp, "Variance; divides by n - correction.", correction=CORRECTION)
+VAR = reduction(
+    "var",
+    var,
+    var_vjp,
+    "Variance; divides by n - correction.",
+    correction=CORRECTION,
+    made_of=mean_square,
+)
 STD = reduction(
-    "std", std, std_vjp, "Standard deviation; divides as var does.", correction=CORRECTION
+    "std",
+    std,
+    std_vjp,
+    "Standard deviation; divides as var does.",
+    correction=CORRECTION,
+    made_of=root_of_var,
 )
 
 # --- sums of exponentials ----------------------------------------------------------------------
@@ -271,6 +310,11 @@ def glu(x: Array, *, axis: int) -> Array:
     return first * sigmoid(second)
 
 
+def gated_half(xp: Any, x: Any, *, axis: int) -> Any:
+    first, second = (xp.half(x, axis=axis, position=i) for i in (0, 1))
+    return first * xp.sigmoid(second)
+
+
 def glu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
     first, second = xp.half(x, 0, axis=axis), xp.half(x, 1, axis=axis)
     gate = xp.sigmoid(second)
@@ -305,4 +349,5 @@ GLU = op(
     result=reshaped,
     shape_of=halved,
     doc="The first half along an axis times the sigmoid of the second.",
+    made_of=gated_half,
 )
