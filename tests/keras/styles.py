@@ -280,9 +280,7 @@ class Trial:
         import keras
 
         model = getattr(Styles(), style)(act)
-        if not self.weights:
-            self.y = np.ones(keras.ops.shape(model(self.x)), np.float32)
-        elif not model.built:
+        if not model.built:
             model(self.x)
         model.compile(keras.optimizers.SGD(0.5), "mse", **options)
         return self.reset(model)
@@ -300,6 +298,8 @@ class Trial:
         import keras
 
         self.reset(model)
+        if self.y is None:
+            self.y = np.ones(keras.ops.shape(model(self.x)), np.float32)
         x, y = self.x, self.y
         model.fit(x, y, batch_size=len(y), epochs=steps, shuffle=False, verbose=0)
         return [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]

@@ -62,13 +62,6 @@ def mixed(x: Any, w: Any, scale: float, *, mode: str = "plus") -> Any:
 # --- training -------------------------------------------------------------------------------------
 
 
-def test_the_first_step_is_that_of_the_formulas(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
-) -> None:
-    model = network.build(xk.CustomGradient(triangular()), **mode)
-    network.check(model, network.surrogates["triangular"])
-
-
 def test_it_trains_in_models_of_every_style(xk: ModuleType, network: Any, kind: str) -> None:
     model = network.build(xk.CustomGradient(triangular()), kind)
     network.check(model, network.surrogates["triangular"])

@@ -185,12 +185,10 @@ def test_compiled_functions_of_ones_own_follow() -> None:
     compute, other = compile_gradient(model), compile_gradient(plain())
     own, others = compute(), other()
     assert np.abs(own).max() > 1e-4
-    for rule, expected in ((NONE, 0.0 * own), (RULE, None), (NONE, 0.0 * own)):
-        with xk.attach(model, {"a": rule}):
-            found = compute()
+    for _ in range(2):
+        with xk.attach(model, {"a": NONE}):
+            np.testing.assert_array_equal(compute(), 0.0 * own)
         np.testing.assert_allclose(other(), others, rtol=1e-5, atol=1e-7)
-        if expected is not None:
-            np.testing.assert_array_equal(found, expected)
         np.testing.assert_allclose(compute(), own, rtol=1e-5, atol=1e-7)
 
 
