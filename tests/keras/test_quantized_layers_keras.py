@@ -98,10 +98,10 @@ def test_a_trained_model_is_saved_and_loaded(xk: ModuleType, tmp_path: Path) -> 
     model.save_weights(tmp_path / "model.weights.h5")
     again = build(xk)
     again.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_array_equal(again.predict(x, verbose=0), y)
+    for ours, theirs in zip(again.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     loaded: Any = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), y)
-    loaded.fit(x, np.ones((8, 3), "f"), verbose=0)
 
 
 def test_a_model_is_exported(xk: ModuleType, tmp_path: Path) -> None:

@@ -132,4 +132,4 @@ def an_optimizer_says_in_its_config_that_its_rule_acts_after_the_reduction() -> 
 
 @check()
 def training_goes_on_on_two_devices_then_one_then_two() -> None:
-    resumed_keras.check_training()
+    resumed_keras.check_training(STRATEGY)

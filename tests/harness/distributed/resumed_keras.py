@@ -28,11 +28,10 @@ X = rng.normal(size=(80, 4)).astype("float32")
 Y = rng.normal(size=(80, 2)).astype("float32")
 
 
-def scope(leg: int) -> Any:
+def scope(leg: int, two: Any) -> Any:
     """Return where the model of a leg is made: on two devices but for the second one."""
     if BACKEND == "tensorflow":
-        devices = ["CPU:0"] if leg == 1 else ["CPU:0", "CPU:1"]
-        return tf.distribute.MirroredStrategy(devices).scope()
+        return (tf.distribute.MirroredStrategy(["CPU:0"]) if leg == 1 else two).scope()
     distribution = keras.distribution
     if leg == 1:
         return contextlib.nullcontext()
@@ -103,16 +102,19 @@ def counts(model: Any) -> list[int]:
     return [layer.params.schedules["width"].count, model.optimizer.params.schedules["s"].count]
 
 
-def check_training() -> None:
+def check_training(two: Any = None) -> None:
     """Compare the trained weights with those of a training on one device without an interruption,
     and where the schedules stood when each part began.
+
+    Args:
+        two: the strategy of two replicas, on TensorFlow.
     """
     model = make()
     fit(model, 0, LEGS[-1][1])
     expected, take_over, found = trained(model), make, []
     for leg, (first, last) in enumerate(LEGS):
         keras.utils.clear_session()  # a state tree holds Variables by names that are counted
-        with scope(leg):
+        with scope(leg, two):
             model = take_over()
             found.append(counts(model))
             fit(model, first, last)

@@ -84,7 +84,7 @@ def make_functions():
         found = layers.Dense(4)(found["product"] + found["others"][0])
     rule = xg.compose("triangular", "clip_norm")
     found = xk.Activation("Tanh", rule, name="composed")(found)
-    found = xk.QuantDense(4, activations="lsq")(found)
+    found = xk.QuantDense(4, bits=3, activations="lsq")(found)
     return keras.Model(inputs, xg.quantize(layers.Dense(3), own_sign)(found))
 
 
