@@ -134,6 +134,12 @@ def read(file: Path) -> list[Any]:
     return list(np.load(file).values())
 
 
+def check_step(found: list[Any], expected: list[Any]) -> None:
+    """Compare the weights after a step with those of the formulas."""
+    for ours, theirs in zip(found[1:], expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
 def test_each_keras_backend_loads_what_each_has_saved_with_equal_gradients(
     network: Any, tmp_path: Path
 ) -> None:
@@ -148,10 +154,11 @@ def test_each_keras_backend_loads_what_each_has_saved_with_equal_gradients(
     for name, writer in itertools.product(MODELS, installed):
         saved = read(tmp_path / f"{writer}-{name}.npz")
         if name == "spike":
-            for ours, theirs in zip(saved[1:], expected, strict=True):
-                np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+            check_step(saved, expected)
         for reader in installed:
             loaded = read(tmp_path / f"{writer}-{name}-{reader}.npz")
+            if name == "spike":
+                check_step(loaded, expected)
             for ours, theirs in zip(loaded, saved, strict=True):
                 said = f"{name}: {writer} to {reader}"
-                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=said)
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=said)
