@@ -39,6 +39,9 @@ SAME: dict[str, tuple[str, ...]] = {
     "torch": ("no_jit", "eagerly"),
 }
 DISTINCT_MODES = [m for m in MODES if m not in SAME.get(os.environ.get("KERAS_BACKEND", ""), ())]
+# Weekly each test that is run in one way is run in each of them.
+IS_WHOLE = os.environ.get("MULTIGRAD_MODES") == "all"
+USUAL_MODES = DISTINCT_MODES if IS_WHOLE else DISTINCT_MODES[:1]
 KINDS = ("sequential", "functional", "subclass")
 
 
@@ -193,6 +196,12 @@ def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
     return MODES[request.param]
 
 
+@pytest.fixture(params=USUAL_MODES)
+def usual_mode(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of `compile`: Keras's own choice, where other tests try the other ways."""
+    return MODES[request.param]
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """The style in which a model is written."""
@@ -200,9 +209,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def is_fixed(mode: dict[str, Any]) -> bool:
+def is_fixed(request: pytest.FixtureRequest) -> bool:
     """Whether a compiled train step cannot follow another rule: TensorFlow's graph."""
-    return os.environ["KERAS_BACKEND"] == "tensorflow" and not mode.get("run_eagerly")
+    name = "mode" if "mode" in request.fixturenames else "usual_mode"
+    is_eager = request.getfixturevalue(name).get("run_eagerly")
+    return os.environ["KERAS_BACKEND"] == "tensorflow" and not is_eager
 
 
 @pytest.fixture

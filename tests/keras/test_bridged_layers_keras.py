@@ -4,6 +4,7 @@ Keras runs a step.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from importlib.util import find_spec
@@ -16,8 +17,20 @@ import pytest
 
 import multigrad as xg
 
+from .conftest import DISTINCT_MODES, IS_WHOLE, KINDS
+
 pytestmark = pytest.mark.needs("keras")
-GUESTS = ("numpy", "torch", "jax", "tensorflow")
+HOST = os.environ.get("KERAS_BACKEND", "")
+FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
+GUESTS = tuple(name for name in FRAMEWORKS if name != HOST)  # Keras runs in the host itself
+# A framework, a style of model, a way of running a step: weekly each with each.
+WAYS = {
+    *((guest, "sequential", "auto") for guest in FRAMEWORKS),
+    *(("numpy", kind, "auto") for kind in KINDS),
+    *(("numpy", "sequential", mode) for mode in DISTINCT_MODES),
+}
+if IS_WHOLE:
+    WAYS = set(itertools.product(FRAMEWORKS, KINDS, DISTINCT_MODES))
 
 
 @pytest.fixture(params=GUESTS)
@@ -30,44 +43,29 @@ def guest(request: pytest.FixtureRequest) -> str:
 
 def is_refused(guest: str, mode: dict[str, Any]) -> bool:
     """Whether TensorFlow's XLA would have to call another framework."""
-    host = os.environ["KERAS_BACKEND"]
-    return host == "tensorflow" and guest != host and mode.get("jit_compile") is True
+    return HOST == "tensorflow" and guest != HOST and mode.get("jit_compile") is True
 
 
+@pytest.mark.parametrize(("guest", "kind", "mode"), sorted(WAYS), indirect=True)
 def test_first_step_is_the_formulas(
-    xk: ModuleType, network: Any, guest: str, mode: dict[str, Any]
+    xk: ModuleType, network: Any, guest: str, kind: str, mode: dict[str, Any]
 ) -> None:
     layer = xk.Activation("Heaviside", "triangular", {"width": 2.0}, backend=guest)
+    model = network.build(layer, kind, **mode)
     if is_refused(guest, mode):
         with pytest.raises(xg.UnsupportedOp, match=r"jit_compile=False"):
-            network.train(network.build(layer, **mode))
+            network.train(model)
         return
-    model = network.build(layer, **mode)
     network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
-
-
-def test_models_of_each_kind_train(xk: ModuleType, network: Any, guest: str, kind: str) -> None:
-    layer = xk.Activation("Heaviside", "triangular", {"width": 2.0}, backend=guest)
-    model = network.build(layer, kind)
-    network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
-
-
-@pytest.mark.parametrize("kind", ["functional", "subclass"])
-def test_xla_is_refused_in_models_of_each_kind(xk: ModuleType, network: Any, kind: str) -> None:
-    if os.environ["KERAS_BACKEND"] != "tensorflow":
-        pytest.skip("about TensorFlow's XLA, and Keras runs on another backend here")
-    layer = xk.Activation("Heaviside", "triangular", backend="numpy")
-    with pytest.raises(xg.UnsupportedOp, match=r"jit_compile=False"):
-        network.train(network.build(layer, kind, jit_compile=True))
 
 
 def test_xla_is_refused_before_anything_runs_and_the_model_stays_usable(
-    xk: ModuleType, network: Any
+    xk: ModuleType, network: Any, kind: str
 ) -> None:
-    if os.environ["KERAS_BACKEND"] != "tensorflow":
+    if HOST != "tensorflow":
         pytest.skip("about TensorFlow's XLA, and Keras runs on another backend here")
     layer = xk.Activation("Heaviside", "triangular", backend="numpy", name="gate")
-    model = network.build(layer, jit_compile=True)
+    model = network.build(layer, kind, jit_compile=True)
     with pytest.raises(xg.UnsupportedOp, match=r"layer 'gate' runs in 'numpy', which .*XLA"):
         network.train(model)
     for ours, initial in zip(network.trained(model), network.weights, strict=True):
@@ -88,11 +86,11 @@ def test_outputs_are_those_of_the_native_layer(xk: ModuleType, network: Any, gue
 
 
 def test_a_layer_without_a_rule_follows_use(
-    xk: ModuleType, network: Any, guest: str, is_fixed: bool, mode: dict[str, Any]
+    xk: ModuleType, network: Any, guest: str, is_fixed: bool, usual_mode: dict[str, Any]
 ) -> None:
-    if is_refused(guest, mode):
+    if is_refused(guest, usual_mode):
         return
-    model = network.build(xk.Activation("Heaviside", backend=guest), **mode)
+    model = network.build(xk.Activation("Heaviside", backend=guest), **usual_mode)
     with xg.use("rectangular"):
         network.check(model, network.surrogates["rectangular"])
     if is_fixed:
@@ -132,11 +130,11 @@ def test_other_precisions_train(
 
 @pytest.mark.anywhere
 def test_the_backend_may_change_between_fits(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
-    guests = [name for name in GUESTS if find_spec(name) and not is_refused(name, mode)]
+    guests = [name for name in FRAMEWORKS if find_spec(name) and not is_refused(name, usual_mode)]
     layer = xk.Activation("Heaviside", "triangular")
-    model = network.build(layer, **mode)
+    model = network.build(layer, **usual_mode)
     for backend in (None, *guests, None, guests[0]):
         layer.backend = backend
         assert layer.get_config()["backend"] == backend
@@ -211,15 +209,13 @@ def test_layers_called_on_several_threads_are_right(xk: ModuleType, guest: str) 
     assert found == [True] * 40
 
 
-def test_a_saved_layer_keeps_its_backend(
-    xk: ModuleType, network: Any, guest: str, tmp_path: Path
-) -> None:
+def test_a_saved_layer_keeps_its_backend(xk: ModuleType, network: Any, tmp_path: Path) -> None:
     import keras
 
-    model = network.build(xk.Activation("Heaviside", "triangular", backend=guest, name="gate"))
+    model = network.build(xk.Activation("Heaviside", "triangular", backend="numpy", name="gate"))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.get_layer("gate").backend == guest
+    assert loaded.get_layer("gate").backend == "numpy"
     network.check(loaded, network.surrogates["triangular"])
 
 

@@ -4,6 +4,7 @@ another framework.
 
 from __future__ import annotations
 
+import itertools
 import os
 from types import ModuleType
 from typing import Any
@@ -13,13 +14,17 @@ import pytest
 
 import multigrad as xg
 
+from .conftest import DISTINCT_MODES, IS_WHOLE
+
 pytestmark = pytest.mark.needs("keras")
 xp = xg.xp
 HOST = os.environ.get("KERAS_BACKEND", "")
-GUESTS = [
-    pytest.param(name, marks=pytest.mark.needs(name))
-    for name in ("torch", "jax", "tensorflow", "numpy")
-]
+GUESTS = ("torch", "jax", "tensorflow", "numpy")
+# A framework and a way of running a step: weekly each with each.
+WAYS = {*((guest, "auto") for guest in GUESTS), *(("numpy", mode) for mode in DISTINCT_MODES)}
+if IS_WHOLE:
+    WAYS = set(itertools.product(GUESTS, DISTINCT_MODES))
+MARKED_WAYS = [pytest.param(*way, marks=pytest.mark.needs(way[0])) for way in sorted(WAYS)]
 X = np.linspace(-2.0, 3.0, 12, dtype=np.float32).reshape(4, 3)
 
 
@@ -57,13 +62,6 @@ def mixed(x: Any, w: Any, scale: float, *, mode: str = "plus") -> Any:
 # --- training -------------------------------------------------------------------------------------
 
 
-def test_the_first_step_is_that_of_the_formulas(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
-) -> None:
-    model = network.build(xk.CustomGradient(triangular()), **mode)
-    network.check(model, network.surrogates["triangular"])
-
-
 def test_it_trains_in_models_of_every_style(xk: ModuleType, network: Any, kind: str) -> None:
     model = network.build(xk.CustomGradient(triangular()), kind)
     network.check(model, network.surrogates["triangular"])
@@ -84,7 +82,7 @@ def test_a_layer_takes_what_its_function_takes_and_nests_as_it_does(xk: ModuleTy
 
 
 def test_several_nested_inputs_and_outputs_train_with_their_own_gradient(
-    xk: ModuleType, mode: dict[str, Any]
+    xk: ModuleType, usual_mode: dict[str, Any]
 ) -> None:
     import keras
 
@@ -103,7 +101,7 @@ def test_several_nested_inputs_and_outputs_train_with_their_own_gradient(
     found = layer({"x": first(a), "list": [second(b)], "scale": 0.5, "mode": "plus"})
     assert found["product"].shape == found["others"][0].shape == (None, 3)
     model = keras.Model([a, b], [found["product"], found["others"][0]])
-    model.compile(keras.optimizers.SGD(0.125), ["mse", "mse"], **mode)
+    model.compile(keras.optimizers.SGD(0.125), ["mse", "mse"], **usual_mode)
     zeros = np.zeros_like(X)
     model.train_on_batch([X, X * 0.1], [zeros, zeros])
 
@@ -261,12 +259,12 @@ def test_a_random_function_draws_anew_in_each_step_and_repeats_by_kerass_seed(
 
 
 def test_a_model_whose_step_fails_keeps_its_weights(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
     def refuse(x: Any) -> Any:
         raise ValueError("this function refuses its input")
 
-    model = network.build(xk.CustomGradient(triangular()), **mode)
+    model = network.build(xk.CustomGradient(triangular()), **usual_mode)
     model.layers[1].function = xg.custom_gradient(refuse)
     with pytest.raises(ValueError, match="refuses its input"):
         network.train(model)
@@ -275,10 +273,10 @@ def test_a_model_whose_step_fails_keeps_its_weights(
 
 
 def test_another_function_between_two_fits_takes_effect(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
     layer = xk.CustomGradient(triangular())
-    model = network.build(layer, **mode)
+    model = network.build(layer, **usual_mode)
     network.check(model, network.surrogates["triangular"])
     layer.function = rectangular()
     network.check(model, network.surrogates["rectangular"])
@@ -313,8 +311,7 @@ def test_what_a_callback_assigns_acts_in_the_next_epoch(xk: ModuleType, network:
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("guest", GUESTS)
-@pytest.mark.parametrize("mode", [{}, {"jit_compile": True}], ids=["auto", "jit_compile"])
+@pytest.mark.parametrize(("guest", "mode"), MARKED_WAYS, indirect=["mode"])
 def test_another_framework_between_two_fits_gives_the_same_step(
     xk: ModuleType, network: Any, guest: str, mode: dict[str, Any]
 ) -> None:

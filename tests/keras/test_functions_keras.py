@@ -4,11 +4,7 @@ loaded.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -249,53 +245,6 @@ def build_pair(call: Any) -> Any:
     x = keras.Input((3,))
     found = call(keras.layers.Dense(3)(x), keras.layers.Dense(3)(x), 2.0, mode="minus")
     return keras.Model(x, keras.layers.Dense(1)(found["product"] + found["others"][0]))
-
-
-LOAD = """
-import sys
-import numpy as np
-import multigrad.keras  # all that loading needs
-import keras
-
-model = keras.saving.load_model(sys.argv[1], safe_mode=True)
-x = np.load(sys.argv[2])
-np.save(sys.argv[3], model.predict(x, verbose=0))
-model.compile(keras.optimizers.SGD(1.0), "mse")
-model.train_on_batch(x, np.ones((len(x), 1), np.float32))
-np.savez(sys.argv[4], *model.get_weights())
-print(keras.config.backend())
-"""
-
-
-@pytest.mark.parametrize("reader", ["tensorflow", "jax", "torch"])
-@pytest.mark.parametrize("style", ["layer", "operation"])
-def test_a_fresh_process_on_any_backend_trains_without_the_source(
-    xk: ModuleType, style: str, reader: str, tmp_path: Path
-) -> None:
-    import keras
-
-    if find_spec(reader) is None:
-        pytest.skip(f"{reader} not installed")
-    function = xg.custom_gradient(scaled_pair)
-    model = build_pair(xk.CustomGradient(function) if style == "layer" else function)
-    files = [str(tmp_path / name) for name in ("model.keras", "x.npy", "y.npy", "weights.npz")]
-    model.save(files[0])
-    np.save(files[1], X)
-    run = subprocess.run(
-        [sys.executable, "-c", LOAD, *files],
-        env={**os.environ, "KERAS_BACKEND": reader},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == reader
-    np.testing.assert_allclose(np.load(files[2]), model.predict(X, verbose=0), rtol=1e-5, atol=1e-6)
-    model.compile(keras.optimizers.SGD(1.0), "mse")
-    model.train_on_batch(X, np.ones((4, 1), np.float32))
-    theirs = np.load(files[3])
-    for i, ours in enumerate(model.get_weights()):
-        np.testing.assert_allclose(theirs[f"arr_{i}"], ours, rtol=1e-4, atol=1e-5)
 
 
 def test_a_loaded_layer_has_its_backend_and_a_clone_its_function(

@@ -45,22 +45,3 @@ def test_a_missing_framework_of_keras_is_named() -> None:
     said = import_without("tensorflow", KERAS_BACKEND="tensorflow")
     assert "tensorflow" in said
     assert "KERAS_BACKEND" in said
-
-
-REGISTERED = """
-import sys
-import multigrad as xg
-assert "keras" not in sys.modules
-import multigrad.keras
-import keras
-assert keras.saving.get_registered_object("multigrad>Activation") is multigrad.keras.Activation
-assert xg.keras is multigrad.keras
-"""
-
-
-@pytest.mark.needs("keras")
-def test_keras_is_imported_and_the_layer_registered_at_once() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", REGISTERED], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -84,21 +82,9 @@ def build(xk: ModuleType) -> Any:
     )
 
 
-LOADED = """
-import sys
-import keras, numpy as np
-import multigrad.keras
-path, = sys.argv[1:]
-model = keras.models.load_model(f"{path}/model.keras", safe_mode=True)
-x, y = np.load(f"{path}/x.npy"), np.load(f"{path}/y.npy")
-np.testing.assert_allclose(model.predict(x, verbose=0), y, atol=1e-6)
-model.fit(x, y, verbose=0)
-"""
+def test_a_trained_model_is_saved_and_loaded(xk: ModuleType, tmp_path: Path) -> None:
+    import keras
 
-
-def test_a_trained_model_is_saved_and_loaded_in_another_process(
-    xk: ModuleType, tmp_path: Path
-) -> None:
     model = build(xk)
     model.compile("adam", "mse")
     x = np.random.default_rng(0).normal(size=(8, 6, 6, 2)).astype("f")
@@ -112,13 +98,10 @@ def test_a_trained_model_is_saved_and_loaded_in_another_process(
     model.save_weights(tmp_path / "model.weights.h5")
     again = build(xk)
     again.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_array_equal(again.predict(x, verbose=0), y)
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "y.npy", y)
-    run = subprocess.run(
-        [sys.executable, "-c", LOADED, tmp_path], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    for ours, theirs in zip(again.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    loaded: Any = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), y)
 
 
 def test_a_model_is_exported(xk: ModuleType, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from harness.distributed import resumed_keras
 from harness.distributed.ranks import check
 
 import multigrad as xg
@@ -151,6 +152,29 @@ def draws_are_those_of_one_device(way: str) -> None:
         return [np.asarray(w) for w in model.get_weights()]
 
     same(gradient(way), gradient("alone"))
+
+
+@check(way=WAYS)
+def a_rule_in_force_acts_on_shards(way: str) -> None:
+    def weights(chosen: str) -> list[Any]:
+        keras.distribution.set_distribution(distribution(chosen))
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Dense(8, name="first"), xk.Activation("Heaviside"),
+                  keras.layers.Dense(4, name="last")]  # fmt: skip
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        for width in (2.0, 0.75):
+            with xg.use("triangular", params={"width": width}):
+                fit(model, 1)
+        return [np.asarray(w) for w in model.get_weights()]
+
+    same(weights(way), weights("alone"))
+
+
+@check()
+def training_goes_on_on_two_devices_then_one_then_two() -> None:
+    keras.distribution.set_distribution(None)
+    resumed_keras.check_training()
 
 
 def finish() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from harness.distributed import resumed_keras
 from harness.distributed.ranks import check
 
 import multigrad as xg
@@ -127,3 +128,8 @@ def an_optimizer_says_in_its_config_that_its_rule_acts_after_the_reduction() -> 
     again = type(optimizer).from_config(optimizer.get_config())
     assert again.after_reduce
     assert not clipped(keras.optimizers.SGD(RATE)).after_reduce
+
+
+@check()
+def training_goes_on_on_two_devices_then_one_then_two() -> None:
+    resumed_keras.check_training(STRATEGY)

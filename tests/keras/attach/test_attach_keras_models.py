@@ -25,24 +25,21 @@ from ...harness.models.models_keras import (
     fit,
     plain,
     registered,  # noqa: F401 (a fixture)
-    written,
+    trained,
 )
 
 pytestmark = [pytest.mark.needs("keras"), pytest.mark.usefixtures("registered")]
 
-MODES: list[dict[str, Any]] = [{}, {"jit_compile": True}, {"run_eagerly": True}]
 
-
-@pytest.mark.parametrize("options", MODES, ids=str)
-def test_fit_follows_attach_and_detach(options: dict[str, Any]) -> None:
+def test_fit_follows_attach_and_detach(mode: dict[str, Any]) -> None:
     import multigrad.keras as xk
 
-    model = plain(**options)
+    model = plain(**mode)
     own = fit(model)  # compiled before there is a rule
     model.set_weights(WEIGHTS)
     handle = xk.attach(model, {"relu": RULE})
     ruled = fit(model)
-    assert_close(ruled, fit(written()))
+    assert_close(ruled, trained())
     handle.detach()
     model.set_weights(WEIGHTS)
     assert_close(fit(model), own)
@@ -58,7 +55,7 @@ def test_rules_attached_before_compile_act() -> None:
     with xk.attach(model, {keras.layers.ReLU: RULE}):
         model.compile(keras.optimizers.SGD(0.25), "mse")
         ruled = fit(model)
-    assert_close(ruled, fit(written()))
+    assert_close(ruled, trained())
 
 
 def test_steps_of_a_model_around_the_one_that_is_changed_follow() -> None:
@@ -74,7 +71,7 @@ def test_steps_of_a_model_around_the_one_that_is_changed_follow() -> None:
     inner.set_weights(start)
     with xk.attach(inner, {"relu": RULE}):
         ruled = fit(outer)
-    assert_close(ruled, fit(written()))
+    assert_close(ruled, trained())
     inner.set_weights(start)
     assert_close(fit(outer), own)
 
@@ -87,7 +84,7 @@ def test_a_loaded_model_takes_rules(tmp_path: Path) -> None:
     plain().save(tmp_path / "model.keras")
     model = keras.models.load_model(tmp_path / "model.keras")
     with xk.attach(model, {"relu": RULE}):
-        assert_close(fit(model), fit(written()))
+        assert_close(fit(model), trained())
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -188,12 +185,10 @@ def test_compiled_functions_of_ones_own_follow() -> None:
     compute, other = compile_gradient(model), compile_gradient(plain())
     own, others = compute(), other()
     assert np.abs(own).max() > 1e-4
-    for rule, expected in ((NONE, 0.0 * own), (RULE, None), (NONE, 0.0 * own)):
-        with xk.attach(model, {"a": rule}):
-            found = compute()
+    for _ in range(2):
+        with xk.attach(model, {"a": NONE}):
+            np.testing.assert_array_equal(compute(), 0.0 * own)
         np.testing.assert_allclose(other(), others, rtol=1e-5, atol=1e-7)
-        if expected is not None:
-            np.testing.assert_array_equal(found, expected)
         np.testing.assert_allclose(compute(), own, rtol=1e-5, atol=1e-7)
 
 

@@ -101,24 +101,24 @@ def test_a_key_gives_the_known_numbers_in_the_first_step(
 
 
 def test_a_key_seeds_a_layers_own_rule(
-    xk: ModuleType, network: Any, step: Step, mode: dict[str, Any]
+    xk: ModuleType, network: Any, step: Step, usual_mode: dict[str, Any]
 ) -> None:
-    model = network.build(xk.Activation("Linear", rule="full_jam"), **mode)
+    model = network.build(xk.Activation("Linear", rule="full_jam"), **usual_mode)
     with xg.use("clip_norm", key=7):
         np.testing.assert_allclose(step(model), FACTORS[0], rtol=1e-4)
 
 
 @pytest.mark.usefixtures("whole_step")
 def test_steps_count_their_draws_and_compiled_ones_count_their_traces(
-    xk: ModuleType, network: Any, step: Step, mode: dict[str, Any]
+    xk: ModuleType, network: Any, step: Step, usual_mode: dict[str, Any]
 ) -> None:
-    model = network.build(xk.Activation("Linear"), **mode)
+    model = network.build(xk.Activation("Linear"), **usual_mode)
     compiled = {
-        "torch": mode.get("jit_compile", False),
-        "jax": mode.get("jit_compile", True),
+        "torch": usual_mode.get("jit_compile", False),
+        "jax": usual_mode.get("jit_compile", True),
         "tensorflow": True,
     }
-    counts = mode.get("run_eagerly") or not compiled[os.environ["KERAS_BACKEND"]]
+    counts = usual_mode.get("run_eagerly") or not compiled[os.environ["KERAS_BACKEND"]]
     with xg.use("full_jam", key=7):
         gradients = [step(model) for _ in range(3)]
     drawn = [

@@ -13,6 +13,7 @@ import pytest
 
 import multigrad as xg
 
+from ..conftest import DISTINCT_MODES, IS_WHOLE
 from ..styles import KERAS_BACKEND, RULE, STYLES, WIDTH, Trial, distance
 
 pytestmark = pytest.mark.needs("keras")
@@ -30,12 +31,12 @@ def test_each_style_trains_as_with_a_gradient_written_by_hand(
     trial.check(style, trial.build(style, xk.activation("Tanh", **RULE)))
 
 
-@pytest.mark.parametrize("options", [{"jit_compile": True}, {"run_eagerly": True}], ids=str)
-@pytest.mark.parametrize("style", ["gru", "unrolled_cell", "nested"])
+@pytest.mark.parametrize("mode", DISTINCT_MODES[1:], indirect=True)
+@pytest.mark.parametrize("style", ["gru", "nested", *(["unrolled_cell"] if IS_WHOLE else [])])
 def test_each_way_of_running_trains_the_same(
-    xk: ModuleType, trial: Trial, style: str, options: dict[str, Any]
+    xk: ModuleType, trial: Trial, style: str, mode: dict[str, Any]
 ) -> None:
-    trial.check(style, trial.build(style, xk.activation("Tanh", **RULE), **options))
+    trial.check(style, trial.build(style, xk.activation("Tanh", **RULE), **mode))
 
 
 @pytest.mark.parametrize("style", ["conv", "lstm", "cell", "time_distributed"])

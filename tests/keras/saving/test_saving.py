@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -151,41 +147,6 @@ def test_a_cloned_model_keeps_the_rule(xk: ModuleType, network: Any) -> None:
     clone = keras.models.clone_model(network.build(layer))
     clone.compile(keras.optimizers.SGD(network.rate), "mse")
     network.check(clone, lambda x: network.surrogates["triangular"](x, 2.0))
-
-
-LOAD = """
-import sys
-import numpy as np
-import multigrad.keras  # all that loading needs
-import keras
-
-model = keras.saving.load_model(sys.argv[1], safe_mode=True)
-np.save(sys.argv[3], model.predict(np.load(sys.argv[2]), verbose=0))
-print(keras.config.backend(), model.layers[1].get_config()["rule"])
-"""
-
-
-@pytest.mark.parametrize("reader", ["tensorflow", "jax", "torch"])
-def test_a_fresh_process_on_any_backend_loads_the_file(
-    xk: ModuleType, network: Any, reader: str, tmp_path: Path
-) -> None:
-    if find_spec(reader) is None:
-        pytest.skip(f"{reader} not installed")
-    model = network.build(xk.Activation("Heaviside", rule=xg.compose("triangular", "clip_norm")))
-    files = [str(tmp_path / name) for name in ("model.keras", "x.npy", "y.npy")]
-    model.save(files[0])
-    np.save(files[1], network.x)
-    run = subprocess.run(
-        [sys.executable, "-c", LOAD, *files],
-        env={**os.environ, "KERAS_BACKEND": reader},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == f"{reader} {{'compose': ['triangular', 'clip_norm']}}"
-    expected = model.predict(network.x, verbose=0)
-    np.testing.assert_allclose(np.load(files[2]), expected, rtol=0, atol=1e-6)
 
 
 def looping(ctx: Any, grad_out: Any, tin: Any) -> Any:

@@ -115,13 +115,10 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     yield lambda: len(calls)
 
 
-@pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=["auto", "jit_compile"])
 def test_annealing_in_every_batch_traces_nothing_anew(
-    xk: ModuleType, network: Any, traces: Callable[[], int], options: dict[str, Any]
+    xk: ModuleType, network: Any, traces: Callable[[], int]
 ) -> None:
-    if os.environ["KERAS_BACKEND"] == "torch" and not options:
-        pytest.skip("Keras runs torch eagerly here: nothing is traced")
-    model = network.build(xk.Activation("Heaviside", rule="triangular"), **options)
+    model = network.build(xk.Activation("Heaviside", rule="triangular"), jit_compile=True)
     fit(network, model, xk.Anneal("width", halve), epochs=2)
     known = traces()
     assert known > 0
@@ -130,12 +127,12 @@ def test_annealing_in_every_batch_traces_nothing_anew(
 
 
 def test_an_assignment_in_a_callback_of_the_users_own_is_followed(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
     import keras
 
     layer = xk.Activation("Heaviside", rule="triangular")
-    model = network.build(layer, **mode)
+    model = network.build(layer, **usual_mode)
 
     class Narrow(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -146,12 +143,12 @@ def test_an_assignment_in_a_callback_of_the_users_own_is_followed(
 
 
 def test_an_assignment_between_two_batches_is_followed(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
     import keras
 
     layer = xk.Activation("Heaviside", rule="triangular")
-    model = network.build(layer, **mode)
+    model = network.build(layer, **usual_mode)
 
     class Narrow(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

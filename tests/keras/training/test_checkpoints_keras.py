@@ -1,13 +1,10 @@
-"""Schedules of layers and optimizers come back by every door of Keras and of its backends, on
-another number of devices, and training goes on as if nothing had been.
+"""Schedules of layers and optimizers come back by every door of Keras and of its backends, and
+training goes on as if nothing had been.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,12 +14,9 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.distributed.forced_devices import forced
-
 pytestmark = pytest.mark.needs("keras")
 
 BACKEND = os.environ.get("KERAS_BACKEND")
-SCRIPT = Path(__file__).parents[2] / "harness" / "distributed" / "resumed_keras.py"
 
 
 def make_width() -> Any:
@@ -160,21 +154,3 @@ def test_weights_of_another_rule_are_refused_by_name_and_cost_nothing(
     assert width.count == 3
     found = model.get_layer("act").params.variables["width"]
     assert float(np.asarray(found)) == pytest.approx(width.value)
-
-
-@pytest.mark.skipif(BACKEND == "torch", reason="Keras has no distribution on torch")
-def test_training_goes_on_on_two_devices_then_one_then_two() -> None:
-    # TensorFlow, which the script tells by itself, does not know jax's flags.
-    devices = forced(2) if BACKEND == "jax" else {}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        env={**os.environ, **devices},
-        check=False,
-        timeout=300,
-        text=True,
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["counts"] == [[0, 0], [4, 4], [7, 7]]
-    assert found["gap"] < 1e-6

@@ -39,10 +39,10 @@ def test_the_rule_comes_before_clipping_and_weight_decay(ruled: Ruled) -> None:
 
 
 def test_the_rule_acts_on_each_gradient_that_is_accumulated(
-    ruled: Ruled, mode: dict[str, Any]
+    ruled: Ruled, usual_mode: dict[str, Any]
 ) -> None:
     optimizer = ruled(sgd(gradient_accumulation_steps=2), "clip_norm", {"max_norm": 0.1})
-    model = linear(optimizer, **mode)
+    model = linear(optimizer, **usual_mode)
     start = [W.astype(np.float64), np.zeros(3)]
     first, second = gradients(start, slice(0, 8)), gradients(start, slice(8, 16))
     expected = [
@@ -64,12 +64,14 @@ def test_draws_differ_between_accumulated_gradients(ruled: Ruled) -> None:
     assert_close(train(model, epochs=2), [w - RATE * g for w, g in zip(start, total, strict=True)])
 
 
-def test_averages_are_those_of_the_inner_optimizer(ruled: Ruled, mode: dict[str, Any]) -> None:
+def test_averages_are_those_of_the_inner_optimizer(
+    ruled: Ruled, usual_mode: dict[str, Any]
+) -> None:
     optimizer = ruled(sgd(use_ema=True, ema_momentum=0.75), "clip_norm", {"max_norm": 0.1})
     assert optimizer.use_ema
     path = [step(clip, steps) for steps in (1, 2)]
     expected = [0.75 * first + 0.25 * second for first, second in zip(*path, strict=True)]
-    assert_close(train(linear(optimizer, **mode), epochs=2), expected)
+    assert_close(train(linear(optimizer, **usual_mode), epochs=2), expected)
 
 
 def test_weights_swap_with_their_averages_in_evaluation(ruled: Ruled) -> None:
@@ -135,11 +137,11 @@ def half_precision() -> Iterator[None]:
 
 
 def test_compile_may_scale_the_loss_around_the_rule(
-    ruled: Ruled, mode: dict[str, Any], half_precision: None
+    ruled: Ruled, usual_mode: dict[str, Any], half_precision: None
 ) -> None:
     import keras
 
-    model = linear(ruled(sgd(), "clip_norm", {"max_norm": 0.1}), **mode)
+    model = linear(ruled(sgd(), "clip_norm", {"max_norm": 0.1}), **usual_mode)
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert_close(train(model), step(clip), tolerance=1e-3)
 
@@ -166,12 +168,12 @@ def test_a_fixed_loss_scale_is_undone_before_the_rule(ruled: Ruled) -> None:
 
 
 def test_frozen_layers_stay_and_do_not_count_as_gradients(
-    ruled: Ruled, mode: dict[str, Any]
+    ruled: Ruled, usual_mode: dict[str, Any]
 ) -> None:
     import keras
 
     frozen = keras.layers.Dense(4, kernel_initializer="identity", trainable=False)
-    model = linear(ruled(sgd(), "full_jam", key=7), (frozen,), **mode)
+    model = linear(ruled(sgd(), "full_jam", key=7), (frozen,), **usual_mode)
     key = random.fold_in(random.key_from_int(7), 0)
     start = [W.astype(np.float64), np.zeros(3)]
     expected = [
@@ -184,7 +186,7 @@ def test_frozen_layers_stay_and_do_not_count_as_gradients(
 
 
 def test_gradients_of_an_embedding_are_those_of_its_table(
-    ruled: Ruled, mode: dict[str, Any]
+    ruled: Ruled, usual_mode: dict[str, Any]
 ) -> None:
     import keras
 
@@ -192,7 +194,7 @@ def test_gradients_of_an_embedding_are_those_of_its_table(
     words = np.array([[0], [2], [2], [4]])
     target = np.zeros((4, 1, 3), np.float32)
     model = keras.Sequential([keras.Input((1,), dtype="int32"), keras.layers.Embedding(5, 3)])
-    model.compile(ruled(sgd(), "clip_norm", {"max_norm": 0.1}), "mse", **mode)
+    model.compile(ruled(sgd(), "clip_norm", {"max_norm": 0.1}), "mse", **usual_mode)
     model.set_weights([table])
     model.fit(words, target, batch_size=4, shuffle=False, verbose=0)
     gradient = np.zeros((5, 3))

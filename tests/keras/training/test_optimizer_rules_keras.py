@@ -175,7 +175,7 @@ def test_applied_twice_the_last_given_rule_acts_first(ruled: Ruled) -> None:
 
 
 def test_a_name_that_is_registered_anew_is_followed_or_refused(
-    ruled: Ruled, mode: dict[str, Any], is_fixed: bool
+    ruled: Ruled, usual_mode: dict[str, Any], is_fixed: bool
 ) -> None:
     name = "keras_test_times"
 
@@ -184,7 +184,7 @@ def test_a_name_that_is_registered_anew_is_followed_or_refused(
         return 2.0 * grad_out
 
     try:
-        model = linear(ruled(sgd(), name), **mode)
+        model = linear(ruled(sgd(), name), **usual_mode)
         assert_close(train(model), step(lambda g: 2 * g))
 
         @xg.register(name, override=True)
@@ -201,8 +201,8 @@ def test_a_name_that_is_registered_anew_is_followed_or_refused(
         xg.unregister(name)
 
 
-def test_use_of_scope_params_around_fit_acts_by_itself_on_torch(mode: dict[str, Any]) -> None:
-    model = linear(sgd(), **mode)
+def test_use_of_scope_params_around_fit_acts_by_itself_on_torch(usual_mode: dict[str, Any]) -> None:
+    model = linear(sgd(), **usual_mode)
     by_itself = os.environ["KERAS_BACKEND"] == "torch"
     factors = (3.0, 5.0) if by_itself else (1.0, 1.0)
     for s, factor in zip((3.0, 5.0), factors, strict=True):

@@ -43,9 +43,9 @@ def test_another_rule_around_fit_is_followed_or_refused(
 
 
 def test_other_params_are_followed_or_refused(
-    xk: ModuleType, network: Any, mode: dict[str, Any], is_fixed: bool
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any], is_fixed: bool
 ) -> None:
-    model = network.build(xk.Activation("Heaviside"), **mode)
+    model = network.build(xk.Activation("Heaviside"), **usual_mode)
     for width in (1.0, 2.0, 1.0):
         with xg.use("triangular", params={"width": width}):
             stale = is_fixed and width != 1.0
@@ -96,9 +96,9 @@ def test_a_train_step_made_anew_takes_the_rule_in_force(
 
 
 def test_evaluate_and_predict_run_under_any_rule(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
-    model = network.build(xk.Activation("Heaviside"), **mode)
+    model = network.build(xk.Activation("Heaviside"), **usual_mode)
     data = (network.x, network.y)
     with xg.use("triangular"):
         model.fit(*data, batch_size=32, validation_data=data, verbose=0)
@@ -190,7 +190,7 @@ def test_a_param_of_which_only_the_sign_changes_acts_in_the_next_step(
 
 
 def test_params_that_are_part_of_the_rules_code_are_followed_too(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
     def windows(
         ctx: Any, grad_out: Any, tin: Any, count: int = 1, slope: float = 1.0, width: float = 1.0
@@ -200,7 +200,7 @@ def test_params_that_are_part_of_the_rules_code_are_followed_too(
         return grad_out * slope if slope > 0 else grad_out
 
     layer = xk.Activation("Heaviside", rule=windows)
-    model = network.build(layer, **mode)
+    model = network.build(layer, **usual_mode)
     network.check(model, lambda x: 1.0 * (abs(x) <= 1))
     layer.params["count"] = 2
     network.check(model, lambda x: 1.0 * (abs(x) <= 0.5))
@@ -211,13 +211,13 @@ def test_params_that_are_part_of_the_rules_code_are_followed_too(
 
 
 def test_a_rule_assigned_by_a_callback_within_fit_acts(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
     import keras
 
     rules = ("triangular", None, "rectangular")
     layer = xk.Activation("Heaviside", rule="full_jam")
-    model = network.build(layer, **mode)
+    model = network.build(layer, **usual_mode)
 
     class Switch(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

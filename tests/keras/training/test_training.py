@@ -13,12 +13,16 @@ import pytest
 
 import multigrad as xg
 
+from ..conftest import KINDS, MODES
+
 pytestmark = pytest.mark.needs("keras")
-COMPILED_OR_NOT = pytest.mark.parametrize(
-    "options", [{}, {"jit_compile": True}], ids=["auto", "jit_compile"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "every_mode"),
+    [*((kind, "auto") for kind in KINDS), *(("sequential", mode) for mode in list(MODES)[1:])],
+    indirect=True,
 )
-
-
 def test_first_step_uses_the_layers_own_rule(
     xk: ModuleType, network: Any, kind: str, every_mode: dict[str, Any]
 ) -> None:
@@ -56,8 +60,9 @@ def make_half_window() -> Any:
     return half_window
 
 
-@COMPILED_OR_NOT
-@pytest.mark.parametrize("method", ["fit", "train_on_batch"])
+@pytest.mark.parametrize(
+    ("method", "options"), [("fit", {}), ("train_on_batch", {"jit_compile": True})]
+)
 def test_a_function_of_the_users_own_is_a_rule(
     xk: ModuleType, network: Any, method: str, options: dict[str, Any]
 ) -> None:
@@ -129,8 +134,7 @@ def test_float64_trains_in_float64(xk: ModuleType, network: Any) -> None:
     network.check(model, network.surrogates["triangular"], tolerance)
 
 
-@COMPILED_OR_NOT
-def test_unknown_dimensions_train(xk: ModuleType, network: Any, options: dict[str, Any]) -> None:
+def test_unknown_dimensions_train(xk: ModuleType, network: Any, usual_mode: dict[str, Any]) -> None:
     import keras
 
     inputs = keras.Input((None, 8))
@@ -138,7 +142,7 @@ def test_unknown_dimensions_train(xk: ModuleType, network: Any, options: dict[st
     hidden = xk.Activation("Heaviside", rule="triangular")(first(inputs))
     assert hidden.shape == (None, None, 6)
     model = keras.Model(inputs, last(hidden))
-    model.compile(keras.optimizers.SGD(network.rate), "mse", **options)
+    model.compile(keras.optimizers.SGD(network.rate), "mse", **usual_mode)
     expected = network.step(network.surrogates["triangular"])
     for steps in (4, 8):  # the same rows, in sequences of another length
         network.reset(model)
