@@ -27,7 +27,7 @@ TOP = {
     "pyproject.toml", "scripts", "tests", "tools", "tox.ini", ".gitignore",
     ".github",
 }  # fmt: skip
-ADDED = ("backends/multigrad_mlx", "backends/multigrad_paddle")
+ADDED = ("backends/multigrad_mlx",)
 LITTER = re.compile(r"__pycache__|\.py[co]$|\.egg-info|(^|/)\.(git|tox|venv|cache|ci)(/|$)")
 USE = """
 import numpy as np

@@ -25,7 +25,7 @@ OWN = {"numpy", "scipy", "ml_dtypes", "optree", "multigrad"}
 ROOMS = {"keras": "keras", "optax": "optax", "compat": "torch"}
 # What comes with a package, and is as well in each environment that has it.
 BRINGS = {"optax": "jax", "flax": "jax"}
-FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
+FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx"}
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<language>[\w+-]*)(?P<info>.*)$")
 
 

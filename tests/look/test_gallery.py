@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import entry_points
 from multigrad.look.plotting.behavior import observe
 from multigrad.look.plotting.cards import Card, choose_arguments, make_cards
 from multigrad.look.plotting.gallery import render_gallery
@@ -31,7 +30,7 @@ OWN = "multigrad.rules.library."
 MOST_BYTES = 3_000_000
 # Their pictures stand still: they need more than one axis, or are not drawn over what they have a
 # gradient for.
-HAVE_CODE = {"torch", "jax", "tensorflow", "keras"} | ({"paddle"} & entry_points().keys())
+HAVE_CODE = {"torch", "jax", "tensorflow", "keras"}
 if sys.version_info < (3, 11):  # a warning says that it is left out
     HAVE_CODE = set()
 WITHOUT_SCRIPT = {"estimators.gumbel_softmax", "estimators.n2uq", "estimators.replace_grad"}

@@ -40,8 +40,8 @@ INSIDE = {
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "demo", "look.command", "testing")
 MOST_FILES = 16  # in one folder
-# They were added by the door alone, as a stranger's is, and are distributions of their own.
-ADDED = ("multigrad_mlx", "multigrad_paddle")
+# Added by the door alone, as a stranger's is: a distribution of its own.
+ADDED = ("multigrad_mlx",)
 BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
 DOOR = {"multigrad.backend"}
 # Files of backends that import what costs start-up where it is asked for.

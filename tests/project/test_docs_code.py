@@ -62,7 +62,6 @@ BESIDE = {
     frozenset({"jax"}): {"keras", "flax", "optax"},
     frozenset({"tensorflow"}): {"keras"},
     frozenset({"mlx"}): set(),
-    frozenset({"paddle"}): set(),
 }
 ALL = {
     "torch", "jax", "tensorflow", "keras", "einops", "flax", "optax", "freegrad", "onnxruntime",

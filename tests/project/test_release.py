@@ -15,7 +15,7 @@ from multigrad.backend.finding.installed import read_requirement
 tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 ROOT = Path(__file__).parents[2]
-ADDED = ("backends/multigrad_mlx/pyproject.toml", "backends/multigrad_paddle/pyproject.toml")
+ADDED = ("backends/multigrad_mlx/pyproject.toml",)
 FILES = ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", *ADDED)
 DAY = datetime.date(2030, 1, 2)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
