@@ -25,7 +25,6 @@ WORKERS = ("-n", "2", "--dist", "worksteal")
 SIDE_BY_SIDE = 2
 ALL = "torch,jax,tensorflow"
 COMPILING = "--compiling=jax"
-CONFORMANCE = ("--pyargs", "multigrad.testing.conformance")
 OWN = {"jax": (COMPILING, "--require=flax,optax")}
 # In this order they begin; then the others, of a minute each.
 LONGEST = (
@@ -36,8 +35,9 @@ LONGEST = (
 # numbers of single ops are not what is tested, it emits as it did before it fused.
 PLAIN_XLA = "--xla_backend_optimization_level=0"
 CHEAP_XLA = f"{PLAIN_XLA} --xla_cpu_use_fusion_emitters=false"
-# Files of ours in which the kernels' numbers are what is tested.
-OF_KERNELS = (str(HERE / "capture" / "types" / "test_jax_integers.py"),)
+# Where the kernels' numbers are what is tested.
+CONFORMANCE = str(HERE / "conformance")
+OF_KERNELS = (str(HERE / "capture" / "types" / "test_jax_integers.py"), CONFORMANCE)
 LAYERS = ("test_bridged_layers_keras.py", "test_custom_gradient_keras.py")
 # The files of Keras's tests in which frameworks meet.
 BESIDE_KERAS = {
@@ -75,15 +75,16 @@ def suites() -> Iterator[Suite]:
         if name == "jax":
             ignored = (f"--ignore={file}" for file in OF_KERNELS)
             yield Suite(name, (*own, *ignored, tests), cheap)
-            yield Suite(f"kernels-{name}", (*own, *OF_KERNELS, *CONFORMANCE), plain)
+            yield Suite(f"kernels-{name}", (*own, *OF_KERNELS), plain)
         else:
-            yield Suite(name, (*own, tests, *CONFORMANCE), plain)
+            yield Suite(name, (*own, tests), plain)
         yield Suite(f"keras-{name}", (f"--backends={name}", "--require=keras", tests), cheap)
         files = tuple(str(HERE / "keras" / file) for file in BESIDE_KERAS[name])
         beside = (f"--backends={ALL}", "--require=keras")
         yield Suite(f"beside-keras-{name}", (*beside, *files), cheap)
     packages = "--require=einops,flax,freegrad,ipykernel,keras,nbclient,optax"
-    several = (f"--backends=numpy,{ALL}", COMPILING, packages, f"--ignore={HERE / 'keras'}")
+    ignored = (f"--ignore={HERE / 'keras'}", f"--ignore={CONFORMANCE}")
+    several = (f"--backends=numpy,{ALL}", COMPILING, packages, *ignored)
     yield Suite("several", (*several, tests), {"MULTIGRAD_PROGRAMS": "125", "XLA_FLAGS": CHEAP_XLA})
 
 

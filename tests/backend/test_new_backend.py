@@ -17,7 +17,8 @@ from multigrad.graph import ops
 tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 MULTIGRAD = (sys.executable, "-m", "multigrad.cli")
-SUITE = ("-m", "multigrad.testing.conformance", "--backends=mylib", "-q", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "multigrad_conformance")
+SUITE = (*PYTEST, "--backends=mylib")
 
 
 def run(*command: str, folder: Path, site: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -112,8 +112,7 @@ def examples() -> Iterator[Example]:
     """Yield the examples of every docstring in the sources, by the place of its object."""
     for folder in ("multigrad", "backends"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if "conformance" not in path.parts:
-                yield from examples_of(path)
+            yield from examples_of(path)
     made = importlib.import_module(MADE)
     for name in made.__all__:
         yield Example(f"{MADE}.{name}", inspect.getdoc(getattr(made, name)) or "")

@@ -49,7 +49,6 @@ COMMANDS = (
     r"(python -m )?tox( .*)?",
     r"(python -m )?pytest .*",
     r"basedpyright",
-    r"python -m multigrad\.testing\.conformance .*",
     r"python -m venv .*",
     r"ruff (check|format) .*",
     r"([A-Z_]+=\S+ )*(python|torchrun( --\S+( \d+)?)*) (?P<file>[\w/]+\.py).*",

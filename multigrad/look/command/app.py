@@ -556,5 +556,7 @@ def new_backend(
     with report_errors():
         for path in write_package(name, out):
             typer.echo(path)
-        typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
-        typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")
+        typer.echo(
+            f"next: python -m pip install -e {out or f'multigrad-{name}'} multigrad-conformance"
+        )
+        typer.echo(f"      python -m pytest --pyargs multigrad_conformance --backends={name}")
