@@ -94,7 +94,7 @@ def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
     extras = PROJECT["optional-dependencies"]
     names = ("torch", "jax", "tensorflow", "keras", "cli", "plot", "demo")
     asked = [*PROJECT["dependencies"], *(row for name in names for row in extras[name])]
-    for name in ADDED:
+    for name in BACKENDS:
         asked += tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]["dependencies"]
     asked = [line for line in asked if "python_version <" not in line]  # no such Python here
     for row in map(read_requirement, asked):
