@@ -119,7 +119,7 @@ def test_every_extra_is_in_the_table_of_extras() -> None:
 def test_every_environment_variable_that_is_named_is_read() -> None:
     sources = [
         path.read_text(encoding="utf-8")
-        for folder in ("multigrad", "backends")
+        for folder in ("multigrad", "backends", "tests/conformance")
         for path in (ROOT / folder).rglob("*.py")
     ]
     code = "\n".join(sources)
