@@ -337,8 +337,7 @@ def test_the_command_writes_a_picture(
         (("triangular", "--out", "x.txt"), "x.txt is not a picture"),
         (("triangular", "--param", "width"), "'width' is not a param; write it as width=0.5,1,2"),
         (("triangular", "--param", "widht=1"), "did you mean 'width'"),
-        (("triangular", "--gallery"), "--gallery has all rules"),
-        (("--gallery", "--out", "x.png"), "x.png is not a page"),
+        (("--gallery",), "type there: python tools/write_gallery.py --out gallery.html"),
         (("triangular", "--out", "nowhere/x.png"), "nowhere"),
     ],
 )

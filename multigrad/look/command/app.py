@@ -99,25 +99,19 @@ def plot(
         list[str] | None,
         typer.Option("--param", help="A param with its values, such as width=0.5,1,2."),
     ] = None,
-    gallery: Annotated[
-        bool, typer.Option("--gallery", help="Write one page of all rules, with sliders.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="The file: .png, .svg or .pdf; .html with --gallery.")
-    ] = None,
+    gallery: Annotated[bool, typer.Option("--gallery", hidden=True)] = False,
+    out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
 ) -> None:
-    """Draw what rules do to gradients, or write a page of all of them that works offline."""
-    from multigrad.look.command.pictures import write_gallery, write_picture
+    """Draw what rules do to gradients."""
+    from multigrad.look.command.pictures import write_picture
 
     with report_errors():
         if gallery:
-            if names or forward or params:
-                raise MultigradError("--gallery has all rules; leave names and options out")
-            with working("drawing every rule"):
-                path = write_gallery(out or Path("gallery.html"))
-        else:
-            path = write_picture(names or [], forward, params or [], out)
-        typer.echo(path)
+            raise MultigradError(
+                "the gallery is written by a clone of multigrad's repository; type there: "
+                "python tools/write_gallery.py --out gallery.html"
+            )
+        typer.echo(write_picture(names or [], forward, params or [], out))
 
 
 @app.command(epilog="Example: multigrad show triangular --forward Heaviside")

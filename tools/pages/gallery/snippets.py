@@ -1,7 +1,4 @@
-"""Code to copy: a rule in each framework, in a few lines that run.
-
-The lines stand in a file of each backend, as what is its framework's does.
-"""
+"""Code to copy: a rule in each framework, in a few lines that run."""
 
 from __future__ import annotations
 
@@ -11,16 +8,12 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import entry_points
-from ...backend.finding.installed import is_importable
-
-NAME = "snippets.toml"
+FOLDER = Path(__file__).with_name("snippets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +30,15 @@ class Snippets:
 
 @functools.cache
 def read_snippets() -> dict[str, Snippets]:
-    """Return what the backends that are there have, and Keras's, by name; no framework is
-    imported.
-    """
+    """Return the code of each framework by its name, in the order of the page."""
     if sys.version_info < (3, 11):
         warnings.warn("code to copy needs Python 3.11, and is left out", stacklevel=2)
         return {}
     import tomllib
 
-    folders = {"keras": Path(__file__).parents[2] / "keras"}
-    for name, point in entry_points().items():
-        root = getattr(point, "module", name).partition(".")[0]
-        spec = find_spec(root) if is_importable(root) else None
-        for folder in (spec and spec.submodule_search_locations) or ():
-            folders.setdefault(name, Path(folder))
-    files = {name: folder / NAME for name, folder in folders.items() if (folder / NAME).exists()}
-    rows = {}
-    for name, file in files.items():
-        try:
-            rows[name] = Snippets(**tomllib.loads(file.read_text("utf-8")))
-        except (TypeError, ValueError) as error:  # perhaps a stranger's
-            warnings.warn(f"no code for {name} is shown: {file}: {error}", stacklevel=2)
-    return dict(sorted(rows.items(), key=by_place))
-
-
-def by_place(row: tuple[str, Snippets]) -> tuple[int, str]:
-    return row[1].place, row[0]
+    files = sorted(FOLDER.glob("*.toml"))
+    rows = {file.stem: Snippets(**tomllib.loads(file.read_text("utf-8"))) for file in files}
+    return dict(sorted(rows.items(), key=lambda row: row[1].place))
 
 
 def write_snippets(

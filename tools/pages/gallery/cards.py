@@ -12,19 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import MultigradError, UnsupportedOp
-from ...functions.recipes.examples import capture_example
-from ...graph.ir.graph import Graph
-from ...rules.estimators.arguments import broadcasts
-from ...rules.estimators.declared import Estimator, catalogue
-from ...rules.model.rule import Rule
-from ...rules.registry import get, rules
-from ...trace.trace import NeedsConcrete
-from ..described import Described, as_tried, describe, describe_estimator
-from .curves import SIDES, make_picture, observe_rule
+from multigrad.errors import MultigradError, UnsupportedOp
+from multigrad.functions.recipes.examples import capture_example
+from multigrad.graph.ir.graph import Graph
+from multigrad.look.described import Described, as_tried, describe, describe_estimator
+from multigrad.look.plotting.curves import SIDES, make_picture, observe_rule
+from multigrad.look.plotting.picture import Picture
+from multigrad.look.plotting.sampling import grid
+from multigrad.rules.estimators.arguments import broadcasts
+from multigrad.rules.estimators.declared import Estimator, catalogue
+from multigrad.rules.model.rule import Rule
+from multigrad.rules.registry import get, rules
+from multigrad.trace.trace import NeedsConcrete
+
 from .javascript import emit
-from .picture import Picture
-from .sampling import grid
 from .sliders import Slider, make_sliders
 from .snippets import write_function_snippets, write_snippets
 

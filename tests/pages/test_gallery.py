@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import runpy
 import subprocess
@@ -17,21 +18,21 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import entry_points
 from multigrad.look.plotting.behavior import observe
-from multigrad.look.plotting.cards import Card, choose_arguments, make_cards
-from multigrad.look.plotting.gallery import render_gallery
-from multigrad.look.plotting.javascript import RUNTIME
-from multigrad.look.plotting.snippets import read_snippets
-from multigrad.look.plotting.svg import draw_svg
+from pages.gallery.cards import Card, choose_arguments, make_cards
+from pages.gallery.javascript import RUNTIME
+from pages.gallery.page import render_gallery
+from pages.gallery.snippets import read_snippets
+from pages.gallery.svg import draw_svg
 
 from ..harness.models.node import TOLD, as_numbers, needs_node, run_node
 
+TOOL = Path(__file__).parents[2] / "tools" / "write_gallery.py"
 OWN = "multigrad.rules.library."
 MOST_BYTES = 3_000_000
 # Their pictures stand still: they need more than one axis, or are not drawn over what they have a
 # gradient for.
-HAVE_CODE = {"torch", "jax", "tensorflow", "keras"} | ({"paddle"} & entry_points().keys())
+HAVE_CODE = {"torch", "jax", "tensorflow", "keras"}
 if sys.version_info < (3, 11):  # a warning says that it is left out
     HAVE_CODE = set()
 WITHOUT_SCRIPT = {"estimators.gumbel_softmax", "estimators.n2uq", "estimators.replace_grad"}
@@ -379,13 +380,19 @@ const results = [{calls}].map((card) => {{
         assert as_numbers(found) == pytest.approx(theirs, abs=room), card.described.name
 
 
-@pytest.mark.needs("typer", "rich")
-def test_the_command_writes_the_page(tmp_path: Path, page: str) -> None:
-    from typer.testing import CliRunner
-
-    from multigrad.look.command.app import app
-
-    path = tmp_path / "rules.html"
-    result = CliRunner().invoke(app, ["plot", "--gallery", "--out", str(path)])
-    assert result.exit_code == 0, result.output
-    assert path.read_text(encoding="utf-8") == page
+def test_the_tool_writes_the_page_with_the_rules_of_a_module(tmp_path: Path, page: str) -> None:
+    (tmp_path / "my_rules.py").write_text(
+        "import multigrad as xg\n\n"
+        '@xg.register("gallery_mine")\n'
+        "def mine(ctx, grad_out, tin):\n    return 2 * grad_out\n"
+    )
+    subprocess.run(
+        [sys.executable, str(TOOL), "my_rules", "--out", "rules.html"],
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        timeout=120,
+    )
+    written = (tmp_path / "rules.html").read_text(encoding="utf-8")
+    assert set(re.findall('id="([^"]+)"', written)) >= library_rules() | {"gallery_mine"}
+    assert written.partition("<section")[0] == page.partition("<section")[0]

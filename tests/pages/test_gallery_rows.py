@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.graph import ops
-from multigrad.look.plotting.javascript import LACKING, REDUCTIONS, ROWS, emit, fill
+from pages.gallery.javascript import LACKING, REDUCTIONS, ROWS, emit, fill
 
 from ..harness.models.node import TOLD, as_numbers, needs_node, run_node
 

@@ -14,10 +14,11 @@ from operator import attrgetter
 from pathlib import Path
 from string import Template
 
-from ..described import place_of
+from multigrad.look.described import place_of
+from multigrad.look.plotting.picture import Picture
+
 from .cards import Card, make_cards, to_script
 from .javascript import RUNTIME
-from .picture import Picture
 from .sliders import Slider
 from .snippets import read_snippets
 from .svg import draw_svg, number
@@ -29,7 +30,7 @@ ABOUT = (
     "surrogate is drawn as the factor d(tin) between them."
 )
 FOOTER = (
-    "Written by <code>multigrad plot --gallery</code>. Curves are computed from each rule's own "
+    "Written by <code>tools/write_gallery.py</code>. Curves are computed from each rule's own "
     "graph. Draws of random rules are this page's own, not those of the library."
 )
 
