@@ -306,7 +306,7 @@ def test_without_matplotlib_the_error_is_an_install_line(monkeypatch: pytest.Mon
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer.main
 
-from multigrad.look.command.app import app
+from multigrad.command.app import app
 
 # Their examples run where no framework is installed, in a second; a test of the docs runs them.
 QUICK = ("rules", "plot", "show")
