@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -144,20 +143,6 @@ def test_convert_gives_up_what_does_not_end_and_goes_on(package: Path) -> None:
     assert "theirs:Then     equal" in result.stdout
     assert "2 converted, equal, 1 given up" in result.stdout
     assert result.stderr == ""  # no line of progress where there is no terminal
-
-
-@pytest.mark.needs("mpmath", "sympy")
-def test_vectors_that_are_done_are_written_beside_the_file(tmp_path: Path) -> None:
-    whole = tmp_path / "vectors.json"
-    whole.write_text("an earlier one")
-    words = ["vectors", "--dtype", "float32", "--out", "vectors.json"]
-    code, printed, shown = run_at_a_terminal(tmp_path, words, SOME)
-    assert code == 130
-    assert "Traceback" not in shown
-    assert whole.read_text() == "an earlier one"
-    subjects = json.loads((tmp_path / "vectors.json.partial").read_text())["subjects"]
-    assert f"{len(subjects)} of " in printed
-    assert subjects
 
 
 @pytest.mark.needs("torch")

@@ -35,7 +35,7 @@ INSIDE = {
     "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),
     "models": ("attribution", ""),
     "look": ("", "plotting", "command"),
-    "audit": ("", "lock", "command"),
+    "audit": ("", "lock", "vectors", "command"),
     "keras": ("", "dialect", "models"),
 }  # fmt: skip
 # They import anything, and nothing imports them.

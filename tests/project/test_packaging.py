@@ -26,6 +26,8 @@ TESTING = {"__init__.py", "assertions.py", "memory.py", "oracles.py", "plugin.py
 TEMPLATE = "multigrad/look/command/template/"
 DATA = {
     "multigrad/audit/lock/probes.txt",
+    "multigrad/audit/vectors/schema.json",
+    "multigrad/audit/vectors/vectors.json.xz",
     "multigrad/functions/documents/schema/document.json",
     "multigrad/functions/documents/schema/lock.json",
 }
