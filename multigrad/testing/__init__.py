@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..audit.vectors.document import vectors_of as vectors
 from ..graph.support.namespace import namespace
 from .assertions import assert_gradient, assert_gradients, assert_parity
-from .test_vectors.document import vectors_of as vectors
 
 __all__ = ["assert_gradient", "assert_gradients", "assert_parity", "vectors"]
 

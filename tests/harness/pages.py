@@ -126,7 +126,7 @@ def needs(page: Page) -> set[str]:
         words = re.split(r"[^\w]+", command)
         if words[0] == "multigrad":
             found |= {"typer", "rich"} | (FRAMEWORKS & set(words))
-            found |= {"matplotlib"} if words[1] == "plot" and "--gallery" not in command else set()
+            found |= {"matplotlib"} if words[1] == "plot" else set()
     found |= {BRINGS[name] for name in found & BRINGS.keys()}
     if "keras" in found and not found & FRAMEWORKS:
         found.add("tensorflow")  # Keras's own default

@@ -30,7 +30,7 @@ def test_theirs_and_ours_give_the_same_numbers(row: Beside) -> None:
 def test_the_command_writes_a_contest_for_each_installed(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     pytest.importorskip("brevitas")
     path = tmp_path / "bench.json"

@@ -169,7 +169,7 @@ def test_every_command_is_ours_or_one_that_is_known(page: Page) -> None:
 def test_every_option_that_a_page_names_exists() -> None:
     import typer
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     options = {

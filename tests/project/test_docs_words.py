@@ -62,7 +62,7 @@ def named_commands() -> set[str]:
 def test_every_command_and_option_that_is_named_exists() -> None:
     import typer
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     commands: dict[str, Any] = typer.main.get_command(app).commands
     lines = named_commands()

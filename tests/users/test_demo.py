@@ -36,7 +36,7 @@ def invoke_demo(*words: object) -> Any:
     """Run the demo in this process, which saves its start; for NumPy alone."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     command = ["demo", "--frameworks", "numpy", *map(str, words)]
     return CliRunner().invoke(app, command)

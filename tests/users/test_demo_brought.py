@@ -19,7 +19,7 @@ COLUMNS = [
 def test_a_column_that_a_backend_brings_has_the_numbers_of_numpy(name: str, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     words = ["demo", "--frameworks", f"numpy,{name}", "--epochs", "2", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, words)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...audit.vectors.document import TABLE_NAMES
 from ...functions.documents.canonical import hex_of
 from ...graph.ops.kinks import KINKS
 from . import points, rules, whole
@@ -24,8 +25,6 @@ OF_ZEROS = (
     "add", "subtract", "multiply", *TIES, "logaddexp", "nextafter", "full_like", "clip", "lerp",
     "where",
 )  # fmt: skip
-# What the table calls otherwise than `xg.xp`.
-TABLE_NAMES = {"divide": "div", "astype": "cast"}
 # Params that are called as a function of formulas is.
 OTHER_NAMES = {"s": "s_", "gamma": "gamma_"}
 FLAGS = ("kink", "overflow", "nan", "subnormal", "convention")

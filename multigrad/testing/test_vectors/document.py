@@ -1,7 +1,4 @@
-"""The document of vectors: plain JSON that any language reads; `schema.json` says what is where.
-
-Columns that stand in several sets are written once, in `columns`, and named where they stand.
-"""
+"""The document of vectors, computed: columns that stand in several sets are written once."""
 
 from __future__ import annotations
 
@@ -10,6 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ... import __name__ as package
+from ...audit.vectors.document import (
+    OF_OURS,
+    OF_XP,
+    TABLE_NAMES,
+    NoVectors,
+    read_dtypes,
+)
 from ...errors import suggest
 from ...functions.function import Function
 from ...functions.importers import convert
@@ -18,15 +22,12 @@ from ...rules import estimators, registry
 from ...rules.estimators.declared import Estimator
 from ...rules.model.rule import Rule
 from . import cases, discrete, functions
-from .elementwise import FORMULAS, OF_OURS, OURS, Formula
-from .functions import NoVectors
-from .rounding import FORMATS
+from .elementwise import FORMULAS, OURS, Formula
 from .witness import library
 
 Data = dict[str, Any]
 FORMAT, VERSION = f"{package}-vectors", 1
 LEAST = 8  # a shorter column stands where it is
-OF_XP = "xp."
 
 
 def every_subject() -> list[str]:
@@ -39,12 +40,6 @@ def every_subject() -> list[str]:
 def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
     """Return exact results of rules, ops and Functions as plain data, computed by mpmath and sympy.
 
-    Examples:
-        >>> from multigrad.testing import vectors
-        >>> document = vectors("triangular", "xp.softplus", dtypes=["float32"])
-        >>> [subject["name"] for subject in document["subjects"]]
-        ['triangular', 'softplus']
-
     Args:
         objects: rules, by name or as they are, ops, as `xp.softplus`, and Functions whose forward
             is elementwise, or what `xg.convert` takes; all rules and ops, and Functions of
@@ -56,20 +51,8 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
         TraceError: a Function has not been called, and its signature does not tell how to.
         MissingWitness: mpmath or sympy is not installed.
     """
-    formats = read_dtypes(dtypes)
+    formats = cases.all_formats(read_dtypes(dtypes))
     return document_of([subject_of(each, formats) for each in objects or every_subject()])
-
-
-def read_dtypes(names: Sequence[str] | None) -> Sequence[Any]:
-    """Return the formats of numbers that are named, or all.
-
-    Raises:
-        NoVectors: there is none of a name.
-    """
-    for name in names or ():
-        if name not in FORMATS:
-            raise NoVectors(f"no dtype {name!r}; there are {', '.join(FORMATS)}")
-    return cases.all_formats(names)
 
 
 def document_of(subjects: Sequence[Data]) -> Data:
@@ -80,7 +63,7 @@ def document_of(subjects: Sequence[Data]) -> Data:
         "format": FORMAT,
         "version": VERSION,
         "witness": {name: library(name).__version__ for name in ("mpmath", "sympy")},
-        "conventions": _plain(kinks_of(cases.TABLE_NAMES.get(op, op) for op in ops)),
+        "conventions": _plain(kinks_of(TABLE_NAMES.get(op, op) for op in ops)),
         "columns": columns,
         "subjects": subjects,
     }
@@ -192,27 +175,3 @@ def _places(subjects: Sequence[Data]) -> Iterator[tuple[Any, Any]]:
                 for i, column in enumerate(each[key]):
                     if isinstance(column, list) and len(column) >= LEAST:
                         yield each[key], i
-
-
-def write(document: Data) -> str:
-    """Return the text of a document: a set of cases stands on a line for each of its fields."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    for mark in ('"conventions":', '"columns":', '"subjects":', '{"name":', '{"dtype":'):
-        text = text.replace(mark, f"\n{mark}")
-    return f"{text}\n"
-
-
-def open_columns(document: Data) -> Data:
-    """Return a document with each column where it stands: what `vectors_of` did is undone."""
-    columns = document["columns"]
-    for subject in document["subjects"]:
-        for each in subject["sets"]:
-            for key in ("cotangents", "results", "result_distances"):
-                each[key] = _opened(columns, each[key])
-            for key in ("inputs", "gradients", "gradient_distances"):
-                each[key] = [_opened(columns, column) for column in each[key]]
-    return document
-
-
-def _opened(columns: dict[str, list[Any]], column: Any) -> Any:
-    return columns[column] if isinstance(column, str) else column

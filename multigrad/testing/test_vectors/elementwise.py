@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...audit.vectors.document import OF_OURS
+
 
 @dataclass(frozen=True, slots=True)
 class Formula:
@@ -203,7 +205,6 @@ OURS: dict[str, Formula] = {
     ),
     "gradient_reversal": Formula("x", slopes=("-alpha",), attrs={"alpha": 1.0}),
 }
-OF_OURS = "estimators."
 FORMULAS: dict[str, Formula] = {
     **UNARY,
     **BINARY,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import MultigradError
+from ...audit.vectors.document import NoVectors
 from ...functions.calls.decision import SHOWN
 from ...functions.documents.canonical import hex_of
 from ...functions.function import Function
@@ -33,10 +33,6 @@ ROWS = 60  # of three operands and more
 MASKS = {**OF_FLOATS, **OF_BOOLS}
 STAY = "stay"  # the name of a step that changes nothing
 USUAL = 0.5  # of a number without a default
-
-
-class NoVectors(MultigradError, ValueError):
-    """The witness has no formula of what is named."""
 
 
 @dataclass(frozen=True, slots=True)

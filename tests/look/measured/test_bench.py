@@ -37,7 +37,7 @@ def invoke_bench(*words: object) -> Any:
     """Run the command in this process, which saves its start; for NumPy alone."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     # The command chooses threads and devices in the environment; that must not outlive it here.
     with patch.dict(os.environ, COLUMNS="120"):

@@ -48,7 +48,7 @@ def invoke_bench(*words: object) -> Any:
     """Run the command in this process."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     with patch.dict(os.environ, COLUMNS="120"):
         return CliRunner().invoke(app, ["bench", *map(str, words)])

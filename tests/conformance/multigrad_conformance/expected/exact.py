@@ -4,21 +4,18 @@ witness, which is neither the op table nor calculus by hand.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import multigrad.testing
+from multigrad.audit.vectors.document import read_document
 from multigrad.testing.oracles import finfo
 
 Array = Any
 Wide = Any  # an array of long doubles
-FILE = Path(multigrad.testing.__file__).parent / "data" / "vectors.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class Exact:
 @cache
 def _document() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the columns that are shared, and the ops by name."""
-    document = json.loads(FILE.read_text("utf-8"))
+    document = read_document()
     found = {}
     for subject in document["subjects"]:
         if subject["kind"] == "op":
