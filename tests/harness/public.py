@@ -90,7 +90,6 @@ class Example:
 THROUGH = {
     r"multigrad\.keras|xg\.keras": ("keras",),
     r"multigrad\.optax|xg\.optax": ("optax", "jax"),
-    r"testing import vectors": ("torch",),  # which brings sympy
     r"multigrad\.(hook|functional|wrappers|compat)|xg\.Activation": ("torch",),
 }
 IMPORT = re.compile(r"^\s*(?:>>>|\.\.\.)?\s*(?:import|from)\s+(\w.*)$", re.MULTILINE)

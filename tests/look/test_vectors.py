@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,10 @@ from multigrad.audit.vectors import document
 from multigrad.audit.vectors.document import NoVectors, open_columns, read_document, write
 from multigrad.graph.ops import OPS
 from multigrad.graph.ops.results import PER_ELEMENT
-from multigrad.testing.test_vectors.cases import formula_of_or_none
-from multigrad.testing.test_vectors.document import vectors_of
-from multigrad.testing.test_vectors.elementwise import OURS
 from tests.harness.schemas import fits
+from vectors.cases import formula_of_or_none
+from vectors.document import vectors_of
+from vectors.elementwise import OURS
 
 xp = xg.xp
 SKIPPED = {"convention", "subnormal", "overflow", "kink"}
@@ -35,6 +37,13 @@ RULES = ("triangular", "rectangular", "guided", "clamp_with_grad", "q_pseudo_spi
 
 def numbers(column: list[str]) -> Any:
     return np.array([float.fromhex(word) for word in column])
+
+
+def test_the_tool_prints_the_vectors_of_what_is_named() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "vectors"
+    command = [sys.executable, str(tool), "triangular", "xp.relu"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed == write(vectors_of("triangular", "xp.relu"))
 
 
 def test_every_rule_has_a_formula() -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ...audit.vectors.document import TABLE_NAMES
-from ...functions.documents.canonical import hex_of
-from ...graph.ops.kinks import KINKS
+from multigrad.audit.vectors.document import TABLE_NAMES
+from multigrad.functions.documents.canonical import hex_of
+from multigrad.graph.ops.kinks import KINKS
+
 from . import points, rules, whole
 from .elementwise import FORMULAS
 from .rounding import FORMATS, Format, High, Rounded, round_to, write_distance

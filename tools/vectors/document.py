@@ -6,21 +6,22 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ... import __name__ as package
-from ...audit.vectors.document import (
+from multigrad import __name__ as package
+from multigrad.audit.vectors.document import (
     OF_OURS,
     OF_XP,
     TABLE_NAMES,
     NoVectors,
     read_dtypes,
 )
-from ...errors import suggest
-from ...functions.function import Function
-from ...functions.importers import convert
-from ...graph.ops.kinks import kinks_of
-from ...rules import estimators, registry
-from ...rules.estimators.declared import Estimator
-from ...rules.model.rule import Rule
+from multigrad.errors import suggest
+from multigrad.functions.function import Function
+from multigrad.functions.importers import convert
+from multigrad.graph.ops.kinks import kinks_of
+from multigrad.rules import estimators, registry
+from multigrad.rules.estimators.declared import Estimator
+from multigrad.rules.model.rule import Rule
+
 from . import cases, discrete, functions
 from .elementwise import FORMULAS, OURS, Formula
 from .witness import library
@@ -49,7 +50,7 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
     Raises:
         NoVectors: there is no formula of it.
         TraceError: a Function has not been called, and its signature does not tell how to.
-        MissingWitness: mpmath or sympy is not installed.
+        ImportError: mpmath or sympy is not installed.
     """
     formats = cases.all_formats(read_dtypes(dtypes))
     return document_of([subject_of(each, formats) for each in objects or every_subject()])

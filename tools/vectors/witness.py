@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from ...backend.finding.installed import extra_line
-from ...errors import MultigradError
 from .elementwise import Formula
 from .rounding import Format, High, is_near_tie
 
@@ -24,23 +22,9 @@ FAR = (10**15, 10**25)  # times e: in the place of infinity
 SAME = 1e-9
 
 
-class MissingWitness(MultigradError, ImportError):
-    """A package of the extra `vectors` is not installed."""
-
-
 def library(name: str) -> ModuleType:
-    """Return mpmath or sympy.
-
-    Raises:
-        MissingWitness: it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingWitness(
-            f"vectors are computed by mpmath and sympy, and {name} is not installed; type: "
-            f"{extra_line('vectors')}"
-        ) from error
+    """Return mpmath or sympy, imported where it is first used."""
+    return importlib.import_module(name)
 
 
 # --- text to functions ----------------------------------------------------------------------------

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ...audit.vectors.document import NoVectors
-from ...functions.calls.decision import SHOWN
-from ...functions.documents.canonical import hex_of
-from ...functions.function import Function
-from ...functions.recipes.examples import find_variant
-from ...graph.ir.graph import Graph, Node
-from ...graph.ir.types import FLOATS, T
-from ...look.subject import gives_surrogate
+from multigrad.audit.vectors.document import NoVectors
+from multigrad.functions.calls.decision import SHOWN
+from multigrad.functions.documents.canonical import hex_of
+from multigrad.functions.function import Function
+from multigrad.functions.recipes.examples import find_variant
+from multigrad.graph.ir.graph import Graph, Node
+from multigrad.graph.ir.types import FLOATS, T
+from multigrad.look.subject import gives_surrogate
+
 from . import cases, points
 from .discrete import OF_BOOLS, OF_FLOATS, operands_of
 from .elementwise import FORMULAS
