@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from . import compat as compat
     from . import keras as keras
     from . import testing as testing
+    from .audit.audit import audit
     from .backend.finding.discovery import backends
     from .capture.code.options import Capture
     from .capture.dialects import xp
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
         from_tf_custom_gradient,
     )
     from .functions.plain import function
-    from .look.audit.audit import audit
     from .look.check import check
     from .look.export import export, load_operators
     from .look.memory import memory
@@ -155,7 +155,7 @@ _ROOMS = {
     "check": "look.check",
     "export": "look.export",
     "load_operators": "look.export",
-    "audit": "look.audit.audit",
+    "audit": "audit.audit",
     "jvp": "rules.in_force.jvp",
     "vjp": "rules.in_force.vjp",
     "function": "functions.plain",
@@ -208,7 +208,7 @@ _ROOMS = {
 # Public modules, and where they lie.
 _MODULES = {
     "attribution": "models.attribution",
-    "cli": "look.command",
+    "cli": "command",
     "compat": "compat",
     "composites": "models.attribution.composites",
     "context": "rules.context",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .look.command import main
+from .command import main
 
 main()

@@ -1,7 +1,7 @@
 """Build the sdist and the wheel, look into both, install each in an empty environment and use it.
 
 `python scripts/check_release.py [FOLDER] [--extras cli,torch]` leaves what it built in FOLDER, and
-beside it the backends that are distributions of their own. It needs build, twine and
+beside it the distributions that stand in folders of their own. It needs build, twine and
 check-wheel-contents; `tox run -e release` brings them.
 """
 
@@ -27,7 +27,7 @@ TOP = {
     "pyproject.toml", "scripts", "tests", "tools", "tox.ini", ".gitignore",
     ".github",
 }  # fmt: skip
-ADDED = ("backends/multigrad_mlx", "backends/multigrad_paddle")
+ADDED = ("backends/multigrad_mlx", "tests/conformance")
 LITTER = re.compile(r"__pycache__|\.py[co]$|\.egg-info|(^|/)\.(git|tox|venv|cache|ci)(/|$)")
 USE = """
 import numpy as np

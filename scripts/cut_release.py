@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ADDED = ("backends/multigrad_mlx", "backends/multigrad_paddle")
+ADDED = ("backends/multigrad_mlx", "tests/conformance")
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
 UNRELEASED = "## [Unreleased]\n"
 

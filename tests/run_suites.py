@@ -27,7 +27,6 @@ SIDE_BY_SIDE = 2
 ALL = "torch,jax,tensorflow"
 COMPILING = "--compiling=jax"
 FREEGRAD = "freegrad"
-CONFORMANCE = ("--pyargs", "multigrad.testing.conformance")
 OWN = {"jax": (COMPILING, "--require=flax,optax")}
 # In this order they begin; then the others, of a minute or two each.
 LONGEST = (
@@ -40,8 +39,9 @@ TORCH_MODELS = ("compiled", "distributed", "functions", "models", "users")
 # numbers of single ops are not what is tested, it emits as it did before it fused.
 PLAIN_XLA = "--xla_backend_optimization_level=0"
 CHEAP_XLA = f"{PLAIN_XLA} --xla_cpu_use_fusion_emitters=false"
-# Files of ours in which the kernels' numbers are what is tested.
-OF_KERNELS = (str(HERE / "capture" / "types" / "test_jax_integers.py"),)
+# Where the kernels' numbers are what is tested.
+CONFORMANCE = str(HERE / "conformance")
+OF_KERNELS = (str(HERE / "capture" / "types" / "test_jax_integers.py"), CONFORMANCE)
 LAYERS = ("test_bridged_layers_keras.py", "test_custom_gradient_keras.py")
 # The files of Keras's tests in which frameworks meet.
 BESIDE_KERAS = {
@@ -79,20 +79,21 @@ def suites() -> Iterator[Suite]:
         if name == "jax":
             ignored = (f"--ignore={file}" for file in OF_KERNELS)
             yield Suite(name, (*own, *ignored, tests), cheap)
-            yield Suite(f"kernels-{name}", (*own, *OF_KERNELS, *CONFORMANCE), plain)
+            yield Suite(f"kernels-{name}", (*own, *OF_KERNELS), plain)
         elif name == "torch":
             folders = [str(HERE / folder) for folder in TORCH_MODELS]
             ignored = (f"--ignore={folder}" for folder in folders)
-            yield Suite(name, (*own, *ignored, tests, *CONFORMANCE), plain)
+            yield Suite(name, (*own, *ignored, tests), plain)
             yield Suite(f"{name}-models", (*own, *folders), plain)
         else:
-            yield Suite(name, (*own, tests, *CONFORMANCE), plain)
+            yield Suite(name, (*own, tests), plain)
         yield Suite(f"keras-{name}", (f"--backends={name}", "--require=keras", tests), cheap)
         files = tuple(str(HERE / "keras" / file) for file in BESIDE_KERAS[name])
         beside = (f"--backends={ALL}", "--require=keras")
         yield Suite(f"beside-keras-{name}", (*beside, *files), cheap)
     packages = "--require=einops,flax,freegrad,ipykernel,keras,nbclient,optax"
-    several = (f"--backends=numpy,{ALL}", COMPILING, packages, f"--ignore={HERE / 'keras'}")
+    ignored = (f"--ignore={HERE / 'keras'}", f"--ignore={CONFORMANCE}")
+    several = (f"--backends=numpy,{ALL}", COMPILING, packages, *ignored)
     yield Suite("several", (*several, tests), {"MULTIGRAD_PROGRAMS": "125", "XLA_FLAGS": CHEAP_XLA})
     yield Suite(FREEGRAD, (), {})
 

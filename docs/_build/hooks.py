@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ REMOTE = re.compile(r"(?:(?:https|ssh)://(?:[^@/]*@)?|git@)([\w.-]+)(?::\d+/|[:/
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the page that `multigrad plot --gallery` writes."""
-    from multigrad.look.plotting.gallery import render_gallery
+    """Add the page that `tools/write_gallery.py` writes."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    from pages.gallery.page import render_gallery
 
     files.append(File.generated(config, GALLERY, content=render_gallery()))
     return files

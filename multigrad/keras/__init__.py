@@ -3,7 +3,7 @@ Keras runs.
 
 Importing this room imports Keras and registers them at once, so that loading a model finds them.
 
-May import the rooms up to `look`; docs/architecture.md has their order.
+May import the rooms up to `audit`; docs/architecture.md has their order.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.

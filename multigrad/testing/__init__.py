@@ -1,18 +1,17 @@
-"""For people's own test suites: assertions about gradients, and what a backend must pass.
+"""For people's own test suites: assertions about gradients.
 
     from multigrad.testing import assert_gradient, assert_gradients, assert_parity
 
-Nothing here needs pytest but `multigrad.testing.conformance`, the suite of a backend, and its
-`plugin`; nothing but its random `programs` needs hypothesis.
+Nothing here needs pytest but the `plugin` of `multigrad_conformance`, the suite of a backend.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..audit.vectors.document import vectors_of as vectors
 from ..graph.support.namespace import namespace
 from .assertions import assert_gradient, assert_gradients, assert_parity
-from .test_vectors.document import vectors_of as vectors
 
 __all__ = ["assert_gradient", "assert_gradients", "assert_parity", "vectors"]
 

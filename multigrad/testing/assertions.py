@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..look.audit.audit import AuditReport, audit
-from ..look.audit.smaller import smallest
+from ..audit.audit import AuditReport, audit
+from ..audit.minimize import smallest
 from ..look.check import CheckReport, check
 from ..look.parity import ParityReport, parity
 

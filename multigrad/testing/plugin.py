@@ -1,6 +1,6 @@
 """The pytest plugin of the conformance suite: the options, the markers, and the `backend` fixture.
 
-    pytest -p multigrad.testing.plugin --pyargs multigrad.testing.conformance --backends=torch
+    pytest --pyargs multigrad_conformance --backends=torch
 
 The fixture runs a test once per backend; one whose framework is not installed is a visible skip,
 and an error where `--backends` asks for it. It is made of the public `Backend` row alone, and a

@@ -14,10 +14,11 @@ import pytest
 
 from multigrad.graph import ops
 
-tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
+from ..harness.installed import CONFORMANCE, install, tomllib
 
 MULTIGRAD = (sys.executable, "-m", "multigrad.cli")
-SUITE = ("-m", "multigrad.testing.conformance", "--backends=mylib", "-q", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "multigrad_conformance")
+SUITE = (*PYTEST, "--backends=mylib")
 
 
 def run(*command: str, folder: Path, site: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -67,6 +68,7 @@ def test_it_passes_the_linter_at_once(written: Path) -> None:
 
 
 def test_it_is_listed_and_the_suite_ends_with_a_list_by_op(written: Path) -> None:
+    install(CONFORMANCE, written)
     done = run(sys.executable, *SUITE, folder=written.parent, site=written)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the backend 'mylib' is not written yet" in done.stdout
@@ -104,7 +106,8 @@ backend = replace(
 )
 """
     )
-    for file in written.glob("*.dist-info/*"):
+    install(CONFORMANCE, tmp_path)
+    for file in written.glob("multigrad_mylib-*/*"):
         (tmp_path / file.parent.name).mkdir(exist_ok=True)
         (tmp_path / file.parent.name / file.name).write_text(file.read_text())
     chosen = ("-k", "lowered_or_listed and (exp or log or tanh or add)", "--tb=line")

@@ -8,7 +8,6 @@ other processes.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,30 +15,18 @@ from typing import Any
 
 import pytest
 
-tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
+from ..harness.installed import CONFORMANCE, TOY, install
 
-PACKAGE = Path(__file__).parents[1] / "toy_backend"
-SUITE = ("-m", "multigrad.testing.conformance", "--backends=toy", "-q", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "multigrad_conformance")
+SUITE = (*PYTEST, "--backends=toy")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package and its metadata, as `pip install --target` leaves it."""
+    """A folder with the package, and the suite that its author installs."""
     folder = tmp_path_factory.mktemp("site")
-    described = tomllib.loads((PACKAGE / "pyproject.toml").read_text(encoding="utf-8"))
-    project = described["project"]
-    for name in described["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-        shutil.copytree(PACKAGE / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    metadata = folder / f"multigrad_toy-{project['version']}.dist-info"
-    metadata.mkdir()
-    header = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (metadata / "METADATA").write_text(header)
-    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")]
-    (metadata / "RECORD").write_text("".join(f"{name},,\n" for name in files))
-    lines = []
-    for group, points in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {where}" for name, where in points.items())]
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    install(TOY, folder)
+    install(CONFORMANCE, folder)
     return folder
 
 
@@ -167,13 +154,13 @@ def test_the_suite_fails_where_one_of_its_ops_is_off_by_a_thousandth(
 
 
 def test_the_suite_says_how_to_run_it_where_its_plugin_is_missing(site: Path) -> None:
-    done = run(site, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", SUITE[1])
+    done = run(site, *PYTEST, "-p", "no:multigrad.testing.plugin")
     assert done.returncode != 0
-    assert "pytest -p multigrad.testing.plugin --pyargs multigrad.testing" in done.stdout
+    assert "pytest -p multigrad.testing.plugin --pyargs multigrad_conformance" in done.stderr
 
 
 def test_a_backend_that_is_not_there_is_a_usage_error(site: Path) -> None:
-    done = run(site, "-m", SUITE[1], "--backends=tyo")
+    done = run(site, *PYTEST, "--backends=tyo")
     assert done.returncode == 4
     assert "--backends: no backend ['tyo']; there are ['numpy'," in done.stderr
 

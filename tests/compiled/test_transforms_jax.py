@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.differences import kept
+from multigrad_conformance.differences import kept
 
 pytestmark = pytest.mark.needs("jax")
 

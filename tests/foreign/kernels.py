@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from multigrad.audit.ahead import help_imports
+from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
+from multigrad.audit.laws import LAWS
 from multigrad.errors import MultigradError
-from multigrad.look.audit.ahead import help_imports
-from multigrad.look.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
-from multigrad.look.audit.laws import LAWS
-from multigrad.look.command.apart import Apart
 from multigrad.look.command.inputs import SEED, read_input
+from multigrad.look.command.worker import Apart
 
 HERE = Path(__file__).parent
 ROWS, AUDITED = HERE / "kernels.toml", HERE / "kernels_audited.toml"

@@ -68,9 +68,9 @@ def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
 def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     """Return what came of laws, each where none is named, and of those that conversion mends."""
     import multigrad as xg
+    from multigrad.audit.audit import BROKEN, KEPT, REFUSED
+    from multigrad.audit.command.audit import inputs_to_try
     from multigrad.backend.finding.discovery import load_backend
-    from multigrad.look.audit.audit import BROKEN, KEPT, REFUSED
-    from multigrad.look.command.audit import inputs_to_try
     from multigrad.look.command.inputs import SEED, read_input
     from multigrad.look.runs import as_array
 

@@ -190,10 +190,6 @@ def compiled_gradient(
         import mlx.core as mx
 
         call = xg.jit(f, framework="mlx") if jit else mx.compile(f)
-    elif backend.name == "paddle":
-        import paddle
-
-        call = xg.jit(f, framework="paddle") if jit else paddle.jit.to_static(f, full_graph=False)
     else:
         import tensorflow as tf
 

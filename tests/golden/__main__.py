@@ -14,7 +14,7 @@ from . import digests
 from .graphs import captured_texts
 from .sources import emitted_texts
 
-DIALECTS = ("numpy", "torch", "jax", "tensorflow", "keras", "paddle", "mlx")
+DIALECTS = ("numpy", "torch", "jax", "tensorflow", "keras", "mlx")
 KINDS = {"graphs": captured_texts, "sources": emitted_texts}
 
 

@@ -3,7 +3,7 @@ rounding.
 
 500 programs by default; MULTIGRAD_PROGRAMS asks for more (`tox -e fuzz`: 20,000), MULTIGRAD_SEED
 for others. A failure is shrunk and printed as the graph and the elements that differ. See
-`multigrad/testing/programs/`.
+`multigrad_conformance/programs/`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import BOOL, INPUT, Type
-from multigrad.testing.differences import regroups
 from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo
-from multigrad.testing.programs import interpreter
-from multigrad.testing.programs.attributes import LEFT_OUT, TAKING_PART, takes_part
-from multigrad.testing.programs.generator import Program, programs
-from multigrad.testing.programs.interpreter import interpret
-from multigrad.testing.programs.kernels import elementwise as kernels
-from multigrad.testing.programs.running import QUIET, Mismatch, check_random, inputs_of
 from multigrad.trace.xp import all as neutral
+from multigrad_conformance.differences import regroups
+from multigrad_conformance.programs import interpreter
+from multigrad_conformance.programs.attributes import LEFT_OUT, TAKING_PART, takes_part
+from multigrad_conformance.programs.generator import Program, programs
+from multigrad_conformance.programs.interpreter import interpret
+from multigrad_conformance.programs.kernels import elementwise as kernels
+from multigrad_conformance.programs.running import QUIET, Mismatch, check_random, inputs_of
 
 from ..conftest import BACKENDS, find_backend, is_installed, split_names
 
@@ -69,7 +69,7 @@ def test_random_programs_give_the_numbers_of_the_interpreter(
 def test_every_row_takes_part_or_is_left_out_with_a_reason(op: Op) -> None:
     assert takes_part(op) or LEFT_OUT.get(op, "").strip(), (
         f"no program can use {op.name}: give its attributes {op.attrs} samples, or their kind a "
-        "place in PICKS (multigrad/testing/programs/attributes.py)"
+        "place in PICKS (multigrad_conformance/programs/attributes.py)"
     )
 
 

@@ -20,6 +20,7 @@ import pytest
 
 import multigrad as xg
 
+CONFORMANCE = Path(__file__).parents[1] / "conformance" / "multigrad_conformance"
 AUTHOR = """
 import json
 import sys
@@ -80,8 +81,8 @@ row = function(
 )
 add(ops.arithmetic, row, depth)
 
-from multigrad.testing.programs.attributes import TAKING_PART
-from multigrad.testing.programs.running import Mismatch, check_random
+from multigrad_conformance.programs.attributes import TAKING_PART
+from multigrad_conformance.programs.running import Mismatch, check_random
 from multigrad.testing.under_test import BackendUnderTest
 
 results = []
@@ -95,7 +96,7 @@ class Results:
 
 options = ["-p", "multigrad.testing.plugin", "-p", "no:cacheprovider", "-q", "--backends=numpy"]
 chosen = "half_total or total_of_a_wrong or depth"
-pytest.main([*options, "--pyargs", "multigrad.testing.conformance", "-k", chosen], [Results()])
+pytest.main([*options, "--pyargs", "multigrad_conformance", "-k", chosen], [Results()])
 for row in ops.CALLABLE_OPS[-4:]:
     assert row in TAKING_PART
     try:
@@ -110,10 +111,19 @@ print("RESULTS " + json.dumps(results))
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[tuple[str, str]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """What each test said of each op."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(CONFORMANCE, folder / CONFORMANCE.name)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
-        [sys.executable, "-c", AUTHOR], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", AUTHOR],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
     )
     lines = [line for line in run.stdout.splitlines() if line.startswith("RESULTS ")]
     assert lines, run.stdout[-2000:] + run.stderr[-2000:]
@@ -194,7 +204,7 @@ np.testing.assert_allclose(slope, 2 / (2 + abs(x)) ** 2, rtol=1e-6)
 
 options = ["-p", "multigrad.testing.plugin", "-p", "no:cacheprovider", "-q", f"--backends={name}"]
 options.append("--compiling=jax")
-sys.exit(pytest.main([*options, "--pyargs", "multigrad.testing.conformance", "-k", "bent"]))
+sys.exit(pytest.main([*options, "--pyargs", "multigrad_conformance", "-k", "bent"]))
 """
 
 
@@ -203,6 +213,7 @@ def test_op_made_of_others_is_one_file_and_every_backend_has_it(
 ) -> None:
     package = Path(xg.__file__).parent
     copy = shutil.copytree(package, tmp_path / "multigrad")  # with what was compiled of it
+    shutil.copytree(CONFORMANCE, tmp_path / CONFORMANCE.name)
     with (copy / FAMILY).open("a", encoding="utf-8") as family:
         family.write(ROW)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

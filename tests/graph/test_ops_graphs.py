@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.testing.conformance.ops.test_ops_arrays import REDUCTIONS
-from multigrad.testing.conformance.ops.test_ops_declared import OF_ANY_SHAPE
-from multigrad.testing.conformance.ops.test_ops_ordering import ALONG, EXACT
-from multigrad.testing.conformance.ops.test_ops_shapes import MOVES, UNDOING
-from multigrad.testing.conformance.vjps.test_vjps import OTHER, X
-from multigrad.testing.declared import Case
 from multigrad.testing.oracles import FLOAT32, spread
 from multigrad.trace.xp import all as neutral
+from multigrad_conformance.declared import Case
+from multigrad_conformance.ops.test_ops_arrays import REDUCTIONS
+from multigrad_conformance.ops.test_ops_declared import OF_ANY_SHAPE
+from multigrad_conformance.ops.test_ops_ordering import ALONG, EXACT
+from multigrad_conformance.ops.test_ops_shapes import MOVES, UNDOING
+from multigrad_conformance.vjps.test_vjps import OTHER, X
 
 xp: Any = neutral  # `xg.xp`, and the functions that only VJPs call
 Wide = Any

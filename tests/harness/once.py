@@ -18,7 +18,7 @@ import pytest
 
 from multigrad.testing.under_test import split_names
 
-FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
+FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx"}
 # What a case runs on; in Keras's tests also the other framework, and who reads a file.
 ROLES = ("backend", "guest", "reader")
 # Fixtures that know of no backend.

@@ -25,7 +25,7 @@ OWN = {"numpy", "scipy", "ml_dtypes", "optree", "multigrad"}
 ROOMS = {"keras": "keras", "optax": "optax", "compat": "torch"}
 # What comes with a package, and is as well in each environment that has it.
 BRINGS = {"optax": "jax", "flax": "jax"}
-FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
+FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx"}
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<language>[\w+-]*)(?P<info>.*)$")
 
 
@@ -126,7 +126,7 @@ def needs(page: Page) -> set[str]:
         words = re.split(r"[^\w]+", command)
         if words[0] == "multigrad":
             found |= {"typer", "rich"} | (FRAMEWORKS & set(words))
-            found |= {"matplotlib"} if words[1] == "plot" and "--gallery" not in command else set()
+            found |= {"matplotlib"} if words[1] == "plot" else set()
     found |= {BRINGS[name] for name in found & BRINGS.keys()}
     if "keras" in found and not found & FRAMEWORKS:
         found.add("tensorflow")  # Keras's own default

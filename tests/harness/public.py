@@ -90,7 +90,6 @@ class Example:
 THROUGH = {
     r"multigrad\.keras|xg\.keras": ("keras",),
     r"multigrad\.optax|xg\.optax": ("optax", "jax"),
-    r"testing import vectors": ("torch",),  # which brings sympy
     r"multigrad\.(hook|functional|wrappers|compat)|xg\.Activation": ("torch",),
 }
 IMPORT = re.compile(r"^\s*(?:>>>|\.\.\.)?\s*(?:import|from)\s+(\w.*)$", re.MULTILINE)
@@ -112,8 +111,7 @@ def examples() -> Iterator[Example]:
     """Yield the examples of every docstring in the sources, by the place of its object."""
     for folder in ("multigrad", "backends"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if "conformance" not in path.parts:
-                yield from examples_of(path)
+            yield from examples_of(path)
     made = importlib.import_module(MADE)
     for name in made.__all__:
         yield Example(f"{MADE}.{name}", inspect.getdoc(getattr(made, name)) or "")

@@ -27,7 +27,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the command with these words; the screen is wide enough for every table."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     monkeypatch.setenv("COLUMNS", "200")
     runner = CliRunner()
@@ -136,7 +136,7 @@ def test_a_backend_is_named_by_one_option_in_every_command(invoke: Any) -> None:
 
 
 # As the installed script does it.
-COMPLETED = "import sys; sys.argv[0] = 'multigrad'; import multigrad.look.command as c; c.main()"
+COMPLETED = "import sys; sys.argv[0] = 'multigrad'; import multigrad.cli as c; c.main()"
 
 
 @needs_cli
@@ -342,13 +342,13 @@ SEARCHED = """
 import gc, sys
 
 def note(phase, told):
-    if phase == "start" and "multigrad.look.command.app" in sys.modules:
+    if phase == "start" and "multigrad.command.app" in sys.modules:
         searched.append(len(gc.get_objects()))
 
 searched = []
 gc.callbacks.append(note)
 sys.argv = ["multigrad", "rules"]
-from multigrad.look.command import main
+from multigrad.cli import main
 try:
     main()
 except SystemExit:
@@ -382,7 +382,7 @@ def test_a_misspelled_command_is_told_with_the_right_one(invoke: Any) -> None:
 
 
 @needs_cli
-@pytest.mark.parametrize("where", ["multigrad.look.command.app.app", "multigrad.look.command._run"])
+@pytest.mark.parametrize("where", ["multigrad.command.app.app", "multigrad.command._run"])
 def test_an_interrupt_ends_in_one_line(where: str) -> None:
     module, _, name = where.rpartition(".")
     result = run_python(

@@ -152,7 +152,7 @@ def invoke(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run `multigrad convert` with these words on NumPy and one framework, uncompiled."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     runner = CliRunner()
     options = ("--backends", f"numpy,{backend.name}", "--compiled", "")

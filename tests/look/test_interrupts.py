@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -78,7 +77,7 @@ def package(tmp_path: Path) -> Path:
 
 SCRIPT = """
 import sys
-from multigrad.look.command import main
+from multigrad.cli import main
 
 print("once")
 sys.argv = ["multigrad", "audit", "theirs:Doubled", "--input", "2x3", "--law", "linear"]
@@ -107,7 +106,7 @@ def test_what_ends_after_ctrl_c_says_nothing(package: Path) -> None:
 def test_an_answer_that_nobody_waits_for_raises_nothing() -> None:
     import multiprocessing
 
-    from multigrad.look.command.apart import _serve
+    from multigrad.look.command.worker import _serve
 
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     ours.send((time.sleep, (0.0,)))
@@ -146,23 +145,9 @@ def test_convert_gives_up_what_does_not_end_and_goes_on(package: Path) -> None:
     assert result.stderr == ""  # no line of progress where there is no terminal
 
 
-@pytest.mark.needs("mpmath", "sympy")
-def test_vectors_that_are_done_are_written_beside_the_file(tmp_path: Path) -> None:
-    whole = tmp_path / "vectors.json"
-    whole.write_text("an earlier one")
-    words = ["vectors", "--dtype", "float32", "--out", "vectors.json"]
-    code, printed, shown = run_at_a_terminal(tmp_path, words, SOME)
-    assert code == 130
-    assert "Traceback" not in shown
-    assert whole.read_text() == "an earlier one"
-    subjects = json.loads((tmp_path / "vectors.json.partial").read_text())["subjects"]
-    assert f"{len(subjects)} of " in printed
-    assert subjects
-
-
 @pytest.mark.needs("torch")
 def test_probes_that_are_answered_are_written_beside_the_lock(tmp_path: Path) -> None:
-    from multigrad.look.lock.lockfile import read_lock
+    from multigrad.audit.lock.lockfile import read_lock
 
     words = ["lock", "--frameworks", "torch"]
     code, printed, shown = run_at_a_terminal(tmp_path, words, SOME)

@@ -306,7 +306,7 @@ def test_without_matplotlib_the_error_is_an_install_line(monkeypatch: pytest.Mon
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
@@ -337,8 +337,7 @@ def test_the_command_writes_a_picture(
         (("triangular", "--out", "x.txt"), "x.txt is not a picture"),
         (("triangular", "--param", "width"), "'width' is not a param; write it as width=0.5,1,2"),
         (("triangular", "--param", "widht=1"), "did you mean 'width'"),
-        (("triangular", "--gallery"), "--gallery has all rules"),
-        (("--gallery", "--out", "x.png"), "x.png is not a page"),
+        (("--gallery",), "type there: python tools/write_gallery.py --out gallery.html"),
         (("triangular", "--out", "nowhere/x.png"), "nowhere"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,16 @@ import multigrad.testing
 
 pytest.importorskip("mpmath")
 pytest.importorskip("sympy")
+from multigrad.audit.vectors import document
+from multigrad.audit.vectors.document import NoVectors, open_columns, read_document, write
 from multigrad.graph.ops import OPS
 from multigrad.graph.ops.results import PER_ELEMENT
-from multigrad.testing.test_vectors import document
-from multigrad.testing.test_vectors.cases import formula_of_or_none
-from multigrad.testing.test_vectors.document import NoVectors, open_columns, vectors_of, write
-from multigrad.testing.test_vectors.elementwise import OURS
 from tests.harness.schemas import fits
+from vectors.cases import formula_of_or_none
+from vectors.document import vectors_of
+from vectors.elementwise import OURS
 
 xp = xg.xp
-KEPT = Path(multigrad.testing.__file__).parent / "data" / "vectors.json"
 SKIPPED = {"convention", "subnormal", "overflow", "kink"}
 # One of each kind of formula.
 RULES = ("triangular", "rectangular", "guided", "clamp_with_grad", "q_pseudo_spike", "s2nn",
@@ -35,6 +37,13 @@ RULES = ("triangular", "rectangular", "guided", "clamp_with_grad", "q_pseudo_spi
 
 def numbers(column: list[str]) -> Any:
     return np.array([float.fromhex(word) for word in column])
+
+
+def test_the_tool_prints_the_vectors_of_what_is_named() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "vectors"
+    command = [sys.executable, str(tool), "triangular", "xp.relu"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed == write(vectors_of("triangular", "xp.relu"))
 
 
 def test_every_rule_has_a_formula() -> None:
@@ -66,8 +75,8 @@ def test_a_document_says_what_it_is_and_reads_back() -> None:
 
 
 def test_the_kept_file_has_all_and_a_sample_of_it_is_computed_again() -> None:
-    assert KEPT.stat().st_size < 5e6
-    kept = open_columns(json.loads(KEPT.read_text()))["subjects"]
+    assert document.FILE.stat().st_size < 3e5
+    kept = open_columns(read_document())["subjects"]
     rules = {each["name"]: each for each in kept if each["kind"] == "rule"}
     assert len(rules) == 170
     assert [each["name"] for each in kept if each["kind"] == "function"] == list(OURS)
@@ -81,9 +90,35 @@ def test_the_kept_file_has_all_and_a_sample_of_it_is_computed_again() -> None:
         assert again["sets"] == [s for s in same[0]["sets"] if s["dtype"] == "bfloat16"]
 
 
+@pytest.mark.parametrize("dtypes", [None, ["float32", "bfloat16"]])
+def test_what_is_read_is_what_is_computed(dtypes: list[str] | None) -> None:
+    names = (
+        "triangular",
+        "xp.gelu, approximate",
+        "astype",
+        "xp.bitwise_and",
+        "estimators.ste_round",
+    )
+    read, computed = xg.testing.vectors(*names, dtypes=dtypes), vectors_of(*names, dtypes=dtypes)
+    assert json.loads(write(read)) == read
+    for each in (read, computed):
+        each["columns"], each["subjects"] = {}, open_columns(each)["subjects"]
+    assert read == computed
+
+
+def test_rules_and_functions_of_the_library_are_read_by_themselves() -> None:
+    ours = xg.estimators.ste_round
+    read = xg.testing.vectors(xg.get("triangular"), ours, dtypes=["float16"])
+    assert read == xg.testing.vectors("triangular", "estimators.ste_round", dtypes=["float16"])
+    assert [each["kind"] for each in read["subjects"]] == ["rule", "function"]
+    for other in (xg.get("triangular").with_params(width=2.0), xg.function(xp.tanh)):
+        with pytest.raises(NoVectors, match="tools/vectors in a clone of multigrad"):
+            xg.testing.vectors(other)
+
+
 def test_the_kept_file_fits_the_schema() -> None:
     schema = json.loads((Path(document.__file__).parent / "schema.json").read_text())
-    data = json.loads(KEPT.read_text())
+    data = read_document()
     assert fits(data, schema, schema)
     first = data["subjects"][0]
     for wrong in ({"kind": "o"}, {"sets": [{**first["sets"][0], "results": ["0.5"]}]}):
@@ -150,10 +185,11 @@ def test_a_function_without_a_witness_is_refused(function: Any, message: str) ->
 
 
 def test_what_has_no_formula_is_refused_by_name() -> None:
-    with pytest.raises(NoVectors, match="no rule and no elementwise op is named 'triangluar'"):
-        vectors_of("triangluar")
-    with pytest.raises(NoVectors, match="no dtype 'float8'"):
-        vectors_of("triangular", dtypes=["float8"])
+    for of in (vectors_of, xg.testing.vectors):
+        with pytest.raises(NoVectors, match="no rule and no elementwise op is named 'triangluar'"):
+            of("triangluar")
+        with pytest.raises(NoVectors, match="no dtype 'float8'"):
+            of("triangular", dtypes=["float8"])
 
 
 @pytest.mark.parametrize("rule", RULES)

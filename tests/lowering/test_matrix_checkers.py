@@ -20,8 +20,8 @@ from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.function_graph import FunctionGraph
 from multigrad.lowering.lower import lower_graphs
-from multigrad.testing.conformance.vjps.test_vjps import FUNCTIONS, X, record
 from multigrad.trace.derived.derivatives import pullback
+from multigrad_conformance.vjps.test_vjps import FUNCTIONS, X, record
 
 from ..rules.library.test_rules_checkers import tensorflow_error
 

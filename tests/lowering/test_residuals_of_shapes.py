@@ -11,7 +11,7 @@ import pytest
 import multigrad as xg
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.graph.passes.residuals import reads_shape_alone
-from multigrad.testing.declared import cases
+from multigrad_conformance.declared import cases
 
 pytestmark = pytest.mark.needs("torch")
 

@@ -21,11 +21,11 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import INPUT
 from multigrad.graph.passes.facts import Shapes, is_tensor_input, needed_shapes, shape_fact
 from multigrad.graph.support.versions import ignoring_warnings
-from multigrad.testing.declared import Case, attrs_of, cases
-from multigrad.testing.programs.generator import Program, programs
-from multigrad.testing.programs.running import QUIET, inputs_of
 from multigrad.trace.derived.derivatives import accumulate
 from multigrad.trace.trace import NeedsConcrete, Trace
+from multigrad_conformance.declared import Case, attrs_of, cases
+from multigrad_conformance.programs.generator import Program, programs
+from multigrad_conformance.programs.running import QUIET, inputs_of
 
 OWN = "multigrad.rules.library."
 Shape = tuple[int, ...]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # From the ground up: a room imports rooms to its left, and itself.
 ROOMS = (
     "errors", "graph", "backend", "trace", "lowering", "capture", "functions", "rules", "models",
-    "look", "keras", "compat",
+    "look", "audit", "keras", "compat",
 )  # fmt: skip
 # The same of the rooms inside; "" are the files that a room has for itself. Its `__init__` is a
 # door, which may open to all of them.
@@ -34,14 +34,15 @@ INSIDE = {
     "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
     "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),
     "models": ("attribution", ""),
-    "look": ("", "audit", "lock", "plotting"),
+    "look": ("", "plotting", "command"),
+    "audit": ("", "lock", "vectors", "command"),
     "keras": ("", "dialect", "models"),
 }  # fmt: skip
 # They import anything, and nothing imports them.
-OUTSIDE = ("look.command", "testing")
+OUTSIDE = ("command", "testing")
 MOST_FILES = 16  # in one folder
-# They were added by the door alone, as a stranger's is, and are distributions of their own.
-ADDED = ("multigrad_mlx", "multigrad_paddle")
+# Added by the door alone, as a stranger's is: a distribution of its own.
+ADDED = ("multigrad_mlx",)
 BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
 DOOR = {"multigrad.backend"}
 # Files of backends that import what costs start-up where it is asked for.

@@ -14,7 +14,7 @@ import pytest
 import multigrad as xg
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.graph import ops
-from multigrad.testing.differences import kept
+from multigrad_conformance.differences import kept
 
 from ..rules.model.test_activations import NATIVE_FORMULAS, NATIVE_GRADIENTS
 

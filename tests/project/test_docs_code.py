@@ -51,7 +51,6 @@ COMMANDS = (
     r"(python -m )?pytest .*",
     r"python tools/bench( --.*)?",
     r"basedpyright",
-    r"python -m multigrad\.testing\.conformance .*",
     r"python -m venv .*",
     r"ruff (check|format) .*",
     r"([A-Z_]+=\S+ )*(python|torchrun( --\S+( \d+)?)*) (?P<file>[\w/]+\.py).*",
@@ -65,7 +64,6 @@ BESIDE = {
     frozenset({"jax"}): {"keras", "flax", "optax"},
     frozenset({"tensorflow"}): {"keras"},
     frozenset({"mlx"}): set(),
-    frozenset({"paddle"}): set(),
 }
 ALL = {
     "torch", "jax", "tensorflow", "keras", "einops", "flax", "optax", "freegrad", "onnxruntime",
@@ -176,7 +174,7 @@ def test_every_option_that_a_page_names_exists() -> None:
 
     import bench.command
     import demo.command
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     options = {f"multigrad {name}": options_of(command) for name, command in commands.items()}

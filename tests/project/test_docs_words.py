@@ -62,7 +62,7 @@ def named_commands() -> set[str]:
 def test_every_command_and_option_that_is_named_exists() -> None:
     import typer
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     commands: dict[str, Any] = typer.main.get_command(app).commands
     lines = named_commands()
@@ -119,7 +119,7 @@ def test_every_extra_is_in_the_table_of_extras() -> None:
 def test_every_environment_variable_that_is_named_is_read() -> None:
     sources = [
         path.read_text(encoding="utf-8")
-        for folder in ("multigrad", "backends")
+        for folder in ("multigrad", "backends", "tests/conformance")
         for path in (ROOT / folder).rglob("*.py")
     ]
     code = "\n".join(sources)

@@ -18,8 +18,6 @@ FILES = sorted(
     for folder in ("multigrad", "backends", "tools/bench", "examples/demo")
     for path in (ROOT / folder).rglob("*.py")
 )
-# Cases by the hundred, which the conformance of a backend needs beside each other.
-SUITES = ("multigrad/testing/conformance", "multigrad/testing/programs")
 # One idea per file, as long as the idea is: few are longer than 400 lines, a contract may be.
 MOST_LINES, MOST_POSITIONAL, WIDTH = 600, 5, 100
 BLANK = (tokenize.NL, tokenize.COMMENT, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
@@ -39,11 +37,7 @@ def test_no_file_is_long() -> None:
 def parse_files() -> dict[str, ast.Module]:
     """Return the files as trees, by their names."""
     names = {name_of(path): path for path in FILES}
-    return {
-        name: ast.parse(path.read_text())
-        for name, path in names.items()
-        if not name.startswith(SUITES)
-    }
+    return {name: ast.parse(path.read_text()) for name, path in names.items()}
 
 
 def own_functions(trees: dict[str, ast.Module]) -> set[str]:
@@ -115,12 +109,7 @@ def joined(words: list[tokenize.TokenInfo]) -> str:
 
 
 def test_no_comment_forces_a_parenthesis_open() -> None:
-    found = [
-        f"{name_of(path)}:{line}"
-        for path in FILES
-        if not name_of(path).startswith(SUITES)
-        for line in forced_open(path.read_text())
-    ]
+    found = [f"{name_of(path)}:{line}" for path in FILES for line in forced_open(path.read_text())]
     assert found == []
 
 

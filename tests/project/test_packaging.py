@@ -14,10 +14,24 @@ from typing import Any
 
 import pytest
 
+from .test_architecture import ROOMS
+
 pytestmark = pytest.mark.anywhere
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
+# What the wheel holds: packages, the rooms of the first, and the files that are no source.
+SHIPPED = ["multigrad", "multigrad_torch", "multigrad_jax", "multigrad_tensorflow"]
+TESTING = {"__init__.py", "assertions.py", "memory.py", "oracles.py", "plugin.py", "under_test.py"}
+TEMPLATE = "multigrad/look/command/template/"
+DATA = {
+    "multigrad/audit/lock/probes.txt",
+    "multigrad/audit/vectors/schema.json",
+    "multigrad/audit/vectors/vectors.json.xz",
+    "multigrad/functions/documents/schema/document.json",
+    "multigrad/functions/documents/schema/lock.json",
+}
+BESIDE = {"..", "_multigrad_rules.pth"}
 NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "matplotlib"]
 
 
@@ -144,13 +158,49 @@ def test_distribution_and_module_agree_on_the_version() -> None:
     assert multigrad.__version__ == metadata.version("multigrad-rules")
 
 
+def shipped_files() -> set[str]:
+    """Return the files that users get: those of the wheel that is installed, or that a build of
+    the folders behind an editable install would hold.
+    """
+    files = {path.as_posix() for path in metadata.files("multigrad-rules") or ()}
+    if not any(name.startswith("multigrad/") for name in files):
+        files |= {
+            f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            for folder in map(installed_folder, SHIPPED)
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+    return {name for name in files if "__pycache__" not in name and ".dist-info/" not in name}
+
+
+def installed_folder(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None and spec.origin is not None, f"{package} is not installed"
+    return Path(spec.origin).parent
+
+
+def test_what_is_installed_is_what_users_import() -> None:
+    files = {name for name in shipped_files() if name.partition("/")[0] in SHIPPED}
+    folders = {name.split("/")[1] for name in files if name.startswith("multigrad/")}
+    assert {name for name in folders if "." not in name} == {*ROOMS[1:], "command", "testing"}
+    testing = {name.split("/")[2] for name in files if name.startswith("multigrad/testing/")}
+    assert testing == TESTING
+    beside = {name for name in files if not name.endswith((".py", ".pyi", "/py.typed"))}
+    assert {name for name in beside if not name.startswith(TEMPLATE)} == DATA
+
+
+def test_nothing_else_is_installed() -> None:
+    """The command is a file of the environment's own, beside the packages."""
+    tops = {name.partition("/")[0] for name in shipped_files()}
+    assert {top for top in tops if top not in SHIPPED and top not in BESIDE} == set()
+
+
 def test_every_source_folder_is_installed() -> None:
     """A folder that the build leaves out works in an editable install and fails for everyone
     else.
     """
-    backends = (ROOT / "backends").glob("multigrad_*")
-    ours = [folder for folder in backends if not (folder / "pyproject.toml").exists()]
-    for source in [ROOT / "multigrad", *ours]:
-        spec = find_spec(source.name)
-        assert spec is not None and spec.origin is not None, f"{source.name} is not installed"
-        assert list_sources(Path(spec.origin).parent) == list_sources(source)
+    for package in SHIPPED:
+        source = next(
+            path for path in (ROOT / package, ROOT / "backends" / package) if path.is_dir()
+        )
+        assert list_sources(installed_folder(package)) == list_sources(source)

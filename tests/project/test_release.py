@@ -15,7 +15,8 @@ from multigrad.backend.finding.installed import read_requirement
 tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 
 ROOT = Path(__file__).parents[2]
-ADDED = ("backends/multigrad_mlx/pyproject.toml", "backends/multigrad_paddle/pyproject.toml")
+BACKENDS = ("backends/multigrad_mlx/pyproject.toml",)
+ADDED = (*BACKENDS, "tests/conformance/pyproject.toml")
 FILES = ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", *ADDED)
 DAY = datetime.date(2030, 1, 2)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -70,16 +71,21 @@ def test_the_citation_is_of_this_version() -> None:
     assert f"\nlicense: {PROJECT['license']}\n" in citation
 
 
-def test_an_added_backend_is_a_distribution_of_this_version() -> None:
+def test_what_is_added_is_a_distribution_of_this_version() -> None:
     for name in ADDED:
         project = tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]
         assert project["version"] == PROJECT["version"]
         assert f"multigrad-rules=={PROJECT['version']}" in project["dependencies"]
+        assert (ROOT / name).with_name("LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_an_added_backend_has_its_extra_and_its_entry_point() -> None:
+    for name in BACKENDS:
+        project = tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]
         _, _, backend = project["name"].rpartition("-")
         assert PROJECT["optional-dependencies"][backend] == [project["name"]]
         assert set(project["entry-points"]["multigrad.backends"]) == {backend}
         assert backend not in PROJECT["entry-points"]["multigrad.backends"]
-        assert (ROOT / name).with_name("LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
@@ -88,7 +94,7 @@ def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
     extras = PROJECT["optional-dependencies"]
     names = ("torch", "jax", "tensorflow", "keras", "cli", "plot")
     asked = [*PROJECT["dependencies"], *(row for name in names for row in extras[name])]
-    for name in ADDED:
+    for name in BACKENDS:
         asked += tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]["dependencies"]
     asked = [line for line in asked if "python_version <" not in line]  # no such Python here
     for row in map(read_requirement, asked):

@@ -24,7 +24,7 @@ from .kinds import GRAD_OUT, KINDS, Kind, NotApplicable, gradient_of, second_of,
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "support.md"
 # In the order of the page; a new backend's file comes last by itself.
-FIRST = ("torch", "jax", "tensorflow", "keras", "mlx", "paddle", "numpy")
+FIRST = ("torch", "jax", "tensorflow", "keras", "mlx", "numpy")
 TOLERANCE = {"bfloat16": 2e-2, "autocast": 2e-2}
 
 
@@ -150,7 +150,6 @@ TITLES = {
     "tensorflow": "TensorFlow",
     "keras": "Keras, on each of its backends",
     "mlx": "MLX",
-    "paddle": "Paddle",
     "numpy": "NumPy",
 }
 INTRODUCTION = """\
@@ -168,7 +167,7 @@ cell that works gives the right numbers, and does not merely run without an erro
 - **-**: not applicable to that kind.
 
 Rows on several devices run on two processes of PyTorch, four devices of JAX and two of TensorFlow,
-all on CPUs. MLX and Paddle run in separate environments.
+all on CPUs. MLX runs in a separate environment.
 
 The kinds of rules:
 """

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multigrad.look.lock.asking import Answer, Asking, Outcome
-from multigrad.look.lock.probes import find_probes, read_table
-from multigrad.look.lock.verify import compare, say
+from multigrad.audit.lock.asking import Answer, Asking, Outcome
+from multigrad.audit.lock.probes import find_probes, read_table
+from multigrad.audit.lock.verify import compare, say
 
 FILE = Path(__file__).with_name("conventions.json")
 # What the page shows of the newest releases beside each other.

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from multigrad.look.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
-from multigrad.look.audit.laws import LAWS
+from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
+from multigrad.audit.laws import LAWS
 
 from .conversions import FOLDER, OF_USERS
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer.main
 
-from multigrad.look.command.app import app
+from multigrad.command.app import app
 
 # Their examples run where no framework is installed, in a second; a test of the docs runs them.
 QUICK = ("rules", "plot", "show")
@@ -39,7 +39,8 @@ def first_line(command: Any) -> str:
 def subcommand(name: str, command: Any) -> Iterator[str]:
     """Yield the parts about one subcommand."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    options = [each for each in shown if each.param_type_name == "option"]
     words = "".join(f" {name_of(each)}" for each in arguments)
     yield f"## multigrad {name}"
     yield first_line(command)

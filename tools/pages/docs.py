@@ -342,7 +342,7 @@ def reason_of(row: Difference) -> str:
 
 def render_laws() -> str:
     """The laws of an audit."""
-    from multigrad.look.audit.laws import LAWS
+    from multigrad.audit.laws import LAWS
 
     rows = ([f"`{law.name}`", law.sentence, law.reason] for law in LAWS)
     return page(
@@ -531,7 +531,7 @@ def render_conventions() -> str:
         table(*conventions.beside(data)),
         "## Release by release",
         "Everything that differs between these releases among the probes of "
-        "`multigrad/look/lock/probes.txt`, in float32 on a CPU, in November 2026; *-*: there is "
+        "`multigrad/audit/lock/probes.txt`, in float32 on a CPU, in November 2026; *-*: there is "
         "no such function. Each difference was confirmed with hand-written code that uses only "
         "the framework.",
         *releases,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 import multigrad as xg
-from multigrad.look.plotting.svg import line_path
 
+from .gallery.svg import line_path
 from .same_names import applied, is_drawn
 
 WIDTH, HEIGHT, EDGE = 320, 130, 4

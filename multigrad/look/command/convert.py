@@ -34,12 +34,12 @@ from multigrad.look.convert import (
 from multigrad.look.originals import arguments_of, find_original
 
 from . import STOPPED
-from .apart import Apart, Lost
 from .inputs import SEED, draw, read_inputs
 from .named import find_in, import_named
 from .options import FAILED as FAILURE
 from .options import Progress
 from .packages import find_custom_gradients
+from .worker import Apart, Lost
 
 SHAPE = (4, 6)  # of the tensors that are guessed
 NUMBER = 2  # that is guessed: a length, a factor

@@ -18,6 +18,8 @@ import numpy as np
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.trees import optree
+from multigrad.look.subject import as_float, subject_of
+from multigrad.look.subject import make_inputs as inputs_of
 
 SEED = 20
 
@@ -149,8 +151,6 @@ def make_inputs(
     Raises:
         MultigradError: a word is no shape.
     """
-    from multigrad.look.subject import as_float
-
     if not shapes:
         if numbers:
             raise MultigradError("--number needs the shapes of the tensors as well: --input 3x4")
@@ -162,11 +162,9 @@ def make_inputs(
 
 def make_default_inputs(found: Any, dtype: str) -> list[Any]:
     """Return what an object is tried with where no inputs are given, floats in a dtype."""
-    from multigrad.look import subject
-
-    own = subject.make_inputs(subject.subject_of(found))
+    own = inputs_of(subject_of(found))
     return optree.tree_map(  # type: ignore[return-value]
-        lambda leaf: subject.as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,
+        lambda leaf: as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,
         list(own),
         none_is_leaf=True,
     )

@@ -1,4 +1,4 @@
-"""What `multigrad plot` writes: pictures of rules, and the gallery."""
+"""What `multigrad plot` writes: pictures of rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from multigrad.errors import MultigradError
-from multigrad.graph.machine.files import replacing, write_whole
+from multigrad.graph.machine.files import replacing
 from multigrad.look.plotting.figure import make_figure, plot
-from multigrad.look.plotting.gallery import render_gallery
 
 from .named import find, find_forward
 
@@ -27,7 +26,7 @@ def write_picture(
         OSError: it cannot be written.
     """
     if not names:
-        raise MultigradError("name a rule, such as: multigrad plot triangular; or add --gallery")
+        raise MultigradError("name a rule, such as: multigrad plot triangular")
     path = out or Path(f"{names[0].rpartition(':')[2]}.png")
     if path.suffix.lower() not in KINDS:
         raise MultigradError(
@@ -44,19 +43,6 @@ def write_picture(
     with replacing(path) as temporary:
         axes.figure.savefig(temporary, dpi=150)
     return path
-
-
-def write_gallery(out: Path) -> Path:
-    """Write the page of all rules and return its path.
-
-    Raises:
-        MultigradError: the file is no page.
-        OSError: it cannot be written.
-    """
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise MultigradError(f"{out} is not a page; its name must end with .html")
-    write_whole(out, render_gallery())
-    return out
 
 
 def read_params(words: Sequence[str]) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 `key_by_rules` is all of it for a framework whose compiler takes a function of trees of arrays and
 gives one: code is kept by the rules in force, and their numbers are arguments. `key_runs` keeps the
 code of a compiler that needs more, which a class of `Run` compiles. Where a compiler reads Python
-code, the classes are those whose calls it is to leave alone, and `FOLDER` has the code that is none
-of a user's.
+code, the classes are those whose calls it is to leave alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 from ...backend.contract import Backend
@@ -28,7 +26,6 @@ from .jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, rev
 
 __all__ = [
     "CURRENT",
-    "FOLDER",
     "Activation",
     "ActiveRules",
     "Cut",
@@ -40,7 +37,6 @@ __all__ = [
     "key_runs",
 ]
 Call = Callable[..., Any]
-FOLDER = Path(__file__).parents[2]
 
 
 @contextmanager

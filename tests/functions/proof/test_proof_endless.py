@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import multigrad as xg
+from multigrad.command.app import app
 from multigrad.errors import NotProvenWarning
-from multigrad.look.command.app import app
 
 
 @pytest.fixture(autouse=True)

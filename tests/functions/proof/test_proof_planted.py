@@ -141,6 +141,7 @@ def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
 @pytest.mark.needs("torch")
 def test_a_gradient_that_a_graph_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
+
     from multigrad_torch.dialect import table
 
     class Sine(torch.autograd.Function):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.look.plotting.javascript import RUNTIME
+from pages.gallery.javascript import RUNTIME
 
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None, reason="node, which runs JavaScript, is not installed"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.curves import CURVES
 from multigrad.testing.oracles import LIBRARY
-from multigrad.testing.transforms import RANDOM_TRANSFORMS, TRANSFORMS
+from multigrad_conformance.expected.curves import CURVES
+from multigrad_conformance.expected.transforms import RANDOM_TRANSFORMS, TRANSFORMS
 
 ROWS: dict[int, str] = {
     1: "straight_through pass d(Linear) snntorch.straight_through_estimator zennit.Pass "

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import multigrad as xg
-from multigrad.look.command.app import app
+from multigrad.command.app import app
 
 from ...harness.estimator_cases import (
     CATALOGUE,

@@ -21,7 +21,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the command with these words, on a screen of a width."""
     from typer.testing import CliRunner
 
-    from multigrad.look.command.app import app
+    from multigrad.command.app import app
 
     def run(*words: str, width: int = 100) -> Any:
         monkeypatch.setenv("COLUMNS", str(width))

@@ -13,7 +13,6 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.testing.conformance.test_rules import formula_of, without_unsettled
 from multigrad.testing.oracles import (
     DERIVATIVES,
     DTYPES,
@@ -29,6 +28,7 @@ from multigrad.testing.oracles import (
     spread,
     where,
 )
+from multigrad_conformance.test_rules import formula_of, without_unsettled
 
 each_activation = pytest.mark.parametrize("name", FORWARDS)
 

@@ -1,1 +1,0 @@
-"""Paddle's dialect: what a call of the library means in ops, while foreign code is captured."""

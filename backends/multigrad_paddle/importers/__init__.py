@@ -1,1 +1,0 @@
-"""Custom gradients of Paddle's, unchanged, as Functions."""

@@ -1,0 +1,276 @@
+"""`multigrad audit`: custom gradients held against laws, one of them, a file's or a package's.
+
+Each runs in another process, with a limit. It is printed when it is known, so that what was printed
+stays where somebody stops it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from multigrad.audit.ahead import place_of, read_notes
+from multigrad.audit.audit import BROKEN, AuditReport, audit
+from multigrad.audit.laws import LAWS
+from multigrad.errors import MultigradError
+from multigrad.graph.machine.files import write_whole
+from multigrad.look.command import STOPPED
+from multigrad.look.command.convert import line_to_type
+from multigrad.look.command.inputs import read_inputs
+from multigrad.look.command.options import FAILED as FAILURE
+from multigrad.look.command.options import Progress
+from multigrad.look.command.worker import Apart, Lost
+
+from .guessed import ANNOTATIONS, described_inputs, guessed_inputs
+from .pages import to_html, to_junit
+from .recorded import places_to_look, read_record, record
+from .targets import Targets, find_target, find_targets, holder_of
+
+GUESSED = "guessed"
+EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
+INPUTS_IN_CODE = "GRADIENT_INPUTS"
+Print = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of every target.
+
+    Attributes:
+        words: the inputs, one for each argument; guessed where there are none.
+        laws: the names of those to hold it against; None: all.
+        surrogate: whether the gradient is meant to differ from the derivative; None: it is found.
+        limit: seconds for each target.
+        examples: whether docstrings and tests are run, to see what targets are called with.
+    """
+
+    words: tuple[str, ...] = ()
+    laws: tuple[str, ...] | None = None
+    surrogate: bool | None = None
+    limit: float = 120.0
+    examples: bool = True
+
+
+def audit_targets(
+    targets: Sequence[str],
+    asked: Asked,
+    *,
+    as_json: bool = False,
+    junit: Path | None = None,
+    html: Path | None = None,
+    echo: Print = print,
+) -> int:
+    """Audit what is named, print what came of each, and return the exit status.
+
+    Args:
+        targets: module:name, a module, a package or a file.
+        junit, html: where reports are written.
+
+    Raises:
+        MultigradError: there is no such thing, or a law has another name.
+        OSError: a report cannot be written.
+    """
+    read_inputs(asked.words)
+    found: list[tuple[str, AuditReport]] = []
+    show = _as_line if as_json else _as_text
+    with Progress(echo) as progress, Apart(asked.limit) as process:
+        watched = Watched(process, progress, _say_nothing if as_json else progress.echo)
+        for target in targets:
+            for name, report in _audit_all(watched, target, asked, len(targets) == 1):
+                found.append((name, report))
+                progress.echo(show(name, report))
+    if not as_json:
+        echo(summarize(report for _, report in found))
+    if junit is not None:
+        write_whole(junit, to_junit(found))
+    if html is not None:
+        write_whole(html, to_html(found))
+    if progress.stopped:
+        return STOPPED
+    return 0 if all(report.ok for _, report in found) else FAILURE
+
+
+def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the names of the laws that are asked for, None for all.
+
+    Raises:
+        MultigradError: there is none of a name.
+    """
+    known = [law.name for law in LAWS]
+    for name in (*only, *but):
+        if name not in known:
+            raise MultigradError(f"no law {name!r}; there are {', '.join(known)}")
+    if not only and not but:
+        return None
+    return tuple(name for name in known if (not only or name in only) and name not in but)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Where targets run, what shows which one does, and what says what there is beside reports."""
+
+    process: Apart
+    progress: Progress
+    say: Print
+
+
+def _audit_all(
+    watched: Watched, target: str, asked: Asked, is_alone: bool
+) -> Iterator[tuple[str, AuditReport]]:
+    """Yield the name and the report of each thing that a target names or defines.
+
+    Raises:
+        MultigradError: a target that is alone is nothing that can be audited.
+    """
+    process, progress, say = watched.process, watched.progress, watched.say
+    with TemporaryDirectory() as folder:
+        progress.begin(f"importing {target}")
+        try:
+            found = _find(process, target, folder, say)
+        except MultigradError as error:
+            if is_alone:
+                raise
+            yield target, AuditReport(target, "", (), problem=str(error))
+            return
+        names = (*found.names, *found.unmade)
+        if asked.examples and names and not asked.words:
+            progress.begin(f"running examples of {target}")
+            _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
+        for n, name in enumerate(progress.each(names)):
+            call = Path(folder, str(n))
+            if name in found.unmade and not call.exists():
+                say(f"{name} is not made without arguments: name an object of it")
+            else:
+                yield name, _audit(process, name, asked, call)
+
+
+def _say_nothing(text: str) -> None:
+    """What is said beside the reports is no part of JSON."""
+
+
+def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
+    """Return what there is to be audited, without the modules that end the process."""
+    journal, skipped = Path(folder, "imported"), dict[str, str]()
+    while True:
+        # To import it takes none of an audit's time.
+        process.first = (find_targets, target, str(journal), tuple(skipped))
+        try:
+            found: Targets = process.call(*process.first)
+        except Lost as lost:
+            if not journal.exists() or (name := journal.read_text()) in skipped:
+                raise MultigradError(f"{target} cannot be imported: {lost}") from lost
+            skipped[name] = str(lost)
+        else:
+            break
+    if not found.names:
+        say(f"{target} defines no custom gradients")
+    for name, reason in {**skipped, **found.unimported}.items():
+        say(f"{name} cannot be imported: {reason}")
+    for note in process.call(read_notes):
+        say(f"{target} {note}")
+    return found
+
+
+def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, say: Print) -> None:
+    """Let docstrings and tests call what is to be audited."""
+    try:
+        modules, files = process.call(places_to_look, names)
+        if modules or files:
+            with Apart(limit) as other:
+                other.first = process.first
+                other.call(record, names, (modules, files), folder, 0.8 * limit)
+    except MultigradError as error:
+        say(f"docstrings and tests, which show inputs: {error}")
+
+
+def _audit(process: Apart, name: str, asked: Asked, recorded: Path) -> AuditReport:
+    try:
+        report: AuditReport = process.call(audit_named, name, asked, str(recorded))
+    except MultigradError as error:
+        return AuditReport(name, "", (), problem=str(error))
+    return report
+
+
+# --- in the other process -------------------------------------------------------------------------
+def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
+    """Audit one thing, with inputs that are given, that its module states, that annotations,
+    docstrings or tests have for it, or that are guessed.
+
+    Args:
+        recorded: the file of a call that a docstring or a test has made.
+
+    Raises:
+        MultigradError: there is no such thing, or nothing that is guessed runs.
+    """
+    fn = find_target(what)
+    said: Any = getattr(holder_of(what), INPUTS_IN_CODE, {})
+    stated = said.get(what.partition(":")[2])
+    first: AuditReport | None = None
+    for source, called, inputs in _calls_to_try(fn, asked.words, stated, recorded):
+        try:
+            report = audit(called, *inputs, laws=asked.laws, surrogate=asked.surrogate)
+        except MultigradError as error:
+            report = AuditReport(what, "", (), problem=str(error))
+        if not report.problem:
+            return replace(report, home=place_of(report.home), source=source)
+        first = report if first is None else first
+    report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
+    if not asked.words and stated is None:
+        problem = f"no inputs that were guessed fit: {report.problem.rstrip('.')}"
+        with suppress(MultigradError):  # nobody knows what the arguments are
+            problem += f"; {line_to_type('audit', what, fn)}"
+        return replace(report, problem=problem)
+    return report
+
+
+def _calls_to_try(
+    fn: Any, words: Sequence[str], stated: Any, recorded: str
+) -> Iterator[tuple[str, Any, Sequence[Any]]]:
+    """Yield where inputs come from, what is called with them, and the inputs: the surest first."""
+    if words:
+        yield "--input", fn, read_inputs(words)
+        return
+    if stated is not None:
+        given: Any = stated() if callable(stated) else stated
+        yield INPUTS_IN_CODE, fn, given
+        return
+    call = read_record(recorded) if recorded else None
+    if call is not None and call[1] is not None:
+        fn = call[1]  # an object of the class that is named
+    described = [(source, fn, inputs) for source, inputs in described_inputs(fn)]
+    yield from (each for each in described if each[0] == ANNOTATIONS)
+    if call is not None:
+        yield call[0], fn, call[2]
+    yield from (each for each in described if each[0] != ANNOTATIONS)
+    yield from ((GUESSED, fn, inputs) for inputs in guessed_inputs(fn))
+
+
+def inputs_to_try(fn: Any) -> Iterator[Sequence[Any]]:
+    """Return the inputs to try where nobody gives any, the likeliest first."""
+    return (inputs for _, _, inputs in _calls_to_try(fn, (), None, ""))
+
+
+# --- printing -------------------------------------------------------------------------------------
+def _as_line(name: str, report: AuditReport) -> str:
+    return json.dumps({"target": name, **json.loads(report.to_json())})
+
+
+def _as_text(name: str, report: AuditReport) -> str:
+    return str(report).replace(report.name, name, 1)
+
+
+def summarize(reports: Iterable[AuditReport]) -> str:
+    """Return how many were audited, and which laws are broken how often."""
+    every = list(reports)
+    broken = Counter(finding.law for report in every for finding in report.findings)
+    unrun = sum(bool(report.problem) for report in every)
+    kept = sum(report.ok for report in every)
+    lines = [f"{len(every)} audited: {kept} keep every law, {unrun} do not run"]
+    lines += [f"  {law}: {count} {BROKEN}" for law, count in broken.most_common()]
+    return "\n".join(lines)

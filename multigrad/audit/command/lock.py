@@ -1,0 +1,185 @@
+"""`multigrad lock` and `multigrad verify`: what is named by words is found, asked and written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import multigrad as xg
+from multigrad.audit.command.audit import INPUTS_IN_CODE
+from multigrad.audit.lock.asking import FRAMEWORKS, Answer, Asking
+from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
+from multigrad.audit.lock.objects import check_entries, is_file, make_entry, verify_objects
+from multigrad.audit.lock.probes import Probe, find_probes, probes_of
+from multigrad.audit.lock.runner import Refused, read_call
+from multigrad.audit.lock.verify import Verification, verify_frameworks
+from multigrad.errors import MultigradError, suggest
+from multigrad.graph.machine.files import write_whole
+from multigrad.look.command import STOPPED
+from multigrad.look.command.convert import guess_inputs
+from multigrad.look.command.named import find, import_named
+from multigrad.look.command.options import FAILED, Progress, place_of_part
+from multigrad.rules.registry import resolve
+from multigrad.rules.saving.files import from_dict
+
+# By the word before the colon: how the paths of a framework's functions begin.
+BEGINS = {
+    "torch": "torch", "jax": "jax", "tensorflow": "tf", "tf": "tf", "keras": "keras",
+    "multigrad": "multigrad.xp", "numpy": "multigrad.xp",
+}  # fmt: skip
+
+
+def write_lock(
+    named: Sequence[str], out: Path, frameworks: Sequence[str], python: str | None
+) -> tuple[str, bool]:
+    """Write a lock, and return what is in it in a sentence, and whether that is all.
+
+    Ctrl-C leaves what is known, in a file beside.
+
+    Raises:
+        MultigradError: a word names nothing that can be locked.
+        OSError: a file cannot be read or written.
+    """
+    check_frameworks(frameworks)
+    lock = LockFile()
+    asked: dict[str, Probe] = {}
+    for word in named:
+        if probes := function_probes(word):
+            asked |= probes
+        else:
+            lock.objects[word] = make_entry(word, None if is_file(word) else find_saved(word))
+    lock.probes = asked or find_probes(frameworks or FRAMEWORKS)
+    names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
+    lock.answers, is_whole = ask(lock.probes, names, python)
+    if not is_whole:
+        if not lock.answers:
+            return "nothing was asked yet; no file is written", False
+        out = place_of_part(out)
+    elif asked:
+        _refuse_unknown(lock)
+    write_whole(out, format_lock(lock))
+    there = {name: answer for name, answer in lock.answers.items() if not answer.absent}
+    count = sum(len(answer.outcomes) for answer in there.values())
+    held = [f"{name} {answer.version}" for name, answer in there.items()]
+    words = "rule or Function" if len(lock.objects) == 1 else "rules and Functions"
+    objects = f"{len(lock.objects)} {words}, " if lock.objects else ""
+    return f"{out}: {objects}{count} probes of {', '.join(held) or 'no framework'}", is_whole
+
+
+def ask(
+    probes: Mapping[str, Probe], names: Sequence[str], python: str | None
+) -> tuple[dict[str, Answer], bool]:
+    """Return what frameworks answer, and whether that is all: Ctrl-C leaves what is known.
+
+    Raises:
+        MultigradError: a Python does not run, or a framework does not end.
+    """
+    with Progress() as progress:
+        asking = Asking(probes, names, python, note=progress.advance)
+        progress.begin("importing the frameworks", sum(map(len, asking.own.values())))
+        asking.run()
+    if not progress.stopped:
+        return asking.answers, True
+    return {name: answer for name, answer in asking.answers.items() if answer.version}, False
+
+
+def find_saved(word: str) -> Any:
+    """Return the rule or Function that a word names; a custom gradient of a framework is converted,
+    and called once with inputs that its module states, or that are guessed.
+
+    Raises:
+        MultigradError: there is none, or it is not captured.
+    """
+    found = find(word)
+    if isinstance(getattr(found, "captured_form", found), xg.Function | xg.Rule):
+        return found
+    if not isinstance(found, type):
+        with contextlib.suppress(MultigradError):  # it is no rule
+            return from_dict(resolve(found).to_dict())
+    function = xg.convert(found)
+    module, _, name = word.rpartition(":")
+    stated: Any = vars(import_named(module)).get(INPUTS_IN_CODE, {}).get(name)
+    if stated is None:
+        stated = guess_inputs(found)
+    inputs: Any = stated() if callable(stated) else stated
+    function(*inputs)
+    return function
+
+
+def check_frameworks(names: Sequence[str]) -> None:
+    """Check that names are those of frameworks.
+
+    Raises:
+        MultigradError: one is not.
+    """
+    for name in names:
+        if name not in FRAMEWORKS:
+            known = ", ".join(FRAMEWORKS)
+            raise MultigradError(f"no framework {name!r}{suggest(name, FRAMEWORKS)} ({known})")
+
+
+def function_probes(word: str) -> dict[str, Probe]:
+    """Return the probes of a framework's function, as torch:clamp; none where it is no such word.
+
+    Raises:
+        MultigradError: no probe may call it.
+    """
+    framework, colon, name = word.partition(":")
+    if not colon or framework not in BEGINS:
+        return {}
+    probes = probes_of(f"{BEGINS[framework]}.{name}")
+    try:
+        for probe in probes.values():
+            read_call(probe.call)
+    except Refused as error:
+        raise MultigradError(f"{word}: {error}") from error
+    return probes
+
+
+def _refuse_unknown(lock: LockFile) -> None:
+    """Check that the functions that were asked for are there.
+
+    Raises:
+        MultigradError: one is not, or its framework is not.
+    """
+    for name, answer in lock.answers.items():
+        if answer.absent:
+            raise MultigradError(f"{name} cannot be asked: {answer.absent}")
+        for own, outcome in answer.outcomes.items():
+            if "missing" in outcome:
+                raise MultigradError(f"{name} has no {lock.probes[own].path}")
+
+
+def verify_lock(
+    path: Path,
+    frameworks: Sequence[str],
+    python: str | None,
+    *,
+    as_json: bool,
+    echo: Callable[[str], object],
+) -> int:
+    """Print what differs from a lock, as far as Ctrl-C lets it, and return the exit status.
+
+    Raises:
+        MultigradError: the file is no lock.
+        OSError: it cannot be read.
+    """
+    check_frameworks(frameworks)
+    lock = read_lock(path)
+    check_entries(lock)
+    names = [name for name in lock.answers if not frameworks or name in frameworks]
+    now, is_whole = ask(lock.probes, names, python)
+    result: Verification = verify_frameworks(lock, now)
+    if not is_whole:
+        result.remarks.append("stopped: the rest was not compared")
+    elif python is None:
+        verify_objects(lock, find_saved, result)
+    elif lock.objects:
+        result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")
+    echo(json.dumps(result.to_dict(), indent=1) if as_json else str(result))
+    if not is_whole:
+        return STOPPED
+    return 0 if result.ok else FAILED

@@ -1,0 +1,306 @@
+"""What targets are called with by the examples of docstrings and by tests: these are run, in a
+process of their own, and the smallest call of each target is written down as it comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import functools
+import io
+import os
+import pickle
+import re
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multigrad.functions.calls.arguments import flatten, signature_of
+from multigrad.functions.importers import owner_of_custom
+from multigrad.graph.ir.types import dtype_name
+from multigrad.graph.support.trees import optree
+from multigrad.look.command.inputs import SEED, draw
+from multigrad.look.originals import find_original
+from multigrad.look.runs import as_array
+from multigrad.look.subject import is_float_array
+
+from .targets import find_target, holder_of, source_of
+
+SMALL, MOST = 2**12, 2**16  # numbers in a call that is as good as another, and in one that is kept
+UNWANTED = 2 * MOST + 1  # as is a call without floats
+LONGEST = 5.0  # seconds for a docstring or a test
+MOST_FILES = 12  # of tests, the likeliest first
+TESTS = ("test", "tests")
+PLAIN = ("-q", "-p", "no:cacheprovider", "-c", os.devnull)  # of pytest, whatever a project asks
+INSTALLED = ("site-packages", "dist-packages")
+
+
+def places_to_look(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the modules whose docstrings may call targets, and files of tests."""
+    modules, files = set[str](), dict[str, int]()
+    words = {name.rpartition(":")[2].rpartition(".")[2] for name in names}
+    for module in {id(m): m for name in names if (m := holder_of(name))}.values():
+        root = module.__name__.partition(".")[0]
+        beside = [m for n, m in sorted(sys.modules.items()) if m and n.partition(".")[0] == root]
+        own = words | set(_callers(beside, words))
+        is_named = re.compile(rf"\b({'|'.join(map(re.escape, own))})\b").search
+        for each in beside:
+            text = source_of(each)
+            if ">>> " in text and is_named(text):
+                modules.add(each.__name__)
+        for file in _test_files(sys.modules.get(root, module)):
+            count = len(set(re.findall(is_named.__self__, file.read_text("utf-8", "replace"))))
+            if count:
+                files[str(file)] = -count
+    return sorted(modules), sorted(files, key=lambda file: (files[file], file))[:MOST_FILES]
+
+
+def _callers(modules: Sequence[types.ModuleType], words: set[str]) -> Iterator[str]:
+    """Yield the functions and classes whose code names a target."""
+    for module in modules:
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            inner = vars(value).values() if isinstance(value, type) else (value,)
+            codes = (getattr(each, "__code__", None) for each in inner)
+            if any(words & set(code.co_names) for code in codes if code is not None):
+                yield name
+
+
+def _test_files(package: types.ModuleType) -> Iterator[Path]:
+    if not getattr(package, "__file__", None):
+        return
+    file = Path(str(package.__file__)).resolve()
+    is_package = hasattr(package, "__path__")
+    folder = file.parent
+    if is_package:
+        yield from _named_as_tests(folder.rglob("*.py"))
+        folder = folder.parent
+    if folder.name in INSTALLED:
+        return
+    folder = folder.parent if folder.name == "src" else folder
+    yield from _named_as_tests(folder.glob("*.py"))
+    for name in TESTS:
+        yield from _named_as_tests((folder / name).rglob("*.py"))
+
+
+def _named_as_tests(files: Iterator[Path]) -> Iterator[Path]:
+    for file in files:
+        if file.stem.startswith("test_") or file.stem.endswith("_test"):
+            yield file
+
+
+# --- in a process of its own ----------------------------------------------------------------------
+def record(
+    names: Sequence[str], places: tuple[Sequence[str], Sequence[str]], folder: str, seconds: float
+) -> None:
+    """Run docstrings and tests until each target was called, and write its call to the folder, as
+    the target's place among the names.
+
+    Args:
+        places: modules and files, as `places_to_look` has them.
+        seconds: for all; docstrings have at most half of them.
+    """
+    modules, files = places
+    start = time.monotonic()
+    recorder = Recorder(Path(folder), len(names))
+    for n, name in enumerate(names):
+        with contextlib.suppress(Exception):  # it is audited with other inputs
+            recorder.watch(n, find_target(name))
+    sys.path.insert(0, os.getcwd())
+    with contextlib.redirect_stderr(io.StringIO()):
+        recorder.deadline = start + seconds / 2
+        _run_docstrings(modules, recorder)
+        recorder.deadline = start + seconds
+        _run_tests(files, recorder)
+
+
+def read_record(file: str) -> tuple[str, Any, list[Any]] | None:
+    """Return where a call stands, the object that was called (None: the target) and its inputs;
+    None where there was no call.
+    """
+    try:
+        return pickle.loads(Path(file).read_bytes())  # our own, of a moment ago
+    except FileNotFoundError:
+        return None
+
+
+class Recorder:
+    """Keeps the smallest call of each target.
+
+    Attributes:
+        place: what runs now.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.place = ""
+        self.deadline = float("inf")
+        self.ranks = [UNWANTED] * count
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing better is to come, or no time is left."""
+        return max(self.ranks) <= SMALL or time.monotonic() > self.deadline
+
+    @contextlib.contextmanager
+    def run(self, place: str) -> Iterator[None]:
+        """Stop what runs too long: it gets a TimeoutError, again and again."""
+        self.place = place
+        has_alarm = hasattr(signal, "setitimer")  # Windows has none
+        if has_alarm:
+            signal.signal(signal.SIGALRM, _raise_timeout)
+            signal.setitimer(signal.ITIMER_REAL, LONGEST, LONGEST)
+        try:
+            yield
+        finally:
+            if has_alarm:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def watch(self, n: int, target: Any) -> None:
+        """Look at the calls of a target from now on."""
+        if isinstance(target, type) and owner_of_custom(target) is not None:
+            takes_ctx = not getattr(find_original(target).function.recipe, "has_setup", False)
+            self._replace(target, "forward", lambda args, _: self.keep(n, None, args[takes_ctx:]))
+        elif isinstance(target, type):
+            names = ("forward", "call", "__call__")
+            name = next(each for each in names if hasattr(target, each))
+
+            def keep(args: Any, kwargs: Any) -> None:
+                self.keep(n, args[0], _positional(getattr(args[0], name), args[1:], kwargs))
+
+            self._replace(target, name, keep)
+        else:
+            target = target[0] if isinstance(target, tuple) else target
+            standing = Standing(
+                target, lambda args, kwargs: self.keep(n, None, _positional(target, args, kwargs))
+            )
+            for module in list(sys.modules.values()):
+                for name, value in list(getattr(module, "__dict__", {}).items()):
+                    if value is target:
+                        setattr(module, name, standing)
+
+    def _replace(self, cls: Any, name: str, keep: Callable[[Any, Any], None]) -> None:
+        own = getattr(cls, name)
+
+        @functools.wraps(own)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            keep(args, kwargs)
+            return own(*args, **kwargs)
+
+        is_static = isinstance(vars(cls).get(name), staticmethod)
+        setattr(cls, name, staticmethod(recorded) if is_static else recorded)
+
+    def keep(self, n: int, owner: Any, args: Sequence[Any] | None) -> None:
+        """Write a call down, if it is smaller than that which was."""
+        try:
+            leaves, tree = flatten(tuple(args or ()), {})
+            leaves = [_read(leaf) for leaf in leaves]
+            rank = _rank([leaf for leaf in leaves if isinstance(leaf, np.ndarray)])
+            if rank < self.ranks[n]:
+                given, _ = optree.tree_unflatten(tree, leaves)
+                data = pickle.dumps((self.place, owner, list(given)))
+                (self.folder / f"{n}").write_bytes(data)
+                self.ranks[n] = rank if rank > SMALL else 0
+        except Exception:  # noqa: S110  # it is no call that could be made again
+            pass
+
+
+def _rank(arrays: Sequence[Any]) -> int:
+    """Return how many numbers a call has; numbers that are all the same show less, and are worse
+    than any; without floats there is nothing to be audited.
+    """
+    floats = [a for a in arrays if is_float_array(a)]
+    if not any(a.size for a in floats):
+        return UNWANTED
+    is_dull = all(a.size and (a == a.flat[0]).all() for a in floats)
+    return sum(a.size for a in arrays) + MOST * (is_dull and max(a.size for a in floats) > 1)
+
+
+class Standing:
+    """Stands for a function, and says what it is called with."""
+
+    def __init__(self, function: Any, keep: Callable[[Any, Any], None]) -> None:
+        self._function, self._keep = function, keep
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._keep(args, kwargs)
+        return self._function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+
+def _positional(function: Any, args: Any, kwargs: Any) -> Sequence[Any] | None:
+    if not kwargs:
+        return args
+    signature = signature_of(function)
+    bound = None if signature is None else signature.bind(*args, **kwargs)
+    return None if bound is None or bound.kwargs else bound.args
+
+
+def _read(leaf: Any) -> Any:
+    """Return a tensor as an array; of one without values, numbers in its shape."""
+    try:
+        return as_array(leaf)
+    except Exception:  # it is traced
+        shape = tuple(map(int, leaf.shape))
+        return draw(shape, dtype_name(leaf.dtype), np.random.default_rng(SEED))
+
+
+def _run_docstrings(modules: Sequence[str], recorder: Recorder) -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in modules:
+        with contextlib.suppress(Exception):
+            for test in finder.find(sys.modules[name], name):
+                if recorder.is_done:
+                    return
+                if test.examples:
+                    place = f"the docstring of {test.name}"
+                    with recorder.run(place), contextlib.redirect_stdout(io.StringIO()):
+                        doctest.DocTestRunner(verbose=False).run(test, out=_say_nothing)
+
+
+def _raise_timeout(number: int, frame: Any) -> None:
+    raise TimeoutError(f"it does not end within {LONGEST:g} s")
+
+
+def _say_nothing(text: str) -> None:
+    """What doctest says is no part of the report."""
+
+
+def _run_tests(files: Sequence[str], recorder: Recorder) -> None:
+    try:
+        import pytest
+    except ImportError:
+        return
+    for file in files:
+        if recorder.is_done:
+            return
+        with contextlib.suppress(Exception, SystemExit):
+            folder = str(Path(file).parent)
+            pytest.main([*PLAIN, "--rootdir", folder, file], plugins=[Watching(file, recorder)])
+
+
+class Watching:
+    """Tells the recorder which test runs, and stops them when it has what it wants."""
+
+    def __init__(self, file: str, recorder: Recorder) -> None:
+        self.file, self.recorder = file, recorder
+        self.running = contextlib.ExitStack()
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        """Note the test that runs."""
+        self.running.enter_context(self.recorder.run(f"{Path(self.file).name}::{item.name}"))
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        """Stop where nothing is left to be seen."""
+        self.running.close()
+        if self.recorder.is_done:
+            item.session.shouldstop = "each target was called"

@@ -1,0 +1,290 @@
+"""What `multigrad audit` is told to audit: what a word names, and what a module defines."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from multigrad.audit.ahead import advise, help_imports
+from multigrad.backend.finding.discovery import in_use
+from multigrad.capture.code.readings import dialect_of
+from multigrad.capture.code.table import mentioned
+from multigrad.errors import MultigradError, RuleError
+from multigrad.functions.calls.arguments import read_parameters
+from multigrad.functions.function import Function
+from multigrad.look.command.named import find, find_in, import_named
+from multigrad.look.command.packages import find_custom_gradients
+from multigrad.rules.model.rule import Rule
+from multigrad.rules.registry import get
+
+# What follows a forward's name in that of its VJP, and what its cotangent is called.
+PAIRED = ("_vjp", "_backward", "_bwd", "_grad", "_pullback")
+COTANGENTS = re.compile(r"g|gy|dy|dz|dout|ct|cot|upstream|cotangents?|(d|g|grad)_?(out|outputs?|y)")
+IN_NUMPY = ("", "numpy", "scipy", "autograd")
+MODELS = {"Module": ("torch", "equinox"), "Layer": ("keras", "tf_keras")}
+DEPTH = 3  # of functions between a module and a custom gradient
+
+
+@dataclass(slots=True)
+class Targets:
+    """What is audited.
+
+    Attributes:
+        names: as `find_target` reads them.
+        unimported: modules that cannot be imported, with the reason.
+        unmade: classes of modules that are not made without arguments.
+    """
+
+    names: tuple[str, ...] = ()
+    unimported: dict[str, str] = field(default_factory=dict)
+    unmade: tuple[str, ...] = ()
+
+
+def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) -> Targets:
+    """Return what is to be audited, as module:name.
+
+    Args:
+        journal: a file to which the name of a module is written before it is imported.
+        skipped: modules of a package that end the process.
+
+    Raises:
+        MultigradError: there is no such thing.
+    """
+    if _is_of_library(what):
+        find(what)
+        return Targets((what,))
+    module, _, name = what.partition(":")
+    holder = import_target(module)
+    if name:
+        find_target(what)
+        return Targets((what,))
+    note = Path(journal).write_text if journal else None
+    found = find_custom_gradients(holder, (Function, Rule), note, skipped)
+    home = holder.__name__
+    modules = [m for n, m in sorted(sys.modules.items()) if m and f"{n}.".startswith(f"{home}.")]
+    ids = {id(value) for value in found.named.values()}
+    names = list(found.named)
+    operators = dict[str, str]()  # the module that names each first
+    for each in modules:
+        names += [f"{each.__name__}:{name}" for name in _pairs(each)]
+        for name in _operators(each):
+            operators.setdefault(name, f"{each.__name__}:{name}")
+    names += operators.values()
+    models = dict(_models(modules, ids))
+    unmade = [name for name, cls in models.items() if not _is_made_bare(cls)]
+    names += [name for name in models if name not in unmade]
+
+    def named(given: list[str]) -> tuple[str, ...]:
+        own = (each.removeprefix(f"{home}:") for each in dict.fromkeys(given))
+        return tuple(each if ":" in each.replace("::", "") else f"{module}:{each}" for each in own)
+
+    return Targets(named(names), found.unimported, named(unmade))
+
+
+def find_target(what: str) -> Any:
+    """Return what a target's name stands for.
+
+    Raises:
+        MultigradError: there is no such thing.
+    """
+    if _is_of_library(what):
+        return find(what)
+    module, _, name = what.partition(":")
+    holder = import_target(module)
+    if "::" in name:
+        operator = _find_operator(name)
+        if operator is None:
+            raise MultigradError(f"{module} registers no operator {name!r}")
+        return operator
+    found = find_in(holder, name)
+    return pair_of(holder, name, found) or _find_operator(found) or found
+
+
+def holder_of(what: str) -> types.ModuleType | None:
+    """Return the module of a target, None for what is of ours."""
+    return None if _is_of_library(what) else import_target(what.partition(":")[0])
+
+
+def _is_of_library(what: str) -> bool:
+    """Return whether a word names a rule, a Function of the library or a saved file."""
+    if ":" in what or what.endswith(".py"):
+        return False
+    if what.endswith(".json") or what.startswith("estimators."):
+        return True
+    try:
+        get(what)
+    except RuleError:
+        return False
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec(what) is None
+    return True
+
+
+# --- what a module defines beside custom gradients ----------------------------------------------
+def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any] | None:
+    """Return a forward and its VJP, which are plain functions in NumPy: one that stands beside it
+    as name_vjp, or one that HIPS autograd was told of.
+    """
+    known = getattr(sys.modules.get("autograd.core"), "primitive_vjps", {})
+    with contextlib.suppress(TypeError):
+        if forward in known and _is_of(getattr(forward, "fun", forward), holder):
+            return _of_hips(forward, known[forward])
+    if not isinstance(forward, types.FunctionType) or not _is_of(forward, holder):
+        return None
+    if dialect_of(forward) not in IN_NUMPY:
+        return None
+    for ending in PAIRED:
+        backward = getattr(holder, name + ending, None) if "." not in name else None
+        if isinstance(backward, types.FunctionType) and dialect_of(backward) in IN_NUMPY:
+            return _as_pair(forward, backward)
+    return None
+
+
+def _as_pair(forward: Any, backward: Any) -> tuple[Any, Any] | None:
+    """Return a pair as `xg.function` takes it, None where it is not plain which one is the
+    cotangent.
+    """
+    given, taken = (list(read_parameters(each) or ()) for each in (forward, backward))
+    if taken[1:] == given and taken[0] not in given:
+        return forward, backward
+    if taken[:-1] == given and COTANGENTS.fullmatch(taken[-1]):
+
+        def reordered(grad_out: Any, *args: Any) -> Any:
+            return backward(*args, grad_out)
+
+        return forward, reordered
+    is_told = len(taken) == len(given) + 1 and COTANGENTS.fullmatch(taken[0])
+    return (forward, backward) if is_told else None
+
+
+def _of_hips(primitive: Any, make: Callable[..., Any]) -> tuple[Any, Any]:
+    def forward(*args: Any) -> Any:
+        return primitive(*args)
+
+    def backward(grad_out: Any, *args: Any) -> Any:
+        places = tuple(i for i, x in enumerate(args) if getattr(x, "dtype", None) is not None)
+        found = iter(make(places, primitive(*args), args, {})(grad_out))
+        return tuple(next(found) if i in places else None for i in range(len(args)))
+
+    forward.__name__ = primitive.__name__
+    signature = inspect.signature(getattr(primitive, "fun", primitive))
+    forward.__dict__["__signature__"] = signature
+    return forward, backward
+
+
+def _pairs(module: types.ModuleType) -> Iterator[str]:
+    for name, value in sorted(vars(module).items()):
+        if callable(value) and pair_of(module, name, value):
+            yield name
+
+
+def _is_of(value: Any, module: types.ModuleType) -> bool:
+    return getattr(value, "__module__", None) == module.__name__
+
+
+def _find_operator(what: Any) -> Callable[..., Any] | None:
+    finders = (backend.imports.find_operator for backend in in_use())
+    found = (finder(what) for finder in finders if finder is not None)
+    return next((each for each in found if each is not None), None)
+
+
+def _operators(module: types.ModuleType) -> Iterator[str]:
+    """Yield the registered operators whose names stand in a module's code."""
+    text = source_of(module)
+    for backend in in_use():
+        for full in backend.imports.operators() if backend.imports.operators else ():
+            space, _, name = full.partition("::")
+            apart = rf"[\"']{space}[\"'](?s:.*)\b{name}\b"
+            if space in text and re.search(rf"[\"']{full}\b|{apart}", text):
+                yield full
+
+
+def source_of(module: types.ModuleType) -> str:
+    """Return a module's code, "" where there is none."""
+    try:
+        return inspect.getsource(module)
+    except (OSError, TypeError):
+        return ""
+
+
+def _models(modules: list[types.ModuleType], ids: set[int]) -> Iterator[tuple[str, type]]:
+    """Yield classes of modules and layers whose code leads to a custom gradient."""
+    for module in modules:
+        for name, value in sorted(vars(module).items()):
+            if isinstance(value, type) and _is_of(value, module) and _is_model(value):
+                methods = (each for each in vars(value).values() if inspect.isfunction(each))
+                if any(_leads_to(each, ids, DEPTH) for each in methods):
+                    yield f"{module.__name__}:{name}", value
+
+
+def _is_model(cls: type) -> bool:
+    bases = ((base.__name__, base.__module__.partition(".")[0]) for base in cls.__mro__[1:])
+    return any(root in MODELS.get(name, ()) for name, root in bases)
+
+
+def _leads_to(function: types.FunctionType, ids: set[int], depth: int) -> bool:
+    """Return whether a function's code names a custom gradient, or another one that does."""
+    root = function.__module__.partition(".")[0]
+    for _, value in mentioned(function):
+        if id(value) in ids or id(getattr(value, "__self__", None)) in ids:
+            return True
+        is_own = inspect.isfunction(value) and value.__module__.partition(".")[0] == root
+        if depth and is_own and _leads_to(value, ids, depth - 1):
+            return True
+    return False
+
+
+def _is_made_bare(cls: type) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        parameters = inspect.signature(cls).parameters.values()
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return all(p.default is not p.empty or p.kind in kinds for p in parameters)
+    return False
+
+
+# --- imports --------------------------------------------------------------------------------------
+def import_target(name: str) -> types.ModuleType:
+    """Import a module or a file, once.
+
+    Raises:
+        MultigradError: there is none, or it cannot be imported.
+    """
+    help_imports()
+    try:
+        return _import_as_named(name)
+    except MultigradError as error:
+        advice = advise(error.__cause__)
+        if not advice:
+            raise
+        raise MultigradError(f"{error}{advice}") from error
+
+
+def _import_as_named(name: str) -> types.ModuleType:
+    path = Path(name)
+    if path.suffix != ".py":
+        return import_named(name)
+    if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", "") == str(path):
+        return sys.modules[path.stem]
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise MultigradError(f"there is no file {name}")
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise MultigradError(
+            f"{name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -1,0 +1,215 @@
+"""The laws: rows of a name, a sentence, who finds out, and what goes wrong where it is broken."""
+
+from __future__ import annotations
+
+from ..look.laws import Law
+from . import cotangents, modes, nonfinite, numbers, transforms
+from .trial import Trial
+
+LAWS: tuple[Law[Trial, str], ...] = (
+    Law(
+        "type",
+        "A gradient has the shape and the dtype of its argument.",
+        numbers.judge_type,
+        reason="accumulation casts it silently, or fails far away",
+        is_loud=False,
+    ),
+    Law(
+        "repeatable",
+        "Two calls with the same inputs give the same result.",
+        cotangents.judge_repeatable,
+        reason="no other law can be tested",
+        is_loud=False,
+    ),
+    Law(
+        "derivative",
+        "The gradient is the derivative of the forward.",
+        numbers.judge_derivative,
+        reason="training goes wrong",
+        is_loud=False,
+    ),
+    Law(
+        "linear",
+        "The gradient is linear in the cotangent.",
+        cotangents.judge_linear,
+        reason="doubling a loss does not double its gradient; sums of losses are wrong",
+        is_loud=False,
+    ),
+    Law(
+        "scale",
+        "A cotangent times four gives the gradient times four, bit for bit.",
+        cotangents.judge_scale,
+        reason="loss scaling changes the gradient",
+        is_loud=False,
+    ),
+    Law(
+        "ones",
+        "A cotangent of ones is treated like any other.",
+        cotangents.judge_ones,
+        reason="a shortcut for the cotangent 1 hides that it is otherwise ignored",
+        is_loud=False,
+    ),
+    Law(
+        "zero",
+        "A cotangent of zeros gives zeros.",
+        cotangents.judge_zero,
+        reason="a masked loss gives NaN",
+        is_loud=False,
+    ),
+    Law(
+        "each output",
+        "The gradient is the sum of the gradients of the outputs, taken separately.",
+        cotangents.judge_each_output,
+        reason="a loss on one output alone is wrong",
+    ),
+    Law(
+        "strided cotangent",
+        "A cotangent may have another memory order.",
+        cotangents.judge_strided_cotangent,
+        reason="a transpose after the call changes the gradient",
+    ),
+    Law(
+        "broadcast cotangent",
+        "A cotangent may be one repeated number, as `sum` gives.",
+        cotangents.judge_broadcast_cotangent,
+        reason="kernels read or write past the one number",
+    ),
+    Law(
+        "strided input",
+        "An input may have another memory order.",
+        cotangents.judge_strided_input,
+        reason="a transpose before the call changes the numbers",
+    ),
+    Law(
+        "broadcast input",
+        "An input may be one repeated row, as `expand` gives.",
+        nonfinite.judge_broadcast_input,
+        reason="kernels read past the one row, or its gradient shares that row's memory",
+    ),
+    Law(
+        "backward twice",
+        "A second backward through a retained graph gives the same result.",
+        cotangents.judge_twice,
+        reason="a saved tensor is overwritten",
+        is_loud=False,
+    ),
+    Law(
+        "written",
+        "Inputs, cotangents and outputs are not written to.",
+        cotangents.judge_written,
+        reason="numbers that other code holds change",
+        is_loud=False,
+    ),
+    Law(
+        "interleaved",
+        "Another call in between changes nothing.",
+        cotangents.judge_interleaved,
+        reason="values for the backward are kept outside the call",
+        is_loud=False,
+    ),
+    Law(
+        "threads",
+        "Concurrent threads give the same results as one.",
+        cotangents.judge_threads,
+        reason="values for the backward are shared between threads",
+        is_loud=False,
+    ),
+    Law(
+        "float16",
+        "In float16 the gradient is that of float64, to the precision of float16.",
+        numbers.in_16_bits("float16"),
+        reason="16 bits overflow or lose a small term on the way",
+    ),
+    Law(
+        "bfloat16",
+        "In bfloat16 the gradient is that of float64, to the precision of bfloat16.",
+        numbers.in_16_bits("bfloat16"),
+        reason="16 bits lose a small term on the way",
+    ),
+    Law(
+        "far numbers",
+        "Where the derivative at a large number is finite, the gradient equals it.",
+        numbers.judge_far,
+        reason="one large activation turns a training into NaN",
+    ),
+    Law(
+        "zeros",
+        "0 and -0 have the same gradient.",
+        numbers.judge_zeros,
+        reason="the sign of a zero decides the gradient",
+    ),
+    Law(
+        "not finite",
+        "An infinite element, or NaN, affects only gradients of elements that share an output.",
+        nonfinite.judge_not_finite,
+        reason="one bad sample turns the entire batch into NaN",
+    ),
+    Law(
+        "edges",
+        "At numbers where code often branches, the gradient lies between the slopes on both sides.",
+        numbers.judge_edges,
+        reason="a clamp counts at both branches, or 0 / 0 is NaN",
+    ),
+    Law(
+        "empty",
+        "An empty batch has an empty gradient.",
+        numbers.judge_empty,
+        reason="the last batch, or an expert without tokens, fails",
+    ),
+    Law(
+        "no axes",
+        "A scalar has the same gradient as a vector of one element.",
+        nonfinite.judge_no_axes,
+        reason="a loss, a temperature or a learned scale fails, or gets an axis",
+    ),
+    Law(
+        "second derivative",
+        "The gradient's own gradient is right, or is refused with an error.",
+        numbers.judge_second,
+        reason="gradient penalties have no effect",
+    ),
+    Law(
+        "vmap",
+        "The framework's map over a batch gives what a loop gives.",
+        transforms.judge_batched,
+        reason="per-example gradients are unavailable, or wrong",
+    ),
+    Law(
+        "compiled",
+        "The framework's compiler gives the same result.",
+        transforms.judge_compiled,
+        reason="a gradient that is right in a notebook differs in production",
+    ),
+    Law(
+        "forward mode",
+        "Forward mode, if there is one, is the transpose of the backward.",
+        modes.judge_forward,
+        reason="products with a Jacobian or a Hessian belong to another function",
+    ),
+    Law(
+        "checkpoint",
+        "Under a checkpoint, which runs the forward again, it gives the same result.",
+        modes.judge_checkpoint,
+        reason="saving memory changes the training",
+    ),
+    Law(
+        "autocast",
+        "Under autocast to bfloat16 the gradient is that of float64, to the precision of "
+        "bfloat16, and has the dtype of its argument.",
+        modes.judge_autocast,
+        reason="training in mixed precision fails in the backward, or loses a term",
+    ),
+    Law(
+        "bytes",
+        "The backward reads everything that is kept for it.",
+        modes.judge_bytes,
+        reason="memory is wasted, unless other code needs it anyway",
+    ),
+    Law(
+        "saved",
+        "Inputs and outputs are kept by `save_for_backward`.",
+        modes.judge_saved,
+        reason="a later in-place change is not noticed, and an output that refers to itself is "
+        "never freed",
+    ),
+)

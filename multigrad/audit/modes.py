@@ -1,0 +1,208 @@
+"""Laws of the other ways in which a framework runs a custom gradient: forward mode, checkpoints,
+autocast; and of what is kept for the backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..backend.contract import Kept
+from ..errors import GradientError
+from ..functions.recipes.examples import capture_example
+from ..functions.recipes.record import NotCaptured
+from ..graph.ir.types import dtype_name
+from ..graph.support.trees import optree
+from ..look.convert import brief
+from ..look.subject import as_float
+from .judging import NotApplicable, Remark, start, worst
+from .numbers import differs_in, rounded
+from .trial import LOOSE, Arrays, Trial, largest_of
+
+LOOSEST = 1e-5  # between two formulas of one derivative, of which one may be an approximation
+
+
+def _mode(trial: Trial, name: str) -> Any:
+    """Return how a framework does this, by the name of the field of `Backend.modes`."""
+    modes = trial.backend.modes
+    found = getattr(modes, name)
+    if not found:
+        said = f"{trial.backend.name} has no {name} that multigrad knows"
+        raise NotApplicable(modes.lacks.get(name, said))
+    return found
+
+
+def judge_forward(trial: Trial) -> str:
+    """A cotangent times a tangent of the outputs is a gradient times a tangent of the inputs: of
+    each argument by itself, as the others have no tangent then, and of all.
+    """
+    push = _mode(trial, "jvp")
+    run, u = start(trial)
+    gradients, given = run.gradients(u), trial.cast(trial.wide)
+    if not all(np.isfinite(gradients[n]).all() for n in trial.floats if gradients[n] is not None):
+        raise NotApplicable("it has no finite gradient at the inputs")
+    ways: list[list[int]] = [[n] for n in trial.floats]
+    for seed, moved in enumerate([*ways, trial.floats] if len(ways) > 1 else ways):
+        tangents = _tangents(trial, given, moved, seed)
+        tensors = [trial.backend.tensors.from_numpy(np.array(a)) for a in given]
+        made = [None if t is None else trial.backend.tensors.from_numpy(t.copy()) for t in tangents]
+        try:
+            outputs, found = push(trial.outputs, tensors, made)
+        except (NotImplementedError, GradientError) as error:  # ours says why by the latter
+            raise NotApplicable(f"it offers no forward mode: {error}") from error
+        for n, (y, t) in enumerate(zip(outputs, found, strict=True)):
+            kinds = [
+                (dtype_name(each.dtype), tuple(each.shape)) for each in (y, t) if t is not None
+            ]
+            if len(set(kinds)) > 1:
+                return f"output {n} is {_kind(*kinds[0])}, its tangent {_kind(*kinds[1])}"
+        said = _off(trial, u, [run.read(t) for t in found], gradients, tangents)
+        if said:
+            which = f"argument {moved[0]}" if len(moved) == 1 else "all arguments"
+            return f"{said} by reverse mode, along one direction of {which}"
+    return ""
+
+
+def _kind(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype}{list(shape)}"
+
+
+def _tangents(trial: Trial, given: Arrays, moved: Sequence[int], seed: int) -> list[Any]:
+    """Return normal numbers for some arguments, None for the others."""
+    generator = np.random.default_rng((seed, 5))
+    drawn = [as_float(np.asarray(generator.standard_normal(a.shape)), trial.wide) for a in given]
+    return [t if n in moved else None for n, t in enumerate(drawn)]
+
+
+def _off(trial: Trial, u: Arrays, found: Arrays, gradients: Arrays, tangents: list[Any]) -> str:
+    left, size = _product(u, found)
+    right, other = _product(gradients, tangents)
+    steps = sum(float(np.sum(np.abs(t.astype(np.float64)))) for t in tangents if t is not None)
+    allowed = max(trial.loose, LOOSEST) * (size + other) + trial.noise * steps
+    if abs(left - right) <= allowed:
+        return ""
+    return f"the product with a cotangent is {left:.9g} by forward mode, {right:.9g}"
+
+
+def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]:
+    """Return the sum of products of elements, and that of their sizes; None is zero."""
+    terms = [
+        a.astype(np.float64) * b.astype(np.float64)
+        for a, b in zip(first, second, strict=True)
+        if a is not None and b is not None
+    ]
+    return sum(float(np.sum(t)) for t in terms), sum(float(np.sum(np.abs(t))) for t in terms)
+
+
+def judge_checkpoint(trial: Trial) -> str:
+    """The forward runs a second time within the backward."""
+    ways = _mode(trial, "checkpoints")
+    run, u = start(trial)
+    wanted, given = run.gradients(u), trial.cast(trial.wide)
+    for name, vjp in ways.items():
+        tensors = [trial.backend.tensors.from_numpy(np.array(a)) for a in given]
+        other = trial.run_on(tensors, vjp)
+        said = worst(other.arrays(), run.arrays(), trial.loose, trial.noise)
+        if said:
+            return f"under {name} the output differs: {said.replace('argument', 'output')}"
+        said = worst(other.gradients(u), wanted, trial.loose, trial.noise)
+        if said:
+            return f"under {name} {said}"
+    return ""
+
+
+def judge_autocast(trial: Trial) -> str:
+    """The forward runs under autocast, the backward outside of it, as in a training step."""
+    vjp = _mode(trial, "autocast")
+    if trial.dtype not in ("float32", "float64"):
+        raise NotApplicable("autocast begins with float32")
+    start(trial)
+    given = trial.cast("float32")
+    with trial.quiet("float32"):
+        try:
+            run = trial.run_on([trial.backend.tensors.from_numpy(np.array(a)) for a in given], vjp)
+        except NotImplementedError as error:
+            raise NotApplicable(str(error)) from error
+        u = [as_float(a, "bfloat16") for a in trial.cotangents(run)]
+        cotangents = [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
+        try:
+            found = run.gradients(cotangents)
+        except GradientError as error:
+            return " ".join(str(error).split())
+    for n in trial.floats:
+        got = found[n]
+        if got is not None and dtype_name(got.dtype) != "float32":
+            return f"argument {n} is float32, its gradient {got.dtype}"
+    exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(given)]
+    outputs = run.arrays()
+    said = differs_in("bfloat16", trial, outputs=outputs, found=found, u=u, exact=exact)
+    if said:
+        return said
+    wanted, beside = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
+    moved = largest_of([np.abs(a - b) for a, b in zip(wanted, beside, strict=True)])
+    said = worst(outputs, wanted, LOOSE["bfloat16"], 4 * moved + trial.noise_in("bfloat16"))
+    return f"the output differs: {said.replace('argument', 'output')}" if said else ""
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
+    """Return what is kept for a call with the inputs times a number."""
+    ask = _mode(trial, "kept")
+    start(trial)
+
+    def cotangents(outputs: Sequence[Any]) -> list[Any]:
+        drawn = np.random.default_rng((6, int(8 * factor)))
+        arrays = (
+            as_float(np.asarray(drawn.standard_normal(tuple(y.shape))), dtype_name(y.dtype))
+            for y in outputs
+        )
+        return [trial.backend.tensors.from_numpy(a) for a in arrays]
+
+    given = trial.cast(trial.wide)
+    arrays = [a * a.dtype.type(factor) if n in trial.floats else a for n, a in enumerate(given)]
+    tensors = [trial.backend.tensors.from_numpy(np.array(a)) for a in arrays]
+    found = ask(trial.outputs, tensors, cotangents)
+    if not found:
+        raise NotApplicable("no custom gradient in it keeps a tensor")
+    return list(found)
+
+
+def judge_bytes(trial: Trial) -> str:
+    kept = _kept(trial)
+    unread = [each for each in kept if not each.is_read]
+    if unread:  # by these numbers, but perhaps by others
+        others = {each.where for each in _kept(trial, 0.75) if not each.is_read}
+        unread = [each for each in unread if each.where in others]
+    total = sum(each.size for each in kept)
+    if not unread:
+        return Remark(f"{total} bytes are kept{_least(trial)}")
+    return (
+        f"its backward reads no number of {' and '.join(each.where for each in unread)}: "
+        f"{sum(each.size for each in unread)} of {total} bytes that are kept"
+    )
+
+
+def _least(trial: Trial) -> str:
+    """Return what multigrad's own cut keeps of the same, or why nobody knows."""
+    if trial.converted is None:
+        return ""
+    try:
+        capture_example(trial.converted, *optree.tree_unflatten(trial.tree, trial.leaves)[0])
+        least = sum(each.size for each in _kept(replace(trial, call=trial.converted)))
+    except NotApplicable:
+        least = 0
+    except NotCaptured as error:
+        return f"; multigrad does not capture it: {brief(error.error)}"
+    except Exception as error:
+        return f"; once converted it raises {brief(error)}"
+    return f", {least} once it is converted"
+
+
+def judge_saved(trial: Trial) -> str:
+    for each in _kept(trial):
+        if each.apart:
+            return f"{each.where}, is an {each.apart} that is not kept by save_for_backward"
+    return ""

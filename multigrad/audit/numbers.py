@@ -1,0 +1,459 @@
+"""Laws of dtypes and of numbers: the derivative and the second one, 16 bits, far numbers, none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..capture.dialects import xp as _xp
+from ..functions.proof.compare import eps_of, smallest_of
+from ..graph.ops.numerics import as_numpy_dtype
+from ..look.check import differentiate
+from ..look.subject import as_float
+from . import low_precision
+from .judging import NotApplicable, Weigh, moved_along, start, weighed, worst
+from .trial import LOOSE, Arrays, Trial, largest_of
+
+xp: Any = _xp
+MOST_PLACES = 64  # whose differences are taken
+MOST_STEPS = 24  # that tell whether an output is flat
+FINE = 1e-7  # what a small number beside a divisor may change in float64
+TINY = 1e-6  # from here down a pole is near
+NEAR_ENOUGH = 1e2  # up to here no wave fits into a step
+# Where codes often decide, and where float64's exp is infinite.
+EDGES = (0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0, 1000.0, -1000.0)
+# float32's exp ends between 88 and 89, its cubes at 7e12.
+FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
+
+
+# --- dtypes ---------------------------------------------------------------------------------------
+
+
+def judge_type(trial: Trial) -> str:
+    with trial.quiet(trial.dtype):
+        run = trial.run(trial.given)
+        found = run.pull([run.backend.tensors.from_numpy(a) for a in trial.cotangents(run)])
+    for n in trial.floats:
+        got, given = found[n], trial.given[n]
+        if got is None:
+            continue
+        array = run.read(got)
+        if array.shape != given.shape or array.dtype != given.dtype:
+            return (
+                f"argument {n} is {given.dtype}{list(given.shape)}, its gradient "
+                f"{array.dtype}{list(array.shape)}"
+            )
+    return ""
+
+
+def in_16_bits(dtype: str) -> Callable[[Trial], str]:
+    """Return who compares a 16-bit dtype with the widest: to its digits, and to what one rounding
+    of the inputs changes.
+    """
+
+    def judge(trial: Trial) -> str:
+        narrow = trial.cast(dtype)
+        with trial.quiet("float32"):
+            run = trial.run(narrow)
+            u = [as_float(a, dtype) for a in trial.cotangents(run)]
+            found = run.gradients(
+                [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
+            )
+        exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(narrow)]
+        return differs_in(dtype, trial, outputs=run.arrays(), found=found, u=u, exact=exact)
+
+    return judge
+
+
+def differs_in(
+    dtype: str, trial: Trial, *, outputs: Arrays, found: Arrays, u: Arrays, exact: Arrays
+) -> str:
+    """Return where gradients that were computed in a 16-bit dtype are not those of the widest.
+
+    Args:
+        outputs, found: of that run, and its gradients.
+        u: its cotangents.
+        exact: its inputs in the widest dtype.
+    """
+    wide_run = trial.run(exact)
+    pairs = zip(outputs, wide_run.arrays(), strict=True)
+    if any(_crosses(np.asarray(y, np.float64), wide) for y, wide in pairs):
+        raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
+    given = [as_float(a, trial.wide) for a in u]
+    wanted = wide_run.gradients(given)
+    beside = rounded(dtype, trial, exact)
+    pairs = zip(trial.run(beside).gradients(given), wanted, strict=True)
+    moved = [np.abs(a - b) for a, b in pairs if a is not None and b is not None]
+    largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
+    fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
+    kept = [
+        g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
+        for g, w in zip(found, fits, strict=True)
+    ]
+    # Below the smallest number there is nothing.
+    noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
+    return worst(kept, fits, LOOSE[dtype], noise)
+
+
+def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
+    """Return inputs with a rounding to a dtype on each element, up and down in turn."""
+    eps = eps_of(as_numpy_dtype(dtype))
+    found = list(arrays)
+    for n in trial.floats:
+        turns = (1 - 2 * (np.arange(arrays[n].size) % 2)).reshape(arrays[n].shape)
+        found[n] = (arrays[n] * (1 + eps * turns)).astype(arrays[n].dtype)
+    return found
+
+
+def _crosses(narrow: Any, wide: Any) -> bool:
+    """Return whether an output of whole numbers is another one."""
+    return bool(np.all(wide == np.rint(wide)) and not np.array_equal(narrow, wide))
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def _places(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    size = int(np.prod(shape))
+    picked = np.linspace(0, size - 1, min(size, MOST_PLACES), dtype=int) if size else []
+    return [tuple(int(i) for i in np.unravel_index(int(n), shape)) for n in picked]
+
+
+def _numeric(weigh: Weigh, arrays: Arrays, n: int, place: tuple[int, ...]) -> tuple[float, bool]:
+    def moved(value: float) -> float:
+        other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
+        other[n][place] = value
+        return weigh(other)
+
+    return differentiate(moved, float(arrays[n][place]))
+
+
+def _need_float64(trial: Trial) -> None:
+    if trial.digits != "float64":
+        raise NotApplicable("it does not compute in float64, in which differences are taken")
+
+
+def judge_derivative(trial: Trial) -> str:
+    if trial.is_surrogate and trial.meant is None:
+        raise NotApplicable("it is a surrogate, which is meant to differ")
+    if trial.digits == "float32":
+        return low_precision.judge_derivative(trial)
+    _need_float64(trial)
+    run, u = start(trial)
+    arrays, found = trial.cast("float64"), run.gradients(u)
+    weigh = weighed(trial.stated, u)
+    if trial.meant is not None:
+        shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
+        if shapes[0] != shapes[1]:
+            return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
+    wrong, flat, compared = [], True, 0
+    for n in trial.floats:
+        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)}
+        settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
+        largest = max((abs(slope) for slope in settled.values()), default=0.0)
+        given = np.zeros_like(arrays[n]) if found[n] is None else found[n]
+        compared += len(settled)
+        flat = flat and not any(settled.values())
+        for place, slope in settled.items():
+            if not abs(given[place] - slope) <= 1e-5 * max(largest, 1e-3) + 1e-7:
+                where = "".join(f"[{i}]" for i in place)
+                wrong.append(
+                    f"argument {n}{where} = {arrays[n][place]:.6g}: {given[place]:.9g}, expected "
+                    f"{slope:.9g} by differences"
+                )
+    compared += _compare_beside(trial, wrong)
+    if not compared:
+        raise NotApplicable("it has no derivative at any of the inputs' elements")
+    if wrong and trial.meant is None and (flat or _has_flat_output(trial)):
+        raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
+    return wrong[0] if wrong else _beside_autodiff(trial, u, found)
+
+
+def _beside_autodiff(trial: Trial, u: Arrays, found: Arrays) -> str:
+    """Compare gradients that differences do not tell from the derivative with those of the
+    framework's own autodiff, where the forward shows it all of itself.
+    """
+    if trial.forward is None or trial.meant is not None or trial.backend.autodiff.vjp is None:
+        return ""
+    arrays = trial.cast("float64")
+    try:
+        given = replace(trial, call=trial.forward).run(arrays).gradients(u)
+    except Exception:  # the user's code, which nobody has written for autodiff
+        return ""
+    pairs = [(found[n], given[n]) for n in trial.floats]
+    pairs = [(got, want) for got, want in pairs if got is not None and want is not None]
+    if any(worst([got], [want], 1e-5, 1e-7) for got, want in pairs):
+        return ""  # differences have told whose it is: the forward hides a part of itself
+    gradients, wanted = (list(each) for each in zip(*pairs, strict=True)) if pairs else ([], [])
+    said = worst(gradients, wanted, FINE, trial.noise)
+    return f"{said} by autodiff of the forward" if said else ""
+
+
+def _compare_beside(trial: Trial, wrong: list[str]) -> bool:
+    """Compare along one direction at other numbers, which what was kept of the first ones misses;
+    return whether there is a slope.
+    """
+    arrays = [a * 0.75 if n in trial.floats else a for n, a in enumerate(trial.cast("float64"))]
+    run = trial.run(arrays)
+    u = trial.cotangents(run, seed=1)
+    found = run.gradients(u)
+    ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
+    weigh = moved_along(weighed(trial.stated, u), arrays, ways)
+    slope, is_settled = differentiate(weigh, 0.0)
+    parts = [found[n] * way for n, way in ways.items() if found[n] is not None]
+    size = sum(float(np.sum(np.abs(part))) for part in parts)
+    got = sum(float(np.sum(part)) for part in parts)
+    if is_settled and not abs(got - slope) <= 1e-5 * max(abs(slope), size, 1e-3) + 1e-7:
+        wrong.append(
+            f"at 3/4 of the inputs, along one direction: {got:.9g}, expected {slope:.9g} by "
+            "differences"
+        )
+    return is_settled
+
+
+def judge_edges(trial: Trial) -> str:
+    """With one element of the first tensor at a number where codes decide, the gradient lies
+    between the slopes to both sides.
+    """
+    if trial.is_surrogate:
+        raise NotApplicable("it is a surrogate, which is meant to differ")
+    _need_float64(trial)
+    given, compared = trial.cast("float64"), 0
+    for n in trial.floats[:1]:  # others may be limits of it, which must not cross
+        if not given[n].size:
+            continue
+        own = float(given[n].flat[0])
+        for number in (own, *EDGES):
+
+            def weigh(step: float, n: int = n, number: float = number) -> float:
+                moved = [a.copy() for a in given]
+                moved[n].flat[0] = number + step
+                return float(sum(np.sum(y) for y in trial.run(moved).arrays()))
+
+            sides = [_slope_to(weigh, side) for side in (-1.0, 1.0)]
+            low, high = min(sides), max(sides)
+            if not np.isfinite([low, high]).all():
+                continue
+            arrays = [a.copy() for a in given]
+            arrays[n].flat[0] = number
+            run = trial.run(arrays)
+            gradient = run.gradients([np.ones_like(a) for a in run.arrays()])[n]
+            got = 0.0 if gradient is None else float(gradient.flat[0])
+            compared += 1
+            if low == high == 0 and np.isfinite(got):
+                continue  # it is flat there, and may be a surrogate
+            noise = 1e-4 * (1 + max(abs(low), abs(high)))
+            if not low - noise <= got <= high + noise:
+                if number == own:
+                    raise NotApplicable("it is no derivative at other numbers either")
+                return (
+                    f"argument {n}'s first element = {number:g}: {got:.6g}, expected "
+                    f"{f'{low:.6g}' if high - low < noise else f'{low:.6g} to {high:.6g}'} by "
+                    "differences to both sides"
+                )
+    if not compared:
+        raise NotApplicable("it has no slopes there")
+    return ""
+
+
+def _slope_to(f: Callable[[float], float], side: float) -> float:
+    """Return the slope of f from 0 to one side, NaN where steps do not tell it."""
+    middle = f(0.0)
+    first, second, third = (side * (f(side * h) - middle) / h for h in (4e-5, 2e-5, 1e-5))
+    slope = 2 * third - second
+    is_settled = abs(slope - (2 * second - first)) <= 1e-5 * (1 + abs(slope) + abs(middle))
+    return slope if is_settled else float("nan")
+
+
+def _has_flat_output(trial: Trial) -> bool:
+    """Return whether small steps of the inputs change nothing in one of the outputs."""
+    arrays = trial.cast("float64")
+    outputs = trial.run(arrays).arrays()
+    moves = [False] * len(outputs)
+    for n in trial.floats:
+        for place in _places(arrays[n].shape)[:MOST_STEPS]:
+            other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
+            other[n][place] += 1e-7
+            for k, (y, before) in enumerate(zip(trial.run(other).arrays(), outputs, strict=True)):
+                moves[k] = moves[k] or not np.array_equal(y, before, equal_nan=True)
+    return not all(moves)
+
+
+def judge_second(trial: Trial) -> str:
+    """Compare the gradient's own gradient with differences of the gradient."""
+    if trial.digits != "float32":
+        _need_float64(trial)
+    backend = trial.backend
+    if backend.autodiff.vjp is None:
+        raise NotApplicable(f"{backend.name} has no autodiff of its own")
+    run, u = start(trial)
+    arrays = trial.cast(trial.wide)
+    weights = [np.cos(np.arange(a.size)).reshape(a.shape).astype(a.dtype) for a in arrays]
+
+    def gradients_of(tensors: Sequence[Any]) -> list[Any]:
+        # Of the inputs, as those of a loss are: what is differentiable once says so only then.
+        nothing = sum(xp.sum(tensors[n]) * 0.0 for n in trial.floats)
+        cotangents = [backend.tensors.from_numpy(a.copy()) + nothing for a in u]
+        found = trial.run_on(list(tensors)).pull(cotangents)
+        return [found[n] for n in trial.floats]
+
+    _, pull = backend.autodiff.vjp(
+        gradients_of, [backend.tensors.from_numpy(a.copy()) for a in arrays]
+    )
+    given = [backend.tensors.from_numpy(weights[n].copy()) for n in trial.floats]
+    second = [run.read(each) for each in pull(given)]
+
+    def weigh(moved: Arrays) -> float:
+        found = trial.run(moved).gradients(u)
+        pairs = ((weights[n], found[n]) for n in trial.floats if found[n] is not None)
+        return float(sum(np.sum(weight * each) for weight, each in pairs))
+
+    if trial.digits == "float32":
+        return low_precision.judge_second(trial, second, weigh, weights)
+    for n in trial.floats:
+        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)[:MOST_STEPS]}
+        settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
+        largest = max((abs(slope) for slope in settled.values()), default=0.0)
+        got = np.zeros_like(arrays[n]) if second[n] is None else second[n]
+        for place, slope in settled.items():
+            if not abs(got[place] - slope) <= 1e-4 * max(largest, 1e-3) + 1e-6:
+                where = "".join(f"[{i}]" for i in place)
+                kind = "is missing" if not got.any() else "is wrong"
+                if got.any() and (trial.is_surrogate or _has_flat_output(trial)):
+                    raise NotApplicable("it is a surrogate, whose gradient may have one, too")
+                return (
+                    f"the second derivative {kind}: argument {n}{where}: {got[place]:.9g}, "
+                    f"expected {slope:.9g} by differences of the gradient"
+                )
+    return ""
+
+
+def judge_far(trial: Trial) -> str:
+    """Compare far numbers in the dtype of the call with float64."""
+    if trial.dtype != "float32" or trial.wide != "float64":
+        raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
+    for number in FAR:
+        arrays = [
+            np.full_like(a, number) if n in trial.floats else a for n, a in enumerate(trial.given)
+        ]
+        with trial.quiet("float32"):
+            run = trial.run(arrays)
+            outputs = run.arrays()
+            if not all(np.isfinite(y).all() for y in outputs):
+                continue  # the forward overflows, which is its own matter
+            u = [np.ones_like(a) for a in outputs]
+            found = run.gradients(u)
+        exact = [as_float(a, "float64") if n in trial.floats else a for n, a in enumerate(arrays)]
+        wanted = trial.run(exact).gradients([as_float(a, "float64") for a in u])
+        for n in trial.floats:
+            got, want = found[n], wanted[n]
+            if got is None or want is None:
+                continue
+            fits = np.isfinite(want) & (np.abs(want) < 1e37)
+            # Beside a pole one more product overflows; 0 over 0 is another matter.
+            bad = fits & (np.isnan(got) if abs(number) < TINY else ~np.isfinite(got))
+            if bad.any():
+                return f"argument {n} = {number:g}: {got[bad][0]}, expected {want[bad][0]:.6g}"
+        said = _differs_far(trial, number) if abs(number) > 1.0 else ""
+        if said:
+            return said
+    return ""
+
+
+def _differs_far(trial: Trial, number: float) -> str:
+    """Compare the gradient near a far number with differences along one direction."""
+    arrays = list(trial.cast("float64"))
+    for n in trial.floats:  # no two alike, as at ties there is no derivative
+        steps = np.arange(arrays[n].size).reshape(arrays[n].shape)
+        arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + steps + 7.0 * n))
+    run = trial.run(arrays)
+    outputs = run.arrays()
+    # Neither all alike: what a softmax gives adds up to one.
+    u = [np.cos(np.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in outputs]
+    found = run.gradients(u)
+    for n in trial.floats:
+        got = found[n]
+        if got is None:
+            continue
+        way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
+        moved = moved_along(weighed(trial.stated, u), arrays, {n: way})
+        slope, is_settled = differentiate(moved, 0.0)
+        if not is_settled or not abs(slope) < 1e37:
+            continue
+        along = float(np.sum(got * way))
+        if np.isnan(along) or np.isinf(along):
+            return f"argument {n} = {number:g}: {got[~np.isfinite(got)][0]}, expected a number"
+        if abs(number) > NEAR_ENOUGH:
+            continue
+        large = max(abs(slope), float(np.sum(np.abs(got * way))))
+        allowed = 1e-3 * large + 1e-7 * sum(float(np.sum(np.abs(y))) for y in outputs)
+        if abs(along - slope) > allowed and _is_derivative(trial):
+            # What oscillates may look settled by steps of many periods.
+            again, is_settled = differentiate(lambda t, f=moved: f(t / 1024) * 1024, 0.0)
+            if not is_settled or abs(again - slope) > 0.1 * abs(along - slope):
+                continue
+            return (
+                f"argument {n} = {number:g}: the gradient along one direction is "
+                f"{along / number:.6g}, expected {slope / number:.6g} by differences"
+            )
+    return ""
+
+
+def _is_derivative(trial: Trial) -> bool:
+    """Return whether the gradient is the derivative where it was called; else that is told."""
+    if trial.digits != "float64":
+        return False  # differences tell nothing as small as a far number's gradient
+    try:
+        return not judge_derivative(trial)
+    except NotApplicable:
+        return False
+
+
+def judge_zeros(trial: Trial) -> str:
+    """At 0 and -0, which are one number, the gradient is one."""
+    run, _ = start(trial)
+    given = trial.cast(trial.wide)
+    found = []
+    for zero in (0.0, -0.0):
+        arrays = [np.full_like(a, zero) if n in trial.floats else a for n, a in enumerate(given)]
+        run = trial.run(arrays)
+        found.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
+    if not all(np.isfinite(g).all() for each in found for g in each if g is not None):
+        raise NotApplicable("it has no derivative at 0")
+    said = worst(found[1], found[0], trial.loose, trial.noise)
+    if said and _has_kink(trial, [np.zeros_like(a) for a in given]):
+        raise NotApplicable("it has no derivative at 0")
+    return f"at -0 and 0: {said}" if said else ""
+
+
+def _has_kink(trial: Trial, arrays: Arrays) -> bool:
+    """Return whether differences to both sides are not one slope, as far as they can be taken."""
+    if trial.digits != "float64":
+        return False
+
+    def weigh(moved: Arrays) -> float:
+        return float(sum(np.sum(y) for y in trial.run(moved).arrays()))
+
+    return not all(
+        _numeric(weigh, arrays, n, place)[1]
+        for n in trial.floats
+        for place in _places(arrays[n].shape)[:MOST_STEPS]
+    )
+
+
+def judge_empty(trial: Trial) -> str:
+    count = len(trial.given) - getattr(trial.call, "held", 0)  # parameters have no batch
+    given = trial.cast(trial.wide)
+    arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(given)]
+    if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
+        raise NotApplicable("its inputs have no axes")
+    run = trial.run(arrays)
+    found = run.gradients(trial.cotangents(run))
+    shapes = [None if g is None else g.shape for g in found]
+    for n in trial.floats:
+        if shapes[n] not in (None, arrays[n].shape):
+            return f"argument {n} of shape {arrays[n].shape} has a gradient of shape {shapes[n]}"
+    return ""

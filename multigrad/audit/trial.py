@@ -1,0 +1,308 @@
+"""A custom gradient on its own framework with its inputs: what the laws run.
+
+Nothing is captured: arrays go in and come out, and what is between is the author's code under the
+framework's own autodiff.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..backend.contract import Backend
+from ..backend.finding.discovery import load_backend
+from ..functions.calls.arguments import flatten, owner_of
+from ..functions.function import Function
+from ..functions.proof.compare import eps_of
+from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.trees import optree
+from ..look.originals import find_original
+from ..look.runs import as_array
+from ..look.subject import as_float, is_float_array, precision, subject_of
+from ..rules.in_force.activation import Activation
+from ..rules.in_force.vjp import vjp_leaves
+from ..rules.model.rule import Rule
+
+Array = Any
+Tensor = Any
+Arrays = list[Any]  # None where there is none
+SEED = 20
+# What may be between two numbers of a dtype that are computed in two ways.
+LOOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One forward: its float outputs, and the map from their cotangents to gradients.
+
+    Attributes:
+        inputs: the tensors that it was given.
+        outputs: tensors.
+        pull: cotangent tensors to a gradient for each input.
+    """
+
+    backend: Backend
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    pull: Callable[[Sequence[Tensor]], list[Any]]
+
+    def arrays(self) -> Arrays:
+        """Return the outputs as arrays."""
+        return [self.read(y) for y in self.outputs]
+
+    def read(self, x: Any) -> Any:
+        """Return a copy of a tensor as an array."""
+        return None if x is None else np.array(self.backend.tensors.to_numpy(x))
+
+    def gradients(self, cotangents: Sequence[Array]) -> Arrays:
+        """Return the gradients for cotangents that are arrays."""
+        made = [self.backend.tensors.from_numpy(each.copy()) for each in cotangents]
+        return [self.read(each) for each in self.pull(made)]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is audited.
+
+    Attributes:
+        call: the function of tensors, as it is.
+        leaves, tree: its arguments, tensors among them as arrays.
+        places: of the tensors.
+        is_surrogate: whether its gradient is meant to differ from the derivative.
+        meant: the function whose derivative a surrogate is meant to be, where somebody says it.
+        converted: what multigrad makes of it; None where it is no custom gradient of others.
+        forward: runs the forward alone, as plain code; None where there is no such.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    backend: Backend
+    leaves: tuple[Any, ...]
+    tree: Any
+    places: tuple[int, ...]
+    is_surrogate: bool = False
+    meant: Callable[..., Any] | None = None
+    converted: Function[..., Any] | None = None
+    forward: Callable[..., Any] | None = None
+
+    @functools.cached_property
+    def given(self) -> Arrays:
+        """The tensors among the arguments, as arrays."""
+        return [self.leaves[i] for i in self.places]
+
+    @functools.cached_property
+    def stated(self) -> Trial:
+        """What its gradient is to be the derivative of: itself, or what is meant."""
+        return self if self.meant is None else replace(self, call=self.meant)
+
+    @functools.cached_property
+    def floats(self) -> list[int]:
+        """Which of the tensors are floats."""
+        return [n for n, array in enumerate(self.given) if is_float_array(array)]
+
+    @functools.cached_property
+    def dtype(self) -> str:
+        """The float dtype that it was called with."""
+        found = [dtype_name(self.given[n].dtype) for n in self.floats]
+        return found[0] if found else "float32"
+
+    @functools.cached_property
+    def wide(self) -> str:
+        """The dtype in which what is exact in numbers is told: float64, where it runs in that."""
+        try:
+            with self.quiet("float64"):
+                run = self.run(self.cast("float64"))
+                run.gradients(self.cotangents(run))
+        except Exception:
+            return self.dtype
+        return "float64"
+
+    @functools.cached_property
+    def digits(self) -> str:
+        """The dtype whose digits its results have in the widest dtype: its own code may compute in
+        another one, as the dtypes of its outputs tell, or steps that it does not see.
+        """
+        run = self.run(self.cast(self.wide))
+        names = [dtype_name(y.dtype) for y in run.outputs]
+        found = max(names, key=LOOSE.__getitem__, default=self.wide)
+        return "float32" if found == "float64" and self._is_narrow_inside() else found
+
+    def _is_narrow_inside(self) -> bool:
+        """Return whether an output does not see steps of an argument that float64 sees; where a
+        gradient alone does not, its digits are lost.
+        """
+        here, steps = self.run(self.cast("float64")).arrays(), (1e-12, 1e-3)
+        return any(
+            a is not None
+            and np.array_equal(a, b)
+            and 2 * np.count_nonzero(a != c) > np.count_nonzero(a)
+            for n in self.floats
+            for a, b, c in zip(here, *(self._beside(n, step) for step in steps), strict=True)
+        )
+
+    def _beside(self, n: int, step: float) -> Arrays:
+        """Return outputs a step of each element of an argument aside."""
+        arrays = list(self.cast("float64"))
+        wave = 1 + step * np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape)
+        arrays[n] = arrays[n] * wave
+        return self.run(arrays).arrays()
+
+    @property
+    def loose(self) -> float:
+        """What may be between two of its gradients in the widest dtype."""
+        return LOOSE[self.digits]
+
+    @functools.cached_property
+    def noise(self) -> float:
+        """What rounding leaves of a gradient whose terms cancel, in the widest dtype."""
+        return self.noise_in(self.digits)
+
+    def noise_in(self, dtype: str) -> float:
+        """What rounding leaves of a gradient whose terms cancel: some eps of an output over an
+        input.
+        """
+        results = largest_of(self.run(self.cast(self.wide)).arrays())
+        given = largest_of([self.given[n].astype(np.float64) for n in self.floats])
+        return 8 * eps_of(as_numpy_dtype(dtype)) * results / given if given else 0.0
+
+    @functools.cached_property
+    def is_repeatable(self) -> bool:
+        """Whether two calls give the same, as far as they run."""
+        with self.quiet():
+            try:
+                first, second = (self._both() for _ in range(2))
+            except Exception:
+                return True  # as a law tells
+        return all(
+            a is b is None or np.array_equal(a, b, equal_nan=True)
+            for a, b in zip(first, second, strict=True)
+        )
+
+    def _both(self) -> Arrays:
+        run = self.run(self.cast(self.wide))
+        return [*run.arrays(), *run.gradients(self.cotangents(run))]
+
+    def cast(self, dtype: str) -> Arrays:
+        """Return the tensors with their floats in a dtype."""
+        return [as_float(a, dtype) if is_float_array(a) else a for a in self.given]
+
+    def _filled(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Return the arguments with these for the tensors."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return leaves
+
+    @contextmanager
+    def quiet(self, dtype: str = "") -> Iterator[None]:
+        """Run in the framework's mode for a dtype, without warnings of NumPy's."""
+        with precision(self.backend, dtype or self.wide), np.errstate(all="ignore"):
+            yield
+
+    def run(self, arrays: Sequence[Array]) -> Run:
+        """Run forward on arrays."""
+        return self.run_on([self.backend.tensors.from_numpy(np.array(a)) for a in arrays])
+
+    def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> Run:
+        """Run forward on tensors of the framework, by its own vjp or another one."""
+        leaves, backend = self._filled(tensors), self.backend
+        if vjp is not None:
+            backend = replace(backend, autodiff=replace(backend.autodiff, vjp=vjp))
+        outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, backend)
+        kept = [n for n, y in enumerate(outputs) if _is_float(y)]
+
+        def pull(cotangents: Sequence[Tensor]) -> list[Any]:
+            whole: list[Any] = [None] * len(outputs)
+            for n, cotangent in zip(kept, cotangents, strict=True):
+                whole[n] = cotangent
+            found = pull_leaves(whole)
+            return [found[i] for i in self.places]
+
+        return Run(self.backend, list(tensors), [outputs[n] for n in kept], pull)
+
+    def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the float outputs, under the transforms that are in force."""
+        args, kwargs = optree.tree_unflatten(self.tree, self._filled(tensors))
+        flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
+        return [y for y in flat if _is_float(y)]
+
+    def cotangents(self, run: Run, seed: int = 0) -> Arrays:
+        """Return normal numbers in the dtypes of the outputs, the same for a seed each time."""
+        made = []
+        for n, y in enumerate(run.outputs):
+            shape = tuple(int(length) for length in y.shape)
+            drawn = np.random.default_rng((SEED, seed, n)).standard_normal(shape)
+            made.append(as_float(np.asarray(drawn), dtype_name(y.dtype)))
+        return made
+
+
+def largest_of(arrays: Arrays) -> float:
+    """Return the largest finite size in arrays."""
+    finite = (np.abs(a[np.isfinite(a)]) for a in arrays)
+    return max((float(np.max(a, initial=0.0)) for a in finite), default=0.0)
+
+
+def _is_float(y: Any) -> bool:
+    return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS
+
+
+def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., Any] | None) -> Trial:
+    """Return what an object is when it is called with these.
+
+    Raises:
+        RuleTypeError: it is nothing that is called.
+        Exception: what the code raises where no framework runs it.
+    """
+    inner, converted = getattr(obj, "_activation", obj), None
+    if isinstance(inner, Function | Activation | Rule | str):
+        subject = subject_of(obj)
+        owners = {owner.name: owner for x in inputs if (owner := owner_of(x)) is not None}
+        name, call, declared = subject.name, subject.call, subject.is_surrogate
+        function = subject.function
+        homes = (next(iter(owners.values()), load_backend("numpy")),)
+    else:
+        original = find_original(obj)
+        name, call, declared, homes = original.name, original.call, False, original.homes
+        homes = homes or (load_backend("numpy"),)
+        converted = function = original.function if original.is_custom else None
+    leaves, tree = flatten(tuple(inputs), {})
+    arrays = tuple(as_array(leaf) for leaf in leaves)
+    places = tuple(i for i, leaf in enumerate(arrays) if isinstance(leaf, np.ndarray))
+    forward = None if function is None else _forward_of(function)
+    failure: Exception | None = None
+    for home in homes:
+        trial = Trial(
+            name,
+            call,
+            home,
+            leaves=arrays,
+            tree=tree,
+            places=places,
+            is_surrogate=declared if surrogate is None else bool(surrogate),
+            meant=surrogate if callable(surrogate) else None,
+            converted=converted,
+            forward=forward,
+        )
+        try:
+            with trial.quiet(trial.dtype):
+                run = trial.run(trial.given)
+                run.gradients(trial.cotangents(run))
+        except Exception as error:
+            failure = failure or error
+        else:
+            return trial
+    assert failure is not None
+    raise failure
+
+
+def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return function.recipe.run_forward(args, kwargs)
+
+    return forward

@@ -1,0 +1,1 @@
+"""Exact results of rules, ops and Functions as data, computed by `tools/vectors`."""

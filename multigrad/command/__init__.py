@@ -1,0 +1,45 @@
+"""The command `multigrad`.
+
+What it does is in `app.py`, which needs the extra `cli` (typer and rich). This file needs nothing,
+so that a missing extra becomes an install line and not a traceback.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from ..look.command import STOPPED
+
+EXTRA_MODULES = ("typer", "rich")
+SELDOM = (50_000, 20, 100)  # of the garbage collector
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    gc.set_threshold(*SELDOM)
+    gc.disable()  # until a command is at work, see `report_errors`: what is imported is no garbage
+    try:
+        _run()
+    except KeyboardInterrupt:  # also while the libraries are imported
+        print("stopped", file=sys.stderr)
+        sys.exit(STOPPED)
+    except SystemExit as end:
+        if end.code == STOPPED:
+            print("stopped", file=sys.stderr)
+        raise
+
+
+def _run() -> None:
+    try:
+        from .app import app
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA_MODULES:
+            raise
+        from ..backend.finding.installed import extra_line
+
+        line = extra_line("cli")
+        print(f"the command multigrad needs {missing}; type: {line}", file=sys.stderr)
+        sys.exit(2)
+    app()

@@ -1,0 +1,453 @@
+"""The commands and their options: each asks the library, as its users would, and prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import multigrad as xg
+from multigrad.errors import MultigradError
+from multigrad.graph.machine.files import write_whole
+from multigrad.look.command import STOPPED
+from multigrad.look.command.options import (
+    FAILED,
+    MISUSED,
+    Backends,
+    Named,
+    Numbers,
+    RuleName,
+    Shapes,
+    prepare_environment,
+    report_errors,
+    show_version,
+    split,
+    working,
+)
+
+app = typer.Typer(
+    name="multigrad",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras."""
+
+
+@app.command(epilog="Example: multigrad backends --load")
+def backends(
+    load: Annotated[bool, typer.Option("--load", help="Import each one, to be certain.")] = False,
+) -> None:
+    """List the frameworks that multigrad knows, and why one cannot be used."""
+    prepare_environment()  # TensorFlow talks while it is imported
+    table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
+    with working("importing the frameworks"):
+        rows = xg.backends(load=load)
+    for row in rows:
+        is_there = "yes" if row.installed else "no"
+        table.add_row(row.name, is_there, row.version or "-", escape(row.reason or ""))
+    with report_errors():
+        Console().print(table)
+
+
+@app.command(epilog="Example: multigrad rules --like atan")
+def rules(
+    family: Annotated[str, typer.Option(help="Only those of one family, such as spiking.")] = "",
+    like: Annotated[
+        str, typer.Option(help="Only those with this word in name, formula or source.")
+    ] = "",
+    estimators: Annotated[
+        bool, typer.Option("--estimators", help="List the Functions of xg.estimators instead.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """List the registered rules by family, with their params, ranges and formulas."""
+    from multigrad.look.command.listing import list_rules, print_rules
+
+    with report_errors():
+        rows = list_rules(family, like, estimators)
+        if as_json:
+            typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
+        else:
+            print_rules(rows, Console())
+
+
+@app.command(epilog="Example: multigrad plot triangular --forward Heaviside --param width=0.5,1,2")
+def plot(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT...", help="Rules by name, or module:name of a Function."),
+    ] = None,
+    forward: Annotated[
+        str | None, typer.Option(help="An activation, drawn with its true derivative.")
+    ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A param with its values, such as width=0.5,1,2."),
+    ] = None,
+    gallery: Annotated[bool, typer.Option("--gallery", hidden=True)] = False,
+    out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Draw what rules do to gradients."""
+    from multigrad.look.command.pictures import write_picture
+
+    with report_errors():
+        if gallery:
+            raise MultigradError(
+                "the gallery is written by a clone of multigrad's repository; type there: "
+                "python tools/write_gallery.py --out gallery.html"
+            )
+        typer.echo(write_picture(names or [], forward, params or [], out))
+
+
+@app.command(epilog="Example: multigrad show triangular --forward Heaviside")
+def show(
+    rule: RuleName,
+    forward: Annotated[
+        str | None, typer.Option(help="Show the rule under this activation, forward included.")
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also say what forward keeps for backward.")
+    ] = False,
+) -> None:
+    """Print the graph captured from a rule."""
+    from multigrad.look.command.named import find
+
+    with report_errors():
+        typer.echo(xg.show(find(rule, forward), memory=memory))
+
+
+@app.command(epilog="Example: multigrad source triangular --backend torch --forward Heaviside")
+def source(
+    rule: RuleName,
+    named: Annotated[str, typer.Argument(metavar="[BACKEND]", help="The same, by position.")] = "",
+    backend: Annotated[str, typer.Option(help="See: multigrad backends.")] = "numpy",
+    forward: Annotated[
+        str, typer.Option(help="The activation that the rule sits under.")
+    ] = "Linear",
+) -> None:
+    """Print the code that runs for a rule on one backend; NumPy's if none is named."""
+    from multigrad.look.command.named import find, find_forward, read_order
+
+    with report_errors():
+        rule, backend = read_order(rule, named or backend)
+        typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
+
+
+@app.command(epilog="Example: multigrad eject triangular --backend torch --forward Heaviside")
+def eject(
+    what: Named,
+    backend: Annotated[str, typer.Option(help="See: multigrad backends")],
+    forward: Annotated[str, typer.Option(help="The activation that a rule sits under.")] = "Linear",
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A default of a rule, such as width=2.0; may be repeated."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; printed if not given.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a rule or a Function as one file that runs without multigrad."""
+    from multigrad.look.command.named import find, find_forward, with_params
+
+    prepare_environment()
+    with report_errors():
+        with working(f"writing {what} for {backend}"):
+            found = with_params(find(what), params or ())
+            text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
+        if out is None:
+            typer.echo(text, nl=False)
+        elif out.exists() and not force:
+            raise MultigradError(f"{out} exists; name another file, or add --force")
+        else:
+            write_whole(out, text)
+
+
+@app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")
+def check(
+    what: Named,
+    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Where to run it; NumPy if not given.")
+    ] = None,
+    shapes: Shapes = None,
+    numbers: Numbers = None,
+) -> None:
+    """Compare a gradient with finite differences, or a surrogate with the true derivative."""
+    from multigrad.look.command.named import find, make_inputs
+
+    prepare_environment()
+    with report_errors():
+        with working(f"checking {what}"):
+            report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
+        typer.echo(report)
+    raise typer.Exit(0 if report.ok else FAILED)
+
+
+@app.command(
+    epilog="Example: multigrad parity triangular --forward Heaviside --backend numpy,torch"
+)
+def parity(
+    what: Named,
+    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    backends: Backends = "",
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
+    shapes: Shapes = None,
+    numbers: Numbers = None,
+) -> None:
+    """Run forward and backward on every backend and compare the numbers with float64."""
+    from multigrad.look.command.named import find, make_inputs
+    from multigrad.look.command.parity import run_parity
+
+    prepare_environment()
+    with report_errors():
+        found = find(what, forward)
+        code = run_parity(found, make_inputs(shapes, numbers, dtype, found), split(backends))
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad convert my_layers:Spike --input 4x6 --input 0.5")
+def convert(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE[:NAME]",
+            help="A torch.autograd.Function class, a custom function of jax or TensorFlow, or a "
+            "function that applies one; without a name, all those of a module or package.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="An argument, once for each in order: 4x6 (float32), 4x6:int64, 4x6:bool, "
+            "6:float32 (one axis), scalar, 0.5, 3, True, None, 'text'; guessed from the "
+            "signature if not given.",
+        ),
+    ] = None,
+    backends: Backends = "",
+    compiled: Annotated[
+        str, typer.Option(help="Those on which it also runs compiled.")
+    ] = "jax,tensorflow",
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Let it write to copies of its arguments.")
+    ] = False,
+    limit: Annotated[
+        float, typer.Option(min=1.0, help="Seconds for each custom gradient of a package.")
+    ] = 120.0,
+    transforms: Annotated[
+        bool,
+        typer.Option(
+            "--transforms/--no-transforms", help="Try vmap and its compiler: seconds each."
+        ),
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
+) -> None:
+    """Convert a custom gradient to each backend and compare, or name the line not captured."""
+    prepare_environment()
+    with report_errors():
+        from multigrad.look.command.convert import Asked, convert_named
+
+        names, on = tuple(split(backends)), tuple(split(compiled))
+        options = {"copies": copies, "limit": limit, "transforms": transforms}
+        asked = Asked(tuple(inputs or ()), names, on, **options)
+        code = convert_named(what, asked, as_json=as_json, echo=typer.echo)
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad audit my_kernels --html audit.html")
+def audit(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="module:name, an entire module, package or .py file, or a rule's name.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="An input: 4x6, 4x6:int64, 0.5, True; once per argument. Otherwise they are read "
+            "from GRADIENT_INPUTS of the module, taken from annotations, docstrings and tests, or "
+            "guessed.",
+        ),
+    ] = None,
+    laws: Annotated[
+        list[str] | None, typer.Option("--law", help="Only this law; may be repeated.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="Not this law; may be repeated.")
+    ] = None,
+    surrogate: Annotated[
+        bool | None,
+        typer.Option(
+            "--surrogate/--derivative",
+            help="Whether the gradient is meant to differ from the derivative; else detected.",
+        ),
+    ] = None,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples/--no-examples",
+            help="Run examples of docstrings and tests, to see what the targets are called with.",
+        ),
+    ] = True,
+    limit: Annotated[float, typer.Option(min=1.0, help="Seconds for each target.")] = 120.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object on a line for each target.")
+    ] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write the report as JUnit XML.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
+) -> None:
+    """Test custom gradients, converted or not, against the laws of gradients."""
+    from multigrad.audit.command.audit import Asked, audit_targets, choose_laws
+
+    with report_errors():
+        prepare_environment()
+        chosen = choose_laws(laws or (), without or ())
+        asked = Asked(tuple(inputs or ()), chosen, surrogate, limit, examples)
+        code = audit_targets(
+            targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo
+        )
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad lock triangular.json torch:clamp")
+def lock(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WHAT]...",
+            help="Saved files, module:name of rules or Functions, or functions of frameworks, as "
+            "torch:clamp or jax:numpy.clip; without one of these every function that has a probe.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file.")] = Path("gradients.lock"),
+    frameworks: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
+    ] = "",
+    python: Annotated[
+        str | None,
+        typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
+    ] = None,
+) -> None:
+    """Record what rules, Functions and frameworks give, at kinks too, in gradients.lock."""
+    from multigrad.audit.command.lock import write_lock
+
+    with report_errors():
+        prepare_environment()
+        said, is_whole = write_lock(what or (), out, split(frameworks), python)
+        typer.echo(said)
+    raise typer.Exit(0 if is_whole else STOPPED)
+
+
+@app.command(epilog="Example: multigrad verify gradients.lock")
+def verify(
+    file: Annotated[
+        Path, typer.Argument(metavar="[FILE]", help="What multigrad lock wrote.")
+    ] = Path("gradients.lock"),
+    frameworks: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all that were locked if not given.")
+    ] = "",
+    python: Annotated[
+        str | None,
+        typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
+    """Compare with a lock file, and name what has changed."""
+    from multigrad.audit.command.lock import verify_lock
+
+    with report_errors():
+        prepare_environment()
+        code = verify_lock(file, split(frameworks), python, as_json=as_json, echo=typer.echo)
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad vectors triangular xp.softplus --dtype float32 --out -")
+def vectors(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME...]",
+            help="Rules, ops as xp.softplus, Functions as estimators.ste_round; all if none.",
+        ),
+    ] = None,
+    out: Annotated[str, typer.Option(help="The file; - prints.")] = "-",
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", help="float16, bfloat16, float32, float64; may be repeated."),
+    ] = None,
+) -> None:
+    """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
+    from multigrad.audit.command.vectors import write_vectors
+
+    with report_errors():
+        write_vectors(names or (), dtype or (), out, typer.echo)
+
+
+# They need a clone, with what is measured beside us.
+MOVED = {"demo": "examples/demo", "bench": "tools/bench"}
+
+
+def say_where(context: typer.Context) -> None:
+    """Say where a clone of the repository has it."""
+    name = context.info_name or ""
+    typer.echo(
+        f"error: multigrad {name} is {MOVED[name]} in the repository; in a clone of it, type:"
+        f" python -m tox run -e {name}",
+        err=True,
+    )
+    raise typer.Exit(MISUSED)
+
+
+for _name in MOVED:
+    _any = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(_name, hidden=True, context_settings=_any)(say_where)
+
+
+@app.command(epilog="Example: multigrad cache --clear")
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what is kept.")] = False,
+) -> None:
+    """Show what is kept across processes, compiled libraries, and where."""
+    from multigrad.graph.machine.cache import clear_kept, describe_kept
+
+    with report_errors():
+        typer.echo(clear_kept() if clear else describe_kept())
+
+
+@app.command(epilog="Example: multigrad new-backend mylib")
+def new_backend(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name for importing the framework.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
+    ] = None,
+) -> None:
+    """Create a package for a new backend; the conformance suite lists what remains to be done."""
+    from multigrad.look.command.new_backend import write_package
+
+    with report_errors():
+        for path in write_package(name, out):
+            typer.echo(path)
+        typer.echo(
+            f"next: python -m pip install -e {out or f'multigrad-{name}'} multigrad-conformance"
+        )
+        typer.echo(f"      python -m pytest --pyargs multigrad_conformance --backends={name}")

@@ -1,0 +1,406 @@
+"""Locks: what is written is read again, what changed is named, and what is damaged is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.audit.lock import asking, runner
+from multigrad.audit.lock.asking import Answer, Asking
+from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
+from multigrad.audit.lock.probes import Probe, find_probes, probes_of, read_table
+from multigrad.audit.lock.verify import Verification, compare_answers
+from multigrad.errors import FormatError, MultigradError
+from multigrad.functions.documents.canonical import digest
+
+from ...versions.conventions import differences
+
+needs_cli = pytest.mark.needs("typer", "rich")
+CLAMP = Probe("torch.clamp(x, 0.0, 1.0)", "at its lower bound", {"x": "0x0p+0"})
+POW = Probe("torch.pow(x, y)", "at (0, 0)", {"x": "0x0p+0", "y": "0x0p+0"})
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run the command with these words, in an empty folder."""
+    from typer.testing import CliRunner
+
+    from multigrad.command.app import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *words: CliRunner().invoke(app, list(words))
+
+
+def gives(value: str, **derivative: str | None) -> dict[str, Any]:
+    found = {name: None if each is None else [each] for name, each in derivative.items()}
+    return {"value": [value], "derivative": found}
+
+
+def lock_of(*rows: tuple[Probe, Any], version: str = "2.13.0") -> LockFile:
+    answer = Answer(version, outcomes={probe.name: outcome for probe, outcome in rows})
+    return LockFile({probe.name: probe for probe, _ in rows}, {"torch": answer})
+
+
+def sentences(probe: Probe, before: Any, after: Any) -> list[str]:
+    lock, now = lock_of((probe, before)), Answer("2.4.0", outcomes={probe.name: after})
+    result = Verification()
+    compare_answers(lock.probes, "torch", lock.answers["torch"], now, result)
+    return [change.sentence for change in result.changes]
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_every_row_of_the_table_is_a_call_that_may_be_made() -> None:
+    table = read_table()
+    assert len(table) > 1500
+    for probe in table.values():
+        runner.read_call(probe.call)
+        assert probe.framework in runner.NAMESPACES
+    places: dict[tuple[str, str], Any] = {}
+    for probe in table.values():
+        assert places.setdefault((probe.framework, probe.at), probe.inputs) == probe.inputs
+
+
+def test_the_table_asks_what_upgrades_have_changed() -> None:
+    names = {probe.path.rpartition(".")[2] for probe in read_table().values()}
+    assert names >= {"clamp", "clip", "relu", "abs", "max", "amax", "norm", "reduce_max", "sort"}
+    assert {probe.framework for probe in read_table().values()} == set(runner.NAMESPACES)
+    assert len(probes_of("torch.tanh")) == 15
+    assert {probe.path for probe in probes_of("torch.clamp").values()} == {"torch.clamp"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.load(x)",
+        "torch.os.system(x)",
+        "torch.hub.load(x)",
+        "torch._dynamo.reset(x)",
+        "torch.__class__(x)",
+        "torch.save(x, 'name')",
+        "torch.clamp(1.0)",
+        "torch.sum(x, 'a/b')",
+        "torch.sum(x, **y)",
+        "torch.sum(x)(x)",
+        "torch.sum((lambda: x)())",
+        "torch.sum(tensor)",
+        "torch.sum(x).real",
+        "torch.sum(x",
+        "x",
+        "os.system(x)",
+        "__import__('os')",
+        "jax.numpy.save(x)",
+        "tf.py_function(x)",
+        "multigrad.save(x)",
+        "torch.sum(" + "x, " * 200 + "x)",
+    ],
+)
+def test_what_is_no_call_with_a_tensor_is_refused(call: str) -> None:
+    with pytest.raises(runner.Refused):
+        runner.read_call(call)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0, "0x0p+0"), (-0.0, "-0x0p+0"), (1.5, "0x1.8p+0"), (1e-320, "0x0.00000000007e8p-1022"),
+        (float("nan"), "nan"), (float("-inf"), "-inf"), (0.1, "0x1.999999999999ap-4"),
+    ],
+)  # fmt: skip
+def test_floats_are_written_as_c_prints_them(number: float, text: str) -> None:
+    assert runner.hex_of(number) == text
+    assert str(float.fromhex(text)) == str(number)
+
+
+# --- asking --------------------------------------------------------------------------------------
+
+EXPECTED = {
+    "torch": ("torch.abs(x) at 0", [0.0]),
+    "jax": ("jax.numpy.maximum(x, y) of equal operands", [0.5]),
+    "tensorflow": ("tf.nn.relu(x) at 0", [0.0]),
+    "multigrad": ("multigrad.xp.clip(x, 0.0, 1.0) at its lower bound", [1.0]),
+}
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(name, marks=() if name == "multigrad" else pytest.mark.needs(name))
+        for name in EXPECTED
+    ],
+)
+def test_a_framework_answers(framework: str) -> None:
+    name, derivative = EXPECTED[framework]
+    probe = find_probes([framework])[name]
+    given = {name: {"call": probe.call, "inputs": probe.inputs}}
+    missing = {"call": probe.call.replace("(", "_of_old(", 1), "inputs": probe.inputs}
+    version, found, other = runner.answer(framework, {**given, "~": missing})
+    assert version["version"][0].isdigit()
+    assert found["probe"] == name
+    assert [float.fromhex(n) for n in found["outcome"]["derivative"]["x"]] == derivative
+    assert other["outcome"] == {"missing": True}
+
+
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_is_given_the_zero_that_is_meant() -> None:
+    call = "tf.sqrt(x)"
+    both = {sign: {"call": call, "inputs": {"x": f"{sign}0x0p+0"}} for sign in ("-", "")}
+    _, *answers = runner.answer("tensorflow", both)
+    values = {answer["probe"]: answer["outcome"]["value"] for answer in answers}
+    assert values == {"-": ["-0x0p+0"], "": ["0x0p+0"]}
+
+
+def test_a_call_that_ends_its_process_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "runner.py"
+    file.write_text(
+        "import json, os, signal, sys\n"
+        "print(json.dumps({'version': '1.0'}))\n"
+        "for name in sorted(json.load(sys.stdin)['probes']):\n"
+        "    if 'abs' in name: sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    print(json.dumps({'probe': name, 'outcome': {'missing': True}}))\n"
+    )
+    monkeypatch.setattr(asking, "RUNNER", file)
+    probes = {
+        n: p for n, p in find_probes(["torch"]).items() if p.path in ("torch.abs", "torch.relu")
+    }
+    answer = Asking(probes, ["torch"]).run()["torch"]
+    assert answer.outcomes["torch.abs(x) at 0"] == {"raises": asking.ENDS}
+    assert answer.outcomes["torch.relu(x) at 0"] == {"missing": True}
+    assert answer.outcomes.keys() == probes.keys()
+
+
+def test_a_python_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(MultigradError, match="/nowhere/python cannot be run"):
+        Asking({CLAMP.name: CLAMP}, ["torch"], "/nowhere/python").run()
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+def test_a_change_is_named_in_a_sentence() -> None:
+    one, zero = gives("0x0p+0", x="0x1p+0"), gives("0x0p+0", x="0x0p+0")
+    assert sentences(CLAMP, one, zero) == [
+        "clamp's derivative at its lower bound is 1 in torch 2.13.0 and 0 in this one (2.4.0)"
+    ]
+    assert sentences(CLAMP, one, one) == []
+    assert sentences(CLAMP, zero, gives("nan", x="0x0p+0")) == [
+        "clamp at its lower bound is 0 in torch 2.13.0 and NaN in this one (2.4.0)"
+    ]
+    assert sentences(CLAMP, one, gives("0x0p+0", x=None)) == [
+        "clamp's derivative at its lower bound is 1 in torch 2.13.0 and none in this one (2.4.0)"
+    ]
+
+
+def test_a_function_of_two_says_which() -> None:
+    before = gives("0x1p+0", x="0x0p+0", y="-inf")
+    assert sentences(POW, before, gives("0x1p+0", x="0x0p+0", y="nan")) == [
+        "pow's derivative for y at (0, 0) is -inf in torch 2.13.0 and NaN in this one (2.4.0)"
+    ]
+
+
+def test_a_function_that_goes_or_raises_is_named() -> None:
+    runs, gone = gives("0x0p+0", x="0x0p+0"), {"missing": True}
+    assert sentences(CLAMP, runs, gone) == [
+        "torch.clamp is in torch 2.13.0, and is not in this one (2.4.0)"
+    ]
+    assert sentences(CLAMP, gone, runs) == [
+        "torch.clamp is not in torch 2.13.0, and is in this one (2.4.0)"
+    ]
+    assert sentences(CLAMP, {"raises": "RuntimeError"}, runs) == [
+        "clamp at its lower bound raises RuntimeError in torch 2.13.0 and runs in this one (2.4.0)"
+    ]
+    assert sentences(CLAMP, gone, gone) == []
+
+
+def test_roundings_and_signs_of_zeros_are_said_and_not_failed() -> None:
+    lock = lock_of((CLAMP, gives("0x1p+0", x="0x0p+0")))
+    now = Answer("2.4.0", outcomes={CLAMP.name: gives("0x1.000002p+0", x="-0x0p+0")})
+    result = Verification()
+    compare_answers(lock.probes, "torch", lock.answers["torch"], now, result)
+    assert result.ok
+    assert result.remarks[1:] == [
+        "torch: 1 numbers differ in their last bits", "torch: 1 zeros have the other sign"
+    ]  # fmt: skip
+
+
+def test_what_is_not_installed_is_said() -> None:
+    lock = lock_of((CLAMP, gives("0x0p+0", x="0x1p+0")))
+    result = Verification()
+    absent = Answer(absent="ModuleNotFoundError: No module named 'torch'")
+    compare_answers(lock.probes, "torch", lock.answers["torch"], absent, result)
+    assert result.ok
+    assert "torch 2.13.0 was locked and is not to be had here" in result.remarks[0]
+
+
+def test_the_page_groups_the_places_where_releases_differ_alike() -> None:
+    rows = {
+        "torch.fmax(x, y) at (0, 0)": gives("0x0p+0", x="0x1p+0", y="0x0p+0"),
+        "torch.fmax(x, y) of equal operands": gives("0x0p+0", x="0x1p+0", y="0x0p+0"),
+        "torch.abs(x) at 0": gives("0x0p+0", x="0x0p+0"),
+        "torch.i0(x) at 0": {"missing": True},
+    }
+    half = gives("0x0p+0", x="0x1p-1", y="0x0p+0")
+    later = {n: half if "fmax" in n else gives("0x0p+0", x="0x0p+0") for n in rows}
+    found = list(differences([Answer("1", outcomes=rows), Answer("2", outcomes=later)]))
+    assert [(each["function"], each["what"], each["cells"]) for each in found] == [
+        ("torch.i0", "function", ["-", "there"]),
+        ("torch.fmax", "derivative for x", ["1", "0.5"]),
+    ]
+    assert found[1]["at"] == ["of equal operands", "at (0, 0)"]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def written(path: Path, **changed: Any) -> Path:
+    """Write a lock, with other fields and the hash of these."""
+    data = lock_of((CLAMP, gives("0x0p+0", x="0x1p+0"))).to_dict() | changed
+    data["hash"] = changed.get("hash", digest({n: d for n, d in data.items() if n != "hash"}))
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
+    lock = lock_of((CLAMP, gives("0x0p+0", x="0x1p+0")), (POW, {"raises": "RuntimeError"}))
+    (tmp_path / "a.lock").write_text(format_lock(lock))
+    again = read_lock(tmp_path / "a.lock")
+    assert again == lock
+    assert format_lock(again) == format_lock(lock)
+    assert all(line.count("derivative") < 2 for line in format_lock(lock).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"format": "multigrad"}, "this is not a lock"),
+        ({"version": 2}, "newer than 1: upgrade multigrad"),
+        ({"version": "1"}, "version: expected 1, got '1'"),
+        ({"hash": "sha256:00"}, "not as it was written: write it again"),
+        ({"frameworks": []}, "frameworks: expected an object"),
+        ({"frameworks": {"theano": {}}}, r"frameworks.theano: expected one of torch, jax"),
+        ({"extra": 1}, "there is no field 'extra'"),
+    ],
+)
+def test_a_damaged_lock_is_refused(tmp_path: Path, changed: Any, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        read_lock(written(tmp_path / "a.lock", **changed))
+
+
+@pytest.mark.parametrize(
+    ("call", "outcome", "problem"),
+    [
+        ("torch.load(x)", gives("0x0p+0", x="0x0p+0"), "none of the functions"),
+        ("jax.nn.relu(x)", gives("0x0p+0", x="0x0p+0"), "is a call of jax"),
+        ("torch.abs(x)", gives("0.5", x="0x0p+0"), "expected hex floats, got '0.5'"),
+        ("torch.abs(x)", {"value": ["0x0p+0"]}, "the field 'derivative' is missing"),
+        ("torch.abs(x)", gives("0x0p+0", y="0x0p+0"), "the field 'x' is missing"),
+        ("torch.abs(x)", {"raises": 1}, "the field 'value' is missing"),
+    ],
+)
+def test_a_lock_asks_for_nothing_but_probes(
+    tmp_path: Path, call: str, outcome: Any, problem: str
+) -> None:
+    places = {"at 0": {"inputs": {"x": "0x0p+0"}, "calls": {call: outcome}}}
+    file = written(tmp_path / "a.lock", frameworks={"torch": {"version": "1", "places": places}})
+    with pytest.raises(FormatError, match=problem):
+        read_lock(file)
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+@needs_cli
+def test_what_is_locked_is_verified(invoke: Any, tmp_path: Path) -> None:
+    xg.save(xg.get("triangular").with_params(width=2.0), tmp_path / "narrow.json")
+    done = invoke("lock", "narrow.json", "numpy:clip")
+    assert done.exit_code == 0, done.output
+    assert "1 rule or Function, 8 probes of multigrad" in done.output
+    text = (tmp_path / "gradients.lock").read_text()
+    lock = read_lock(tmp_path / "gradients.lock")
+    assert lock.objects["narrow.json"]["vectors"]
+    done = invoke("verify", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["changes"] == []
+
+    xg.save(xg.get("triangular").with_params(width=1.0), tmp_path / "narrow.json")
+    tampered = text.replace('"derivative": {"x": ["0x1p+0"]}', '"derivative": {"x": ["0x0p+0"]}')
+    (tmp_path / "gradients.lock").write_text(tampered)
+    done = invoke("verify")
+    assert done.exit_code == 2
+    assert "not as it was written" in done.output
+    data = json.loads(tampered)
+    data["hash"] = digest({name: each for name, each in data.items() if name != "hash"})
+    (tmp_path / "gradients.lock").write_text(json.dumps(data))
+    done = invoke("verify")
+    assert done.exit_code == 1
+    assert "xp.clip's derivative at its lower bound is 0 in multigrad" in done.output
+    assert "narrow.json is not what was locked: its content is sha256:" in done.output
+    assert "on numpy" in done.output
+
+
+@needs_cli
+def test_what_cannot_be_locked_or_verified_is_an_error(invoke: Any, tmp_path: Path) -> None:
+    for words, problem in [
+        (("verify",), "gradients.lock"),
+        (("verify", "--frameworks", "torhc"), "did you mean 'torch'"),
+        (("lock", "nothing.json"), "nothing.json"),
+        (("lock", "triangluar"), "triangular"),
+        (("lock", "numpy:clpi"), "multigrad has no multigrad.xp.clpi"),
+        (("lock", "torch:hub.load"), "none of the functions that a probe may call"),
+    ]:
+        done = invoke(*words)
+        assert done.exit_code == 2, done.output
+        assert problem in done.output
+    assert not list(tmp_path.iterdir())
+
+
+@needs_cli
+def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Path) -> None:
+    source = (
+        "import numpy as np\nimport multigrad as xg\n"
+        "rounded = xg.function(lambda x: xg.xp.round(x), lambda grad_out, x: grad_out * 1.0)\n"
+        "rounded(np.ones(2))\n"
+    )
+    (tmp_path / "locked_of_mine.py").write_text(source)
+    assert invoke("lock", "locked_of_mine:rounded", "triangular", "numpy:sign").exit_code == 0
+    lock = read_lock(tmp_path / "gradients.lock")
+    assert [entry["kind"] for entry in lock.objects.values()] == ["function", "rule"]
+    (vector,) = lock.objects["locked_of_mine:rounded"]["vectors"]
+    outputs = [float.fromhex(each) for each in vector["outputs"][0]["values"]]
+    inputs = [float.fromhex(each) for each in vector["inputs"]["x"]["values"]]
+    assert outputs == np.round(inputs).tolist()
+    assert invoke("verify").exit_code == 0
+
+
+@needs_cli
+@pytest.mark.needs("torch")
+def test_a_custom_gradient_of_a_framework_is_converted_and_locked(
+    invoke: Any, tmp_path: Path
+) -> None:
+    source = (
+        "import torch\n"
+        "class Twice(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return 2 * x\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad_out): return 3 * grad_out\n"
+        "GRADIENT_INPUTS = {'Twice': [torch.ones(3)]}\n"
+    )
+    (tmp_path / "twice_of_mine.py").write_text(source)
+    done = invoke("lock", "twice_of_mine:Twice", "multigrad:sign")
+    assert done.exit_code == 0, done.output
+    (vector,) = read_lock(tmp_path / "gradients.lock").objects["twice_of_mine:Twice"]["vectors"]
+    cotangent, gradient = vector["cotangents"][0], vector["gradients"]["x"]
+    pairs = zip(cotangent["values"], gradient["values"], strict=True)
+    assert all(3 * float.fromhex(a) == float.fromhex(b) for a, b in pairs)
+    done = invoke("lock", "math:pi", "multigrad:sign")
+    assert done.exit_code == 2, done.output

@@ -1,0 +1,235 @@
+"""`multigrad audit` and `assert_gradient`: what they print and write, and what they outlive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.audit.command.audit import Asked, audit_targets, choose_laws
+from multigrad.errors import MultigradError
+from multigrad.testing import assert_gradient
+
+pytest.importorskip("typer")
+LAWS = ("derivative", "zero", "linear")
+OURS = """
+import numpy as np
+
+import multigrad as xg
+
+square = xg.function(lambda x: x * x, lambda grad_out, x: 2.0 * x * grad_out)
+halved = xg.function(lambda x: x * x, lambda grad_out, x: x * grad_out)
+scaled = xg.function(lambda x, by: x * by, lambda grad_out, x, by: (grad_out * by, None))
+GRADIENT_INPUTS = {"scaled": lambda: [np.array([1.0, 2.0]), 3.0]}
+"""
+TORCHS = """
+import os
+import time
+
+import torch
+
+
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, power: int):
+        print("printed by the kernel")
+        ctx.save_for_backward(x)
+        ctx.power = power
+        return x**power
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        return 0.5 * grad_out * ctx.power * ctx.saved_tensors[0] ** (ctx.power - 1), None
+
+
+class Aborts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        os.abort()
+
+    backward = forward
+
+
+class Hangs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(600)
+
+    backward = forward
+
+
+class Right(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out * ctx.saved_tensors[0].cos()
+"""
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    file = tmp_path / "ours.py"
+    file.write_text(OURS)
+    return file
+
+
+def run(*targets: str, asked: Asked | None = None, **options: Any) -> tuple[int, str]:
+    lines: list[str] = []
+    code = audit_targets(targets, asked or Asked(laws=LAWS), echo=lines.append, **options)
+    return code, "\n".join(lines)
+
+
+def test_functions_of_a_file_are_audited_and_the_broken_law_is_told(ours: Path) -> None:
+    code, said = run(f"{ours}:square", f"{ours}:halved")
+    assert code == 1
+    assert f"{ours}:square on numpy with float32[4, 6]: 3 laws kept, 0 broken" in said
+    assert (
+        f"{ours}:halved on numpy with float32[4, 6]: 2 laws kept, 1 broken\n  inputs: guessed\n"
+        "  derivative: broken: " in said
+    )
+    assert "2 audited: 1 keep every law, 0 do not run\n  derivative: 1 broken" in said
+
+
+def test_a_file_is_searched_for_functions_of_ours(ours: Path) -> None:
+    code, said = run(str(ours))
+    assert code == 1
+    assert "3 audited: 2 keep every law" in said
+
+
+def test_where_no_guess_fits_the_line_to_type_is_told(ours: Path) -> None:
+    ours.write_text(
+        "import numpy as np\nimport multigrad as xg\n"
+        "wide = xg.function(lambda x, y: (x @ np.ones((7, 9))) + y, lambda g, x, y: (g, g))\n"
+    )
+    code, said = run(f"{ours}:wide")
+    assert code == 1
+    line = f"multigrad audit {ours}:wide --input 4x6 --input 4x6"
+    assert f"; type, with what fits x, y: {line}" in said
+
+
+def test_reports_are_written_for_machines_and_for_people(ours: Path, tmp_path: Path) -> None:
+    junit, html = tmp_path / "audit.xml", tmp_path / "audit.html"
+    code, said = run(f"{ours}:halved", as_json=True, junit=junit, html=html)
+    (row,) = map(json.loads, said.splitlines())
+    assert (code, row["target"], row["ok"]) == (1, f"{ours}:halved", False)
+    assert (row["inputs"], row["source"]) == ("float32[4, 6]", "guessed")
+    (suite,) = ElementTree.parse(junit).getroot()
+    assert suite.attrib["failures"] == "1" and suite.attrib["tests"] == "3"
+    assert [case.attrib["name"] for case in suite if case.find("failure") is not None] == [
+        "derivative"
+    ]
+    (given,) = suite.iterfind("properties/property")
+    assert given.attrib["value"] == "float32[4, 6] (guessed)"
+    page = html.read_text(encoding="utf-8")
+    assert "On numpy with float32[4, 6], guessed." in page
+    assert "halved" in page and 'class="mark broken"' in page
+    assert "http" not in page.replace("<!doctype html>", "")  # it asks nobody for anything
+
+
+def test_a_module_that_cannot_be_imported_is_an_error_that_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("import no_such_module")
+    with pytest.raises(MultigradError, match=r"wrong.py cannot be imported: ModuleNotFoundError"):
+        run(str(file))
+    with pytest.raises(MultigradError, match=r"there is no file .*none.py"):
+        run(str(tmp_path / "none.py"))
+
+
+def test_what_cannot_be_imported_is_reported_and_the_rest_goes_on(ours: Path) -> None:
+    package = ours.parent / "crashing"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "ends.py").write_text("import os; os._exit(3)")
+    (package / "good.py").write_text(
+        f'{OURS}\ndef show():\n    """\n    >>> import os; os._exit(5)\n    >>> square\n    """'
+    )
+    wrong = ours.parent / "wrong.py"
+    wrong.write_text("import no_such_module")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ours.parent))
+        code, said = run("crashing", str(wrong), f"{ours}:square")
+    assert code == 1
+    assert "crashing.ends cannot be imported: it ends its process: exit code 3" in said
+    assert "docstrings and tests, which show inputs: it ends its process: exit code 5" in said
+    assert "crashing.good:square on numpy" in said
+    assert f"{wrong} does not run: {wrong} cannot be imported: ModuleNotFoundError" in said
+    assert f"{ours}:square on numpy" in said and "5 audited: 3 keep every law" in said
+
+
+def test_a_law_of_another_name_is_told() -> None:
+    assert choose_laws([], ["vmap"]) is not None and "vmap" not in (choose_laws([], ["vmap"]) or ())
+    with pytest.raises(MultigradError, match="no law 'linaer'; there are type, "):
+        choose_laws(["linaer"], [])
+
+
+@pytest.mark.needs("torch")
+def test_what_crashes_or_does_not_end_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "kernels.py"
+    file.write_text(TORCHS)
+    code, said = run(str(file), asked=Asked(laws=LAWS, limit=20.0))
+    assert code == 1
+    assert f"{file}:Aborts does not run: it ends its process: SIGABRT" in said
+    assert f"{file}:Hangs does not run: it does not end within 20 s" in said
+    assert f"{file}:Right on torch with float32[4, 6]: 3 laws kept, 0 broken" in said
+    assert (
+        f"{file}:Halved on torch with float32[4, 6], 2: 2 laws kept, 1 broken" in said
+    )  # its number was guessed
+    assert "printed by the kernel" not in said
+    assert "4 audited: 1 keep every law, 2 do not run" in said
+
+
+def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
+    file = tmp_path / "slow.py"
+    file.write_text(
+        f"{OURS}\nimport time\n"
+        "waiting = xg.function(lambda x: (time.sleep(600), x)[1], lambda grad_out, x: grad_out)\n"
+    )
+    command = [sys.executable, "-m", "multigrad", "audit", f"{file}:square", f"{file}:waiting"]
+    options = ["--law", "zero"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        time.sleep(1.0)
+        os.kill(process.pid, signal.SIGINT)
+        rest = process.stdout.read()
+    assert "square on numpy with float32[4, 6]: 1 laws kept" in first
+    assert "1 audited: 1 keep every law" in rest
+    assert process.returncode == 130
+
+
+# --- in a test suite ------------------------------------------------------------------------------
+def test_assert_gradient_shows_the_smallest_inputs_that_break_a_law() -> None:
+    def backward(grad_out: Any, x: Any) -> Any:  # wrong beyond 2
+        return xg.xp.where(x > 2, 3.0, 2.0) * x * grad_out
+
+    function = xg.function(lambda x: x * x, backward)
+    x = np.array([[0.3, 2.51], [-1.2, 0.7]])
+    with pytest.raises(AssertionError, match="derivative is broken by inputs as small as") as told:
+        assert_gradient(function, x, laws=["derivative"])
+    assert str(told.value).endswith("array([[0., 3.]])")
+
+
+def test_assert_gradient_shows_numbers_among_the_smallest_inputs_as_they_are() -> None:
+    function = xg.function(lambda x, n: x * n, lambda grad_out, x, n: (grad_out, None))
+    with pytest.raises(AssertionError, match="derivative is broken by inputs as small as") as told:
+        assert_gradient(function, np.array([0.3, 2.51]), 2.0, laws=["derivative"])
+    assert str(told.value).endswith("array([1.]), 2.0")
+
+
+def test_assert_gradient_returns_the_report_of_what_keeps_the_laws() -> None:
+    report = assert_gradient(xg.activation("Tanh"), np.linspace(-1, 1, 5), laws=LAWS)
+    assert {each.law for each in report.laws} == {*LAWS}

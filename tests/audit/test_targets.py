@@ -1,0 +1,243 @@
+"""What `multigrad audit` finds in a file, and where it has inputs from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multigrad.audit.command.audit import Asked, audit_targets
+from multigrad.errors import MultigradError
+
+pytest.importorskip("typer")
+PAIRS = '''
+import numpy as np
+
+
+def square(x):
+    return x * x
+
+
+def square_vjp(grad_out, x):
+    return 2.0 * x * grad_out
+
+
+def product(x, y):
+    """Multiply.
+
+    Args:
+        x: of shape (N, C)
+        y: weights (C,)
+    """
+    assert x.shape[1:] == y.shape
+    return x * y
+
+
+def product_backward(x, y, dy):
+    return dy * y, 0.5 * (dy * x).sum(0)
+
+
+def slope(x):
+    return np.sin(x)
+
+
+def slope_grad(x):  # a derivative, which is no VJP
+    return np.cos(x)
+'''
+HIPS = """
+from autograd.core import primitive_vjps
+
+
+def cube(x):
+    return x * x * x
+
+
+def make_vjp(argnums, ans, args, kwargs):
+    return lambda g: tuple(3.0 * g * args[n] * args[n] for n in argnums)
+
+
+primitive_vjps[cube] = make_vjp  # as autograd's defvjp writes it
+"""
+TORCHS = '''
+import numpy as np
+import torch
+
+
+class Axes:  # as jaxtyping's annotations are
+    dim_str, dtypes = "n 3", ("float32",)
+
+
+@torch.library.custom_op("audited_here::power", mutates_args=())
+def power(x: torch.Tensor, exponent: int, scale: float = 1.0) -> torch.Tensor:
+    return scale * x**exponent
+
+
+def power_backward(ctx, grad_out):
+    return grad_out * ctx.exponent * ctx.x, None, None  # right for 2 alone
+
+
+def power_setup(ctx, inputs, output):
+    ctx.x, ctx.exponent, _ = inputs
+
+
+power.register_autograd(power_backward, setup_context=power_setup)
+library = torch.library.Library("audited_there", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: 2 * x, "CompositeExplicitAutograd")
+torch.library.register_autograd("audited_there::twice", lambda ctx, grad_out: 3 * grad_out)
+
+
+class Annotated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Axes):
+        assert x.shape[1] == 3
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out
+
+
+class Shown(torch.autograd.Function):
+    """Shown by the function that applies it."""
+
+    @staticmethod
+    def forward(ctx, x, name):
+        assert name == "a word that nobody guesses"
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out, None
+
+
+def shown(x, name):
+    """Return x.
+
+    >>> shown(torch.arange(3.0), "a word that nobody guesses")
+    tensor([0., 1., 2.])
+    """
+    return Shown.apply(x, name)
+
+
+class Tested(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        assert weight.shape == (5, 2)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        x, weight = ctx.saved_tensors
+        return grad_out @ weight.T, 0.5 * x.T @ grad_out
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(5.0 * width).reshape(5, width))
+
+    def forward(self, x):
+        return Tested.apply(x, self.weight)
+
+
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(7, 5)
+
+    def forward(self, x):
+        return Tested.apply(self.first(x), torch.ones(5, 2, dtype=x.dtype))
+
+
+class Other(Layer):
+    def forward(self, x):
+        return Tested.apply(x, 2 * self.weight)
+'''
+TESTS = """
+import torch
+
+from things import Layer
+
+
+def test_others():
+    raise AssertionError("what fails shows nothing, and the rest goes on")
+
+
+def test_layer():
+    Layer(2)(torch.ones(3, 5))
+    Layer(2)(torch.arange(15.0).reshape(3, 5))
+"""
+
+
+def run(*targets: str, **asked: Any) -> tuple[int, str]:
+    lines: list[str] = []
+    given = {"laws": ("derivative",), **asked}
+    code = audit_targets(targets, Asked(**given), echo=lines.append)
+    return code, "\n".join(lines)
+
+
+def test_pairs_in_numpy_and_names_of_rules_are_targets(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.py"
+    file.write_text(PAIRS)
+    (tmp_path / "autograd").mkdir()
+    (tmp_path / "autograd" / "core.py").write_text("primitive_vjps = {}")
+    (tmp_path / "hips.py").write_text(HIPS)
+    others = ("triangular", "estimators.ste_round", str(tmp_path / "hips.py"))
+    code, said = run(str(file), f"{file}:product", *others)
+    assert code == 1
+    assert f"{file}:square on numpy with float32[4, 6]: 1 laws kept, 0 broken" in said
+    lines = said.splitlines()
+    product = f"{file}:product on numpy with float32[4, 6], float32[6]: 0 laws kept, 1 broken"
+    assert lines.count(product) == 2
+    assert lines[lines.index(product) + 1] == "  inputs: its docstring"
+    assert lines[lines.index(product) + 2].startswith("  derivative: broken: argument 1[0]")
+    assert "triangular on numpy with float32[41]: 0 laws kept, 0 broken" in said
+    assert "estimators.ste_round on numpy with " in said
+    assert "slope" not in said and "6 audited: 4 keep every law" in said
+    assert "hips.py:cube on numpy with float32[4, 6]: 1 laws kept, 0 broken" in said
+
+
+def test_a_word_that_names_nothing_is_told() -> None:
+    with pytest.raises(MultigradError, match="there is no module 'triangluar' here"):
+        run("triangluar")
+    with pytest.raises(MultigradError, match="no_such"):
+        run("estimators.no_such")
+
+
+@pytest.mark.needs("torch")
+def test_operators_and_modules_are_found_and_code_that_calls_them_says_inputs(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "things.py"
+    file.write_text(TORCHS)
+    (tmp_path / "test_things.py").write_text(TESTS)
+    code, said = run(str(file))
+    assert code == 1
+    found = dict[str, list[str]]()
+    for line in said.splitlines():
+        if line.startswith(f"{file}:") and " on torch " in line:
+            found[line.split()[0].removeprefix(f"{file}:")] = rows = [line]
+        else:
+            rows.append(line)
+
+    def inputs(name: str) -> str:
+        return found[name][1].removeprefix("  inputs: ")
+
+    def given(name: str) -> str:
+        return found[name][0].partition(" with ")[2].partition(":")[0]
+
+    assert given("Annotated") == "float32[4, 3]" and inputs("Annotated") == "its annotations"
+    assert given("Shown") == "float32[3], 'a word that nobody guesses'"
+    assert inputs("Shown") == "the docstring of things.shown"
+    assert given("Tested") == "float32[3, 5], float32[5, 2]"
+    assert inputs("Tested") == "test_things.py::test_layer"
+    assert given("Layer") == "float32[3, 5], weight float32[5, 2]"
+    assert "  derivative: broken: weight[" in "\n".join(found["Layer"])
+    assert given("Wide") == "float32[4, 7], first.bias float32[5], first.weight float32[5, 7]"
+    assert f"{file}:Other is not made without arguments: name an object of it" in said
+    assert given("audited_here::power") == "float32[4, 6], 2"
+    assert "1 laws kept" in found["audited_here::power"][0]
+    assert "0 laws kept, 1 broken" in found["audited_there::twice"][0]

@@ -1,0 +1,1 @@
+"""What rules, curves and derivatives must give, known from elsewhere than multigrad."""

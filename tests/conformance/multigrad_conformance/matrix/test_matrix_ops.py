@@ -1,0 +1,159 @@
+"""What test_ops*.py leave out of the matrix of ops: subnormal numbers, more thresholds, every shape
+and stride.
+
+The exact values are those of test_ops.py and test_ops_elementwise.py, in float64 or wider. Where a
+framework takes subnormal numbers for zero (the declared rows of kind "subnormals"), the value at
+zero is right too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+import multigrad as xg
+from multigrad.graph.support.versions import ignoring_warnings
+from multigrad.testing.oracles import DTYPES, FLOAT32, FLOAT64, finfo, slack, spread, subnormals
+from multigrad.testing.under_test import strided
+
+from ..differences import DESIGNED, allowed, flushes, kept
+from ..ops import test_ops, test_ops_elementwise
+from ..ops.test_ops import widen
+from ..ops.test_ops_elementwise import SCALES
+
+xp = xg.xp
+Wide = Any
+UNARY: dict[str, Callable[[Wide], Wide]] = {**test_ops.UNARY, **test_ops_elementwise.UNARY}
+BINARY: dict[str, Callable[[Wide, Wide], Wide]] = {**test_ops.BINARY, **test_ops_elementwise.BINARY}
+# Where ops have a kink, a pole or an end that the edge values of test_ops.py have not.
+THRESHOLDS = (0.25, 3.0, 8.0, 10.0, 12.5, 16.0, 18.0, 30.0)
+NOT_FAR = {"sin", "cos", "tan", "sinc"}
+NEGLIGIBLE = 2  # smallest normal numbers: what may be flushed on the way
+
+
+def is_right(name: str, actual: Any, expected: Wide, scale: Wide, ulps: float) -> Any:
+    """Bools equal; numbers within `ulps` eps of the result or of `scale`."""
+    if expected.dtype == bool:
+        return actual == expected
+    info, got = finfo(actual.dtype), widen(actual)
+    limit = ulps * float(info.eps) * np.abs(scale) + NEGLIGIBLE * slack(actual.dtype)
+    same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+    overflow = np.isinf(got) & (np.abs(expected) > float(info.max) * (1 - 4 * float(info.eps)))
+    overflow &= np.sign(got) == np.sign(expected)
+    return same | overflow | (np.abs(got - expected) <= limit)
+
+
+def scale_of(name: str, expected: Wide, *operands: Wide) -> Wide:
+    if name in test_ops.CANCELS:
+        return np.fmax(np.abs(expected), test_ops.CANCELS[name](operands[0]))
+    if name == "lgamma":  # by reflection below zero, which cancels
+        reflected = special.gammaln(1 - np.minimum(operands[0], 0).astype(np.float64))
+        return np.abs(expected) + 8 + np.where(np.isfinite(reflected), reflected, 0)
+    return SCALES[name](operands[0], expected) if name in SCALES else expected
+
+
+def is_subnormal(x: Any) -> Any:
+    return (x != 0) & (np.abs(widen(x)) < float(finfo(x.dtype).smallest_normal))
+
+
+def call(backend: Any, name: str, *tensors: Any) -> Any:
+    with np.errstate(all="ignore"), ignoring_warnings():
+        return backend.numpy(getattr(xp, name)(*tensors))
+
+
+def assert_value(backend: Any, name: str, operands: tuple[Any, ...], actual: Any) -> None:
+    """Right at the operands, or, where these are flushed, at the ones that the framework sees."""
+    dtype = operands[0].dtype
+    function = UNARY[name] if name in UNARY else BINARY[name]
+    seen = [operands]
+    if flushes(backend.name, dtype):
+        tiny = float(finfo(dtype).smallest_normal)
+        zeroed = tuple(np.where(np.abs(widen(x)) < tiny, x * 0, x) for x in operands)
+        seen += (
+            [zeroed]
+            if len(operands) == 1
+            else [zeroed, (operands[0], zeroed[1]), (zeroed[0], operands[1])]
+        )
+    right: Any = False
+    with np.errstate(all="ignore"):
+        for values in seen:
+            wide = tuple(widen(x) for x in values)
+            expected = np.asarray(function(*wide))
+            scale = scale_of(name, expected, *wide)
+            right |= is_right(
+                name, actual, expected, scale, allowed(backend.name, name, "value", dtype)
+            )
+    assert actual.shape == operands[0].shape
+    wrong = ~np.asarray(right)
+    if kept(backend.name, "subnormals", name):
+        wrong &= ~is_subnormal(operands[0])
+    listed = [x[wrong][:6] for x in operands]
+    assert not wrong.any(), f"{name}, {dtype}: {actual[wrong][:6]} at {listed}"
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_of_one_operand_at_subnormals_and_thresholds(backend: Any, name: str) -> None:
+    for dtype in DTYPES:
+        marks = np.array(THRESHOLDS).astype(dtype)
+        near = [np.nextafter(marks, np.asarray(end, dtype)) for end in (0, np.inf)]
+        x = np.concatenate([subnormals(dtype), marks, *near])
+        x = np.concatenate([x, -x])
+        if name in NOT_FAR:
+            x = x[np.abs(widen(x)) < 5]
+        with backend.precision(dtype):
+            actual = call(backend, name, backend.array(x))
+        assert_value(backend, name, (x,), actual)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_functions_of_two_operands_at_subnormals(backend: Any, name: str) -> None:
+    for dtype in DTYPES:
+        values = np.concatenate([subnormals(dtype), np.array([0.0, 1.0, -1.0, 0.3, 20.0], dtype)])
+        a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+        with backend.precision(dtype):
+            actual = call(backend, name, backend.array(a), backend.array(b))
+        assert_value(backend, name, (a, b), actual)
+
+
+SHAPES = ((), (0,), (3,), (2, 3, 4))
+
+
+@pytest.mark.parametrize("name", [*UNARY, *BINARY])
+def test_elementwise_functions_keep_every_shape_and_do_not_mind_the_strides(
+    backend: Any, name: str, compiling: bool
+) -> None:
+    count = 1 if name in UNARY else 2
+    for dtype in (FLOAT32,) if compiling else DTYPES:
+        for shape in (*SHAPES, (4, 6)):
+            operands = tuple(np.asarray(spread(shape, dtype, seed=i)) for i in range(count))
+            with backend.precision(dtype):
+                tensors = [backend.array(x) for x in operands]
+                if shape == (4, 6):
+                    tensors = [strided(t) for t in tensors]
+                    operands = tuple(strided(x) for x in operands)
+                actual = call(backend, name, *tensors)
+            assert_value(backend, name, operands, np.asarray(actual))
+
+
+def test_powers_of_subnormal_numbers_are_right_or_declared(backend: Any) -> None:
+    x = backend.array(subnormals(FLOAT32)[:1])
+    power = float(call(backend, "pow", x, 0.3)[0])
+    wrong = power != 0 and abs(power - 1.4e-45**0.3) > 1e-3 * power
+    assert wrong == bool(kept(backend.name, "subnormals", "pow"))
+
+
+def test_what_is_declared_of_values_is_needed_and_enough(backend: Any) -> None:
+    for row in [row for row in kept(backend.name, "value") if row.ulps and row.what in BINARY]:
+        values = np.concatenate([test_ops.edge_values(FLOAT64), spread(12, FLOAT64)])
+        a, b = (grid.ravel() for grid in np.meshgrid(np.abs(values), values[np.abs(values) < 100]))
+        actual = call(backend, row.what, backend.array(a), backend.array(b))
+        with np.errstate(all="ignore"):
+            expected = BINARY[row.what](widen(a), widen(b))
+            inside = (np.abs(expected) > 1e-300) & (np.abs(expected) < 1e300)
+            error = np.abs(widen(actual) / expected - 1)[inside].max() / finfo(FLOAT64).eps
+        assert row.ulps is not None
+        assert DESIGNED < error <= row.ulps, (row.what, error)

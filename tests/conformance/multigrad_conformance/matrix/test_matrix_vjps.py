@@ -1,0 +1,256 @@
+"""The VJP of every elementwise op at every edge, in every dtype, on every backend, against its
+derivative in float64.
+
+The derivatives are those of the vectors that are kept (`expected/exact.py`), and of two operands at
+infinities and zeros those of calculus (`expected/slopes.py`). A number must be within 4 eps of the
+exact one, or of the largest value met on the way to it (PEAKS); what is not finite must be equal.
+Where a framework takes subnormal numbers for zero, the derivative at zero is right too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.graph.ir.graph import Graph
+from multigrad.graph.ir.types import INPUT
+from multigrad.graph.passes.simplify import simplify
+from multigrad.lowering.lower import emit_rule
+from multigrad.testing.oracles import DTYPES, finfo, slack, spread
+from multigrad.testing.oracles import edge_values as ends
+from multigrad.testing.under_test import strided
+from multigrad.trace.derived.derivatives import pullback
+from multigrad.trace.trace import Trace
+
+from ..differences import DESIGNED, allowed, flushes, kept
+from ..expected.exact import exact, names_of
+from ..expected.slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, PROMISED
+from ..ops.test_ops import widen
+
+xp = xg.xp
+Wide = Any
+UNARY = names_of(1)
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "polygamma": lambda x: xp.polygamma(1, x),
+    "celu": lambda x: xp.celu(x, alpha=1.5),
+    "threshold": lambda x: xp.threshold(x, 0.5, 20.0),
+    "gelu, approximate": lambda x: xp.gelu(x, approximate=True),
+}
+NOT_FAR: dict[str, float] = {"sin": 100, "cos": 100, "tan": 100, "sinc": 100}
+
+
+@cache
+def derivative_of(name: str, backend: str) -> Callable[..., Any]:
+    """`(grad_out, x) -> gradient`, emitted for a backend."""
+    trace = Trace(name)
+    tin = trace.input("tin", INPUT)
+    result = CALLS[name](tin) if name in CALLS else getattr(xp, name)(tin)
+    grad = simplify(pullback(Graph(name, (tin.node,), (result.node,))))
+    return emit_rule(grad, load_backend(backend))[0]
+
+
+@cache
+def slopes_of(name: str, dtype: Any) -> tuple[Any, Wide]:
+    """Where vectors have the slope of an op, and it; and what its row promises elsewhere."""
+    known = exact(name, dtype)
+    (x,), (slope,) = known.operands, known.slopes
+    promised = np.reshape(PROMISED.get(name, ()), (-1, 2))
+    own = promised[:, 0].astype(dtype)
+    is_other = ~np.array([any(map(functools.partial(is_same, each), own)) for each in x], bool)
+    if name in NOT_FAR:
+        is_other &= ~(np.abs(x.astype(np.float64)) > NOT_FAR[name])
+    return np.concatenate([x[is_other], own]), np.concatenate([slope[is_other], promised[:, 1]])
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether numbers are the same, zeros of both signs apart."""
+    return bool(np.isnan(a) and np.isnan(b)) or (a == b and np.signbit(a) == np.signbit(b))
+
+
+def cotangents(x: Any) -> Any:
+    """Numbers near one, of both signs: how they are multiplied in does not matter."""
+    g = np.random.default_rng(2).uniform(0.5, 2.0, x.shape)
+    return (g * np.where(np.arange(x.size).reshape(x.shape) % 3 == 0, -1, 1)).astype(x.dtype)
+
+
+def error_in_eps(actual: Any, g: Any, slope: Wide, peak: Wide, gain: Wide = 1.0) -> Any:
+    """How far a gradient is from `g * slope`, in eps of the largest value on the way; inf where it
+    is another infinity.
+    """
+    info = finfo(actual.dtype)
+    got, factor = widen(actual), widen(g)
+    expected = factor * slope
+    met = np.abs(factor) * np.fmax(np.abs(slope), peak)
+    same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+    biggest = np.fmax(met, np.fmax(np.abs(slope), peak))  # some multiply by grad_out at the end
+    overflow = np.isinf(got) & (biggest > float(info.max) * (1 - 4 * float(info.eps)))
+    overflow &= np.sign(got) == np.sign(expected)
+    # A number that underflows on the way may still be multiplied: by grad_out, by two, by `gain`.
+    off = np.maximum(np.abs(got - expected) - 4 * slack(actual.dtype) * gain, 0)
+    error = np.where(off == 0, 0, off / (float(info.eps) * met))
+    return np.where(same | overflow, 0, np.where(np.isnan(error), np.inf, error))
+
+
+def worst(backend: Any, name: str, which: Any, g: Any, actual: Any, x: Any, slope: Wide) -> Any:
+    """The error at each point; where x is a subnormal number that the backend flushes, the smaller
+    one of it and of a zero of its sign.
+
+    Args:
+        which: the places of the points among all of the vectors.
+    """
+    assert actual.dtype == x.dtype
+    assert actual.shape == which.shape
+    whole = slope[which]
+    with np.errstate(all="ignore"):
+        errors = [error_in_eps(actual, g, whole, peak_of(name, x[which], whole))]
+        if flushes(backend.name, x.dtype):
+            zeros = [slope[[is_same(each, zero) for each in x]] for zero in (0.0, -0.0)]
+            at = [own[0] if len(own) else np.nan for own in zeros]
+            small = np.abs(x.astype(np.float64)) < float(finfo(x.dtype).smallest_normal)
+            seen = np.where(small, np.where(np.signbit(x), at[1], at[0]), slope)[which]
+            errors.append(error_in_eps(actual, g, seen, peak_of(name, x[which] * 0, seen)))
+    return np.minimum.reduce(errors)
+
+
+def peak_of(name: str, x: Any, slope: Wide) -> Wide:
+    return PEAKS[name](widen(x), slope) if name in PEAKS else np.zeros_like(slope)
+
+
+def evaluate(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:
+    with backend.precision(arrays[0].dtype), np.errstate(all="ignore"):
+        return backend.numpy(function(*(backend.array(a) for a in arrays)))
+
+
+def slope_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any]:
+    """The points, and the error at each."""
+    x, slope = slopes_of(name, dtype)
+    g = cotangents(x)
+    actual = evaluate(backend, derivative_of(name, backend.name), g, x)
+    return x, worst(backend, name, np.arange(x.size), g, actual, x, slope)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_the_vjp_of_every_function_is_right_at_every_edge(backend: Any, name: str) -> None:
+    for dtype in DTYPES:
+        x, errors = slope_errors(backend, name, dtype)
+        wrong = errors > allowed(backend.name, name, "slope", dtype)
+        assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {x[wrong][:6]}"
+
+
+@cache
+def derivatives_of(name: str, backend: str) -> list[Callable[..., Any]]:
+    """A function `(grad_out, *operands) -> gradient` for each operand that is a number."""
+    trace, count = Trace(name), len(exact(name, DTYPES[0]).operands)
+    inputs = [trace.input(word, INPUT) for word in "abc"[:count]]
+    operands = [inputs[0] > 0.5, *inputs[1:]] if name == "where" else inputs
+    result = getattr(xp, name)(*operands)
+    graph = Graph(name, tuple(each.node for each in inputs), (result.node,))
+    wanted = "bc" if name == "where" else "abc"[:count]
+    native = load_backend(backend)
+    return [emit_rule(simplify(pullback(graph, wrt)), native)[0] for wrt in wanted]
+
+
+@pytest.mark.parametrize("name", names_of(3))
+def test_the_vjps_of_three_operands_are_those_of_the_witness(backend: Any, name: str) -> None:
+    for dtype in DTYPES:
+        known, functions = exact(name, dtype), derivatives_of(name, backend.name)
+        g = cotangents(known.operands[0])
+        for function, slope in zip(functions, known.slopes[-len(functions) :], strict=True):
+            actual = evaluate(backend, function, g, *known.operands)
+            with np.errstate(all="ignore"):
+                errors = error_in_eps(actual, g, slope, np.abs(slope))
+            wrong = errors > allowed(backend.name, name, "slope", dtype)
+            rows = [row[wrong][:6] for row in known.operands]
+            assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {rows}"
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_slopes_by_hand_are_those_of_the_witness_where_it_has_them(name: str) -> None:
+    for dtype in DTYPES:
+        known = exact(name, dtype)
+        a, b = map(widen, known.operands)
+        with np.errstate(all="ignore"):
+            for mine, slope in zip(BINARY[name](a, b), known.slopes, strict=True):
+                fits = np.isfinite(slope)  # beyond the range of the dtype it is an infinity
+                limit = 4 * float(finfo(dtype).eps) * np.abs(slope) + slack(dtype)
+                assert (np.abs(mine - slope) <= limit)[fits].all(), (name, dtype)
+
+
+def pair_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any, list[Any]]:
+    """All pairs of edges, and the errors of the slopes in the first and in the second."""
+    values = np.concatenate([ends(dtype), spread(9, dtype)])
+    a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+    g, first, second, errors = cotangents(a), widen(a), widen(b), []
+    with np.errstate(all="ignore"):
+        gain, left_out = 1.0, np.zeros(a.shape, bool)
+        if name == "pow":  # b - 1 may be rounded to an integer, or from an odd to an even one
+            gain = np.nan_to_num(1 + np.abs(second) + np.abs(np.log(np.abs(first))))
+            left_out = widen((b - b.dtype.type(1)).astype(dtype)) != second - 1
+            left_out = (first <= 0) & (left_out | (second != np.rint(second)))
+        functions = derivatives_of(name, backend.name)
+        for function, slope in zip(functions, BINARY[name](first, second), strict=True):
+            if name in LENGTHS:
+                top = float(finfo(dtype).max) * (1 + float(finfo(dtype).eps) / 4)
+                beyond = LENGTHS[name](first, second) > top
+                slope = np.where(beyond & np.isfinite(first) & np.isfinite(second), 0, slope)
+            peak = BINARY_PEAKS[name](first, second, slope) if name in BINARY_PEAKS else slope
+            actual = evaluate(backend, function, g, a, b)
+            error = error_in_eps(actual, g, slope, np.abs(peak), gain)
+            errors.append(np.where(left_out, 0, error))
+    return a, b, errors
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_the_vjps_of_two_operands_are_right_wherever_both_are_edges(
+    backend: Any, name: str
+) -> None:
+    for dtype in DTYPES:
+        a, b, pair = pair_errors(backend, name, dtype)
+        for errors in pair:
+            wrong = errors > allowed(backend.name, name, "slope", dtype)
+            pairs = list(zip(a[wrong], b[wrong], strict=True))[:6]
+            assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {pairs}"
+
+
+def test_what_is_declared_of_slopes_is_needed_and_enough(backend: Any) -> None:
+    for row in kept(backend.name, "slope"):
+        for dtype in (d for d in DTYPES if d.name in row.dtypes):
+            if row.what in BINARY:
+                errors = np.array(pair_errors(backend, row.what, dtype)[2])
+            else:
+                _, errors = slope_errors(backend, row.what, dtype)
+            assert row.ulps is not None
+            assert DESIGNED < errors.max() <= row.ulps, (row.what, errors.max())
+
+
+SHAPES = ((), (0,), (3,), (2, 3, 4))
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_the_vjp_has_the_shape_of_its_input_and_does_not_mind_the_strides(
+    backend: Any, name: str, compiling: bool
+) -> None:
+    function = derivative_of(name, backend.name)
+    for dtype in DTYPES[:1] if compiling else DTYPES:
+        limit = allowed(backend.name, name, "slope", dtype)
+        points, slope = slopes_of(name, dtype)
+        size = np.abs(points.astype(np.float64))
+        ordinary = np.flatnonzero((size > 0.05) & (size < 8) & np.isfinite(slope))
+        for shape in (*SHAPES, (4, 6)):
+            which = np.resize(ordinary, shape)
+            x, g = points[which], spread(shape, dtype, seed=1)
+            x, g = np.asarray(x, dtype), np.asarray(g, dtype)
+            if shape == (4, 6):
+                actual = evaluate(backend, lambda g, x: function(strided(g), strided(x)), g, x)
+                which, g = strided(which), strided(g)
+            else:
+                actual = evaluate(backend, function, g, x)
+            errors = worst(backend, name, which, g, actual, points, slope)
+            assert (errors <= limit).all(), f"{name}, {dtype}, {shape}: {errors.max()} eps"

@@ -1,0 +1,133 @@
+"""The float64 interpreter: what a graph of the rule IR means, node by node, with a bound for every
+element.
+
+A row without a meaning of its own here has that of its NumPy function in float64 (`meaning.py`), so
+that a new row takes part at once; the others are independent of the library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Graph, Node
+from multigrad.graph.ir.types import T
+from multigrad.testing import oracles
+
+from .bounded import (
+    BOOL,
+    INT32,
+    INT64,
+    INTEGERS,
+    SMALL,
+    Bounded,
+    as_dtype,
+    known,
+    meet,
+    narrowed,
+    number,
+    widened,
+)
+from .kernels import arrays, convolutions, elementwise, indices, linalg, ordering, selection, shapes
+from .meaning import by_meaning
+from .regrouping import regrouped, taken_back
+
+DTYPES = {
+    "bool": BOOL,
+    "int32": INT32,
+    "int64": INT64,
+    **{dtype.name: dtype for dtype in SMALL},
+    **{dtype.name: dtype for dtype in oracles.DTYPES},
+}
+WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE | linalg.WIDE | convolutions.WIDE
+ROWS = shapes.SHAPES | arrays.ROWS | ordering.ROWS | indices.ROWS  # these take numbers as they are
+
+
+def interpret(
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    dtype: Any,
+    backend: str = "",
+    regroups: bool = False,
+) -> list[Bounded]:
+    """Return what the outputs are for these inputs (arrays, numbers, keys), on all backends or on
+    one.
+
+    Args:
+        regroups: it runs the whole graph by a compiler that regroups ops.
+    """
+    values: dict[Node, Any] = {}
+    given: dict[Node, Any] = {}  # the values as later nodes see them
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            given[node] = values[node] = evaluate(node, given, inputs, np.dtype(dtype), backend)
+            if regroups and node.operands:
+                values[node] = regrouped(node, given, values[node])
+                operands = tuple(given[operand] for operand in node.operands)
+                given[node] = taken_back(node, operands, values[node])
+    return [values[node] for node in graph.outputs]
+
+
+def evaluate(
+    node: Node, values: Mapping[Node, Any], inputs: Mapping[str, Any], dtype: Any, backend: str
+) -> Any:
+    """Return the value of one node whose operands are done."""
+    if node.op is ops.CONST:
+        return number(node.attr("value"), dtype)
+    if node.op is ops.INPUT:
+        given = inputs[node.attr("name")]
+        if node.type.kind == "scalar":
+            return number(given, dtype)
+        return given if node.type.kind == "key" else known(given)
+    operands = tuple(values[operand] for operand in node.operands)
+    if node.type.kind == "scalar":
+        return evaluate_scalar(node, operands, dtype, backend)
+    if node.type.kind == "key":
+        return arrays.fold(*operands, **dict(node.attrs))
+    return evaluate_tensor(node, operands, resolve(node.type.dtype, dtype), backend)
+
+
+def resolve(name: str, dtype: Any) -> Any:
+    return dtype if name == T else DTYPES[name]
+
+
+def evaluate_scalar(node: Node, operands: tuple[Bounded, ...], dtype: Any, backend: str) -> Bounded:
+    if node.op in (ops.DIM, ops.SIZE):
+        shape = operands[0].shape
+        return number(shape[node.attr("axis")] if node.op is ops.DIM else math.prod(shape), dtype)
+    wide = number(0.5, dtype).dtype
+    if node.op.name not in selection.MASKS and node.op is not ops.WHERE:
+        operands = tuple(as_dtype(x, wide) for x in operands)
+    kind = {"bool": BOOL, "int": INT32, "float": wide}[node.type.dtype]
+    result = evaluate_tensor(node, operands, wide, backend)
+    value = result.value.astype(np.int64) if kind == INT32 else result.value
+    return Bounded(value, result.error, kind, result.signed, weak=True)
+
+
+def evaluate_tensor(node: Node, operands: tuple[Any, ...], result: Any, backend: str) -> Bounded:
+    name, attrs = node.op.name, dict(node.attrs)
+    if name == "array":
+        return known(attrs["value"].as_numpy(result))
+    if name in ROWS:
+        return ROWS[name](*operands, **attrs)
+    if name in ("cast", "full_like"):
+        return selection.SPECIAL[name](*operands, dtype=result)
+    tensors = [x.dtype for x in operands if not x.weak and x.dtype != BOOL]
+    operands = meet(operands, tensors[0] if tensors else result)
+    if name in selection.MASKS:
+        return selection.MASKS[name](*operands)
+    if name in selection.SPECIAL:
+        return selection.SPECIAL[name](*operands, **attrs)
+    if result in INTEGERS and name in indices.ELEMENTWISE:
+        return indices.evaluate(name, operands, result)
+    if result in INTEGERS and name in indices.REDUCTIONS:
+        return indices.REDUCTIONS[name](*operands, **attrs)
+    if name in WIDE:
+        return narrowed(WIDE[name](*map(widened, operands), **attrs), result)
+    if name in elementwise.KERNELS:
+        return elementwise.evaluate(name, operands, attrs, result, backend)
+    return by_meaning(node.op, operands, attrs, result)

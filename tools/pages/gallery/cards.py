@@ -1,0 +1,228 @@
+"""The cards of the gallery: what is said of a rule, its picture, its sliders, its JavaScript and
+the code to copy.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from multigrad.errors import MultigradError, UnsupportedOp
+from multigrad.functions.recipes.examples import capture_example
+from multigrad.graph.ir.graph import Graph
+from multigrad.look.described import Described, as_tried, describe, describe_estimator
+from multigrad.look.plotting.curves import SIDES, make_picture, observe_rule
+from multigrad.look.plotting.picture import Picture
+from multigrad.look.plotting.sampling import grid
+from multigrad.rules.estimators.arguments import broadcasts
+from multigrad.rules.estimators.declared import Estimator, catalogue
+from multigrad.rules.model.rule import Rule
+from multigrad.rules.registry import get, rules
+from multigrad.trace.trace import NeedsConcrete
+
+from .javascript import emit
+from .sliders import Slider, make_sliders
+from .snippets import write_function_snippets, write_snippets
+
+ROW = {"ndim": 1, "dtype": "float64"}  # what a graph may need to know of a row of doubles
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One rule, or Function of the library, on the page.
+
+    Attributes:
+        picture: None where there is no curve; `note` says why.
+        sliders: none where the picture does not move.
+        script: a JavaScript object that draws it, "" where there is none.
+        code: how it is used, by framework.
+    """
+
+    described: Described
+    picture: Picture | None
+    sliders: tuple[Slider, ...]
+    script: str
+    code: Mapping[str, str]
+    note: str = ""
+
+    @property
+    def key(self) -> str:
+        """A name of its own: rules and Functions may share one."""
+        row = self.described
+        return row.name if row.kind == "rule" else f"estimators.{row.name}"
+
+
+def make_cards() -> list[Card]:
+    """Return a card for each rule and each Function of the library."""
+    with as_tried():
+        cards = [make_card(get(name)) for name in rules()]
+    return [*cards, *map(make_function_card, catalogue().values())]
+
+
+def make_card(rule: Rule) -> Card:
+    """Return the card of a rule; one of yours may have no picture."""
+    said = describe(rule)
+    try:
+        behavior, picture = observe_rule(rule, {}), make_picture(rule)
+    except MultigradError as error:
+        return Card(said, None, (), "", {}, note=f"It cannot be drawn: {error}")
+    sliders = make_sliders(rule.params, rule.ranges)
+    try:
+        script = write_script(rule, picture, sliders, is_random=behavior.is_random)
+    except MultigradError:  # what it says is for whom writes the rule, not for the page's reader
+        sliders, script = (), ""
+    numbers = {slider.name: slider.value for slider in sliders}
+    code = write_snippets(
+        rule.name,
+        numbers,
+        on_gradients=picture.over != "input" and not behavior.is_linear,
+        is_random=behavior.is_random,
+    )
+    return Card(said, picture, sliders, script, code)
+
+
+def write_script(
+    rule: Rule, picture: Picture, sliders: tuple[Slider, ...], *, is_random: bool
+) -> str:
+    """Return the JavaScript object that draws a rule: a graph for each value of an integer.
+
+    Raises:
+        MultigradError: it has no JavaScript.
+    """
+    whole = [slider for slider in sliders if slider.is_whole]
+    name = whole[0].name if whole else ""
+    values = range(int(whole[0].low), int(whole[0].high) + 1) if whole else [None]
+    graphs = {
+        "" if value is None else str(value): emit(
+            graph_of(rule, {} if value is None else {name: value})
+        )
+        for value in values
+    }
+    reads = len({curve.name for curve in picture.curves if "tin = " in curve.name}) > 1
+    fixed = {k: v for k, v in rule.params.items() if isinstance(v, float | int)}
+    known = {
+        "over": picture.over,
+        "sides": SIDES if reads else [0.0],
+        "random": is_random,
+        "whole": name,
+        "params": fixed,
+        "ranges": {slider.name: slider.range for slider in sliders if slider.range},
+    }
+    functions = ", ".join(f"{json.dumps(value)}: {text}" for value, text in graphs.items())
+    return f"{{...{to_script(known)}, f: {{{functions}}}}}"
+
+
+def graph_of(rule: Rule, params: Mapping[str, Any]) -> Graph:
+    """Return a rule's graph for a row of doubles, whose length and params may be any.
+
+    Raises:
+        MultigradError: it needs to know more.
+    """
+    facts: dict[str, Any] = {}
+    while True:
+        try:
+            return rule.bound_rule(params).specialization.graph(True, facts)
+        except NeedsConcrete as need:
+            if not set(need.facts) <= ROW.keys():
+                raise UnsupportedOp(f"rule {rule.name!r} needs {', '.join(need.facts)}") from None
+            facts.update({fact: ROW[fact] for fact in need.facts})
+
+
+# --- Functions ----------------------------------------------------------------------------------
+
+NUMBER = 0.5  # for an argument without a default: a step, a width, a bound
+
+
+def make_function_card(function: Estimator) -> Card:
+    """Return the card of a Function."""
+    params = choose_arguments(function)
+    try:
+        picture = make_picture(function, params=params)
+    except MultigradError:  # of vectors
+        picture = None
+    sliders = tuple(
+        fit_whole(function, params, slider) for slider in make_sliders(params, function.ranges)
+    )
+    try:
+        script = (
+            "" if picture is None else write_function_script(function, params, sliders, picture)
+        )
+    except MultigradError:  # an op has no row
+        script = ""
+    is_random = picture is not None and "one draw" in picture.title
+    code = write_function_snippets(function, params, is_random=is_random)
+    note = "" if picture is not None else "It takes vectors: it has no curve."
+    said, moving = describe_estimator(function), sliders if script else ()
+    return Card(said, picture, moving, script=script, code=code, note=note)
+
+
+def fit_whole(function: Estimator, params: Mapping[str, Any], slider: Slider) -> Slider:
+    """Return a slider for an integer without the low values that the others do not go with."""
+    low = slider.low
+    while slider.is_whole and low < slider.value:
+        try:
+            capture_example(function, grid(points=5), **{**params, slider.name: int(low)})
+        except MultigradError:
+            low += 1
+        else:
+            break
+    return replace(slider, low=low)
+
+
+def choose_arguments(function: Estimator) -> dict[str, Any]:
+    """Return numbers for the arguments but the first: defaults, those of its examples, or one that
+    is in the range.
+    """
+    found = {}
+    examples = function.examples or ()
+    for argument, example in zip(function.arguments[1:], examples[1:], strict=True):
+        if argument.default is not inspect.Parameter.empty:
+            found[argument.name] = argument.default
+        elif argument.fits is broadcasts:
+            found[argument.name] = float(example) if np.ndim(example) == 0 else NUMBER
+        else:
+            found[argument.name] = example
+    return found
+
+
+def write_function_script(
+    function: Estimator,
+    params: Mapping[str, Any],
+    sliders: tuple[Slider, ...],
+    picture: Picture,
+) -> str:
+    """Return the JavaScript object that draws a Function.
+
+    Raises:
+        MultigradError: it has no JavaScript.
+    """
+    first = function.arguments[0].name
+    whole = next((slider for slider in sliders if slider.is_whole), None)
+    values = [None] if whole is None else range(int(whole.low), int(whole.high) + 1)
+    texts = []
+    for value in values:
+        given = params if whole is None else {**params, whole.name: value}
+        graphs = capture_example(function, grid(points=5), **given).graphs
+        if graphs is None or first not in graphs.wrt[:1]:
+            raise UnsupportedOp(f"{function.name} has no gradient for {first}")
+        pair = ", ".join(emit(graph) for graph in (graphs.forward, graphs.backward))
+        texts.append(f"{json.dumps('' if value is None else str(value))}: [{pair}]")
+    known = {
+        "over": picture.over if picture.over == "vector" else "function",
+        "input": first,
+        "random": [curve.dots is not None for curve in picture.curves],
+        "whole": "" if whole is None else whole.name,
+        "params": {k: v for k, v in params.items() if isinstance(v, float | int)},
+        "ranges": {slider.name: slider.range for slider in sliders if slider.range},
+    }
+    return f"{{...{to_script(known)}, f: {{{', '.join(texts)}}}}}"
+
+
+def to_script(value: Any) -> str:
+    """Return plain data as JavaScript, such as stands inside of a page."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")

@@ -1,0 +1,178 @@
+"""The document of vectors, computed: columns that stand in several sets are written once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from multigrad import __name__ as package
+from multigrad.audit.vectors.document import (
+    OF_OURS,
+    OF_XP,
+    TABLE_NAMES,
+    NoVectors,
+    read_dtypes,
+)
+from multigrad.errors import suggest
+from multigrad.functions.function import Function
+from multigrad.functions.importers import convert
+from multigrad.graph.ops.kinks import kinks_of
+from multigrad.rules import estimators, registry
+from multigrad.rules.estimators.declared import Estimator
+from multigrad.rules.model.rule import Rule
+
+from . import cases, discrete, functions
+from .elementwise import FORMULAS, OURS, Formula
+from .witness import library
+
+Data = dict[str, Any]
+FORMAT, VERSION = f"{package}-vectors", 1
+LEAST = 8  # a shorter column stands where it is
+
+
+def every_subject() -> list[str]:
+    """Return the names of all that the witness has a formula of: ops as `xp.softplus`."""
+    ops = (name for name in (*FORMULAS, *discrete.ALL) if not name.startswith(OF_OURS))
+    ours = (f"{OF_OURS}{name}" for name in OURS)
+    return [*(f"{OF_XP}{name}" for name in ops), *registry.rules(), *ours]
+
+
+def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
+    """Return exact results of rules, ops and Functions as plain data, computed by mpmath and sympy.
+
+    Args:
+        objects: rules, by name or as they are, ops, as `xp.softplus`, and Functions whose forward
+            is elementwise, or what `xg.convert` takes; all rules and ops, and Functions of
+            one number among `xg.estimators`, if none is given.
+        dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
+
+    Raises:
+        NoVectors: there is no formula of it.
+        TraceError: a Function has not been called, and its signature does not tell how to.
+        ImportError: mpmath or sympy is not installed.
+    """
+    formats = cases.all_formats(read_dtypes(dtypes))
+    return document_of([subject_of(each, formats) for each in objects or every_subject()])
+
+
+def document_of(subjects: Sequence[Data]) -> Data:
+    """Return the document of subjects, whose columns it shares."""
+    columns = _share(subjects)
+    ops: list[str] = [str(s["name"]) for s in subjects if s["kind"] == "op"]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "witness": {name: library(name).__version__ for name in ("mpmath", "sympy")},
+        "conventions": _plain(kinks_of(TABLE_NAMES.get(op, op) for op in ops)),
+        "columns": columns,
+        "subjects": subjects,
+    }
+
+
+def subject_of(obj: Any, formats: Sequence[Any]) -> Data:
+    """Return the exact results of a rule, an op or a Function.
+
+    Raises:
+        NoVectors: there is no formula of it.
+    """
+    if isinstance(obj, Estimator) and obj is estimators.catalogue().get(obj.name):
+        obj = f"{OF_OURS}{obj.name}" if obj.name in OURS else obj
+    name = obj.removeprefix(OF_XP) if isinstance(obj, str) else ""
+    if obj != name or name not in registry.rules():
+        if name in FORMULAS:
+            return _op(name, FORMULAS[name], formats)
+        if name in discrete.ALL:
+            return _discrete(name, formats)
+    rule = obj
+    if callable(obj) and not isinstance(obj, Rule):
+        return _function(obj if isinstance(obj, Function) else convert(obj), formats)
+    if isinstance(obj, str):
+        if obj not in registry.rules():
+            known = every_subject()
+            raise NoVectors(f"no rule and no elementwise op is named {obj!r}{suggest(obj, known)}")
+        rule = registry.get(obj)
+    if not isinstance(rule, Rule) or rule.parts or cases.formula_of_or_none(rule.name) is None:
+        raise NoVectors(
+            f"the witness knows the formulas of the library's rules and of the elementwise ops, "
+            f"and none of {obj!r}"
+        )
+    name = rule.name
+    return {
+        "name": name,
+        "kind": "rule",
+        "formula": cases.formula_of(name),
+        "inputs": ["tin"],
+        "sets": [s for f in formats for s in cases.rule_sets(name, rule.params, f)],
+    }
+
+
+def _op(name: str, formula: Formula, formats: Sequence[Any]) -> Data:
+    return {
+        "name": name.partition(",")[0].removeprefix(OF_OURS),
+        "kind": "function" if name.startswith(OF_OURS) else "op",
+        "formula": formula.value,
+        "inputs": list(formula.operands),
+        **({"attrs": formula.attrs} if formula.attrs else {}),
+        "sets": [cases.op_set(name, format) for format in formats],
+    }
+
+
+def _function(function: Function, formats: Sequence[Any]) -> Data:
+    chain = functions.chain_of(function)
+    return {
+        "name": chain.name,
+        "kind": "function",
+        "formula": chain.formula,
+        "inputs": list(chain.inputs),
+        "sets": functions.sets(chain, formats),
+    }
+
+
+def _discrete(name: str, formats: Sequence[Any]) -> Data:
+    return {
+        "name": name,
+        "kind": "op",
+        "formula": discrete.ALL[name][0],
+        "inputs": list(discrete.operands_of(name)),
+        "sets": discrete.sets(name, formats),
+    }
+
+
+def _plain(rows: Any) -> Any:
+    """Return a table with its numbers as texts."""
+    if isinstance(rows, dict):
+        return {name: _plain(row) for name, row in rows.items()}
+    if isinstance(rows, tuple | list):
+        return [_plain(row) for row in rows]
+    return cases.hex_of(rows) if isinstance(rows, float) else rows
+
+
+# --- shared columns -------------------------------------------------------------------------------
+
+
+def _share(subjects: Sequence[Data]) -> dict[str, list[Any]]:
+    """Write columns that stand several times once, and their names where they stood."""
+    seen: dict[str, int] = {}
+    for holder, key in _places(subjects):
+        text = json.dumps(holder[key])
+        seen[text] = seen.get(text, 0) + 1
+    names: dict[str, str] = {}
+    for holder, key in _places(subjects):
+        text = json.dumps(holder[key])
+        if seen[text] > 1:
+            holder[key] = names.setdefault(text, str(len(names)))
+    return {name: json.loads(text) for text, name in names.items()}
+
+
+def _places(subjects: Sequence[Data]) -> Iterator[tuple[Any, Any]]:
+    """Yield where a column of some length stands: what holds it, and its key there."""
+    for subject in subjects:
+        for each in subject["sets"]:
+            for key in ("cotangents", "results", "result_distances"):
+                if isinstance(each[key], list) and len(each[key]) >= LEAST:
+                    yield each, key
+            for key in ("inputs", "gradients", "gradient_distances"):
+                for i, column in enumerate(each[key]):
+                    if isinstance(column, list) and len(column) >= LEAST:
+                        yield each[key], i

@@ -1,0 +1,124 @@
+"""Rules of a whole tensor: a norm, a mean or a maximum; what is exact is written for mpmath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multigrad.functions.documents.canonical import hex_of
+
+from . import points
+from .rounding import Format, High, Rounded, round_to, write_distance
+from .witness import library
+
+Data = dict[str, Any]
+Row = list[High]
+ROWS, WIDTH = 2, 3
+G = (1.25, -0.75, 3.0, 0.1, -2.6, 0.0)
+X = (0.3, -0.7, 1.0, -1.5, 0.011, 2.0)
+
+
+def norm(numbers: Row) -> High:
+    mp = library("mpmath").mp
+    return mp.sqrt(sum((v * v for v in numbers), mp.mpf(0)))
+
+
+def _clip_norm(g: Row, x: Row, p: Mapping[str, Any]) -> Row:
+    length = max(norm(g), p["eps"])  # in 16 bits eps may be zero
+    return [v * min(1, p["max_norm"] / length) for v in g] if length else g
+
+
+def _clip_rms(g: Row, x: Row, p: Mapping[str, Any]) -> Row:
+    rms = norm(g) / library("mpmath").mp.sqrt(len(g))
+    return [v * min(1, p["threshold"] / rms) for v in g] if rms else g
+
+
+def _normalize(g: Row, x: Row, p: Mapping[str, Any]) -> Row:
+    length = norm(g)
+    return [v * p["scale"] / (length + p["eps"]) for v in g] if length else g
+
+
+def _less_row_mean(g: Row, x: Row, p: Mapping[str, Any]) -> Row:
+    means = [sum(g[i * WIDTH : (i + 1) * WIDTH]) / WIDTH for i in range(ROWS)]
+    return [v - means[i // WIDTH] for i, v in enumerate(g)]
+
+
+def _adaptive_clip(g: Row, x: Row, p: Mapping[str, Any]) -> Row:
+    mp, found = library("mpmath").mp, []
+    for i, v in enumerate(g):
+        column = slice(i % WIDTH, None, WIDTH)
+        limit = p["clipping"] * max(norm(x[column]), p["eps"])
+        found.append(v * min(1, limit / max(norm(g[column]), mp.mpf(10) ** -6)))
+    return found
+
+
+def _dorefa_weights(g: Row, x: Row, p: Mapping[str, Any]) -> Row:
+    tanh = library("mpmath").mp.tanh
+    top = max(abs(tanh(v)) for v in x)
+    return [a * (1 - tanh(v) ** 2) / top if top else a * 0 for a, v in zip(g, x, strict=True)]
+
+
+def _magnitude_aware(g: Row, x: Row, p: Mapping[str, Any]) -> Row:
+    means = [sum(abs(v) for v in x[j::WIDTH]) / ROWS for j in range(WIDTH)]
+    inside = [1 if abs(v) <= p["clip"] else 0 for v in x]
+    return [a * means[i % WIDTH] * inside[i] for i, a in enumerate(g)]
+
+
+RULES: dict[str, Callable[[Row, Row, Mapping[str, Any]], Row]] = {
+    "clip_norm": _clip_norm,
+    "clip_rms": _clip_rms,
+    "normalize": _normalize,
+    "centralize": _less_row_mean,
+    "optax.centralize": _less_row_mean,
+    "adaptive_clip": _adaptive_clip,
+    "dorefa_weights": _dorefa_weights,
+    "magnitude_aware_sign": _magnitude_aware,
+}
+
+
+def sets(
+    base: str,
+    words: Mapping[str, str],
+    params: Mapping[str, Any],
+    written: Mapping[str, Any],
+    format: Format,
+) -> list[Data]:
+    """Return a set for each of three arrays: ordinary numbers, small ones, zeros."""
+    mp, found = library("mpmath").mp, []
+    own = {name: params[words.get(name, name)] for name in _params_of(base, params, words)}
+    for scale in (1.0, 0.0625, 0.0):
+        g = [float(v) for v in _fitted([v * scale for v in G], format)]
+        x = [float(v) for v in _fitted(list(X), format)]
+        with mp.workdps(format.decimals):
+            numbers = {n: mp.mpf(v) if isinstance(v, float) else v for n, v in own.items()}
+            rows = [mp.mpf(v) for v in g], [mp.mpf(v) for v in x]
+            gradient = [round_to(mp.mpf(v), format) for v in RULES[base](*rows, numbers)]
+        found.append(_written(g, x, gradient, written, format))
+    return found
+
+
+def _params_of(base: str, params: Mapping[str, Any], words: Mapping[str, str]) -> list[str]:
+    back = {new: old for old, new in words.items()}
+    return [back.get(name, name) for name in params]
+
+
+def _fitted(numbers: list[float], format: Format) -> list[float]:
+    return [points.fit([number], format)[0] for number in numbers]
+
+
+def _written(
+    g: list[float], x: list[float], gradient: list[Rounded], params: Mapping[str, Any], f: Format
+) -> Data:
+    distances = [write_distance(number.distance) for number in gradient]
+    return {
+        "dtype": f.name,
+        "params": dict(params),
+        "shape": [ROWS, WIDTH],
+        "inputs": [[hex_of(v) for v in x]],
+        "cotangents": [hex_of(v) for v in g],
+        "results": [],
+        "result_distances": 0,
+        "gradients": [[hex_of(number.value) for number in gradient]],
+        "gradient_distances": [distances if any(distances) else 0],
+        "flags": {},
+    }
