@@ -31,6 +31,7 @@ DATA = {
     "multigrad/functions/documents/schema/document.json",
     "multigrad/functions/documents/schema/lock.json",
 }
+MOST_FILES, MOST_BYTES = 790, 5_350_000  # they only fall
 BESIDE = {"..", "_multigrad_rules.pth"}
 NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "matplotlib"]
 
@@ -187,6 +188,12 @@ def test_what_is_installed_is_what_users_import() -> None:
     assert testing == TESTING
     beside = {name for name in files if not name.endswith((".py", ".pyi", "/py.typed"))}
     assert {name for name in beside if not name.startswith(TEMPLATE)} == DATA
+
+
+def test_what_is_installed_only_shrinks() -> None:
+    files = [name.split("/", 1) for name in shipped_files() if name.partition("/")[0] in SHIPPED]
+    assert len(files) <= MOST_FILES
+    assert sum((installed_folder(top) / rest).stat().st_size for top, rest in files) <= MOST_BYTES
 
 
 def test_nothing_else_is_installed() -> None:
