@@ -84,7 +84,7 @@ def suites() -> Iterator[Suite]:
         yield Suite(f"beside-keras-{name}", (*beside, *files), cheap)
     packages = "--require=einops,flax,freegrad,ipykernel,keras,nbclient,optax"
     several = (f"--backends=numpy,{ALL}", COMPILING, packages, f"--ignore={HERE / 'keras'}")
-    yield Suite("several", (*several, tests), {"MULTIGRAD_PROGRAMS": "125", "XLA_FLAGS": CHEAP_XLA})
+    yield Suite("several", (*several, tests), {"XLA_FLAGS": CHEAP_XLA})
 
 
 def run(suite: Suite, options: list[str], is_alone: bool) -> bool:

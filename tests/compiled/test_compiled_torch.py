@@ -16,6 +16,7 @@ import pytest
 
 import multigrad as xg
 
+from ..harness import fresh
 from ..harness.models.surrogates import triangle, window
 
 pytestmark = pytest.mark.needs("torch")
@@ -65,6 +66,12 @@ def half() -> Any:
         xg.unregister("half of it")
 
 
+def run_after_torch(script: str) -> None:
+    """Run a script whose first import is torch, in a process of its own."""
+    done = fresh.run(["-c", textwrap.dedent(script)], ["torch"])
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.usefixtures("torch_compiles")
 def test_activation_compiles_in_a_process_that_has_not_called_it_before() -> None:
     script = """
@@ -76,7 +83,7 @@ def test_activation_compiles_in_a_process_that_has_not_called_it_before() -> Non
         torch.compile(act, backend="aot_eager", fullgraph=True)(x).sum().backward()
         assert x.grad.tolist() == [0.0, 1.0]
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    run_after_torch(script)
 
 
 @pytest.mark.usefixtures("torch_compiles")
@@ -104,7 +111,7 @@ def test_what_was_used_before_the_compiler_was_imported_keeps_its_gradient_in_it
             found = torch.compile(gradient(function), backend="aot_eager")(x.detach())
             assert found.tolist() == known.tolist(), (found, known)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    run_after_torch(script)
 
 
 @pytest.mark.usefixtures("torch_compiles")
@@ -152,7 +159,7 @@ def test_a_capture_that_imports_the_compiler_runs_what_is_compiled_as_it_is_writ
         compiled(x)
         assert torch._dynamo.utils.counters["frames"]["ok"] == 1, "the compiler is on again"
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    run_after_torch(script)
 
 
 def test_changed_rule_is_followed_and_an_earlier_one_is_a_cache_hit(step: Any) -> None:

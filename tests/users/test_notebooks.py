@@ -92,7 +92,7 @@ def test_a_picture_is_saved_by_the_code_of_the_page_that_shows_it(path: Path) ->
 
 
 @pytest.mark.needs("torch", "jax", "tensorflow", "nbclient", "ipykernel")
-# Its Markdown runs as a page: one of them shows that the cells do, all run in `tox -e pages`.
+# Its Markdown runs as a page: one of them shows that the cells do, and `tox -e pages` runs all.
 @pytest.mark.parametrize(
     "name", maker.NOTEBOOKS if "MULTIGRAD_TIMES" in os.environ else ["from_custom_gradients"]
 )
