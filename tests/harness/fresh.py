@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +57,12 @@ def run(
         assert line, f"the server of {packages} has ended"
         texts = [Path(file).read_text(encoding="utf-8", errors="replace") for file in said]
     return subprocess.CompletedProcess(list(words), int(line), *texts)
+
+
+def check(script: str, *imports: str) -> None:
+    """Run an indented script that begins with these imports, and assert that it ends well."""
+    done = run(["-c", textwrap.dedent(script)], imports)
+    assert done.returncode == 0, done.stderr
 
 
 @functools.cache
