@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..conftest import is_installed
-from ..harness.sampling import WHOLE
+from ..support.sampling import WHOLE
 
 pytestmark = pytest.mark.needs("torch")
 if TYPE_CHECKING or is_installed("torch"):

@@ -33,7 +33,7 @@ from multigrad.testing.programs.running import QUIET, Mismatch, check_random, in
 from multigrad.trace.xp import all as neutral
 
 from ..conftest import BACKENDS, find_backend, is_installed, split_names
-from ..harness.sampling import sample
+from ..support.sampling import sample
 
 xp: Any = neutral
 PROGRAMS = int(os.environ.get("MULTIGRAD_PROGRAMS", "125"))

@@ -23,8 +23,8 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.testing.conformance.vjps.test_vjps import FUNCTIONS, X, record
 from multigrad.trace.derived.derivatives import pullback
 
-from ..harness.sampling import sample
 from ..rules.library.test_rules_checkers import tensorflow_error
+from ..support.sampling import sample
 
 RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
 KEY = (3, 4)

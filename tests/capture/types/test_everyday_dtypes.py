@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ...dtypes import everyday, table
-from ...harness.sampling import WHOLE
+from ...support.sampling import WHOLE
 
 PART = 1.0 if WHOLE else 0.3  # of each share below
 # Of the cases: all where they are quick, a share where each compiles.

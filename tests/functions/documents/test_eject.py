@@ -25,7 +25,7 @@ from multigrad.graph import ops
 
 from ...harness import ejected, fresh
 from ...harness.ejecting import BY_RANK, KEY, X, load, native, random_values, rules_by_rank
-from ...harness.sampling import WHOLE
+from ...support.sampling import WHOLE
 
 pytestmark = pytest.mark.usefixtures("registry_as_found")
 ejecting = pytest.mark.backends("numpy", "torch", "jax", "tensorflow")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...harness.sampling import WHOLE
+from ...support.sampling import WHOLE
 from .audited import accused
 
 PART = 1.0 if WHOLE else 0.3  # of each share below
