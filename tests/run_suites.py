@@ -94,7 +94,7 @@ def suites() -> Iterator[Suite]:
     packages = "--require=einops,flax,freegrad,ipykernel,keras,nbclient,optax"
     ignored = (f"--ignore={HERE / 'keras'}", f"--ignore={CONFORMANCE}")
     several = (f"--backends=numpy,{ALL}", COMPILING, packages, *ignored)
-    yield Suite("several", (*several, tests), {"MULTIGRAD_PROGRAMS": "125", "XLA_FLAGS": CHEAP_XLA})
+    yield Suite("several", (*several, tests), {"XLA_FLAGS": CHEAP_XLA})
     yield Suite(FREEGRAD, (), {})
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import multigrad as xg
 
+from ..harness import fresh
 from ..harness.models.surrogates import triangle
 
 pytestmark = pytest.mark.needs("tensorflow")
@@ -388,4 +389,4 @@ def test_the_first_use_of_all_may_be_inside_a_function_that_xla_compiles() -> No
         first = f(tf.ones(3)).numpy().tolist()
         assert first == rule(None, tf.ones(3), None, key=7).numpy().tolist(), first
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    fresh.check(script, "tensorflow")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..conftest import is_installed
+from ..support.sampling import WHOLE
 
 pytestmark = pytest.mark.needs("torch")
 if TYPE_CHECKING or is_installed("torch"):
@@ -21,7 +21,6 @@ if TYPE_CHECKING or is_installed("torch"):
 else:
     DOORS, SITUATIONS, BEYOND = {}, {}, set()
 CALLS = 2  # of which the second reads what the first has left
-WHOLE = os.environ.get("MULTIGRAD_DOORS") == "all"  # weekly; else a third of what takes long
 TRANSFORMS = ("vmap", "func.grad", "func.vjp", "compile(func.grad)")
 # What else is refused there; `fullgraph` by torch's own compiler, but for two.
 REFUSED = {

@@ -10,13 +10,14 @@ import ast
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+
+from . import fresh
 
 ROOT = Path(__file__).parents[2]
 DRIVER = Path(__file__).with_name("run_page.py")
@@ -230,16 +231,8 @@ def run_page(page: Page, folder: Path) -> Run:
         if block.language == "python" and block.title and block.excerpt_of is None:
             (own / block.title).write_text(block.text, encoding="utf-8")
     (folder / "page.py").write_text(page.script, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), str(folder / "page.py"), str(result)],
-        cwd=own,
-        env=environment(page),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    words = [str(DRIVER), str(folder / "page.py"), str(result)]
+    done = fresh.run(words, needs(page), cwd=own, env=environment(page))
     said = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
     printed = {int(line): text for line, text in said.get("printed", {}).items()}
     return Run(done.returncode, done.stderr, printed, said.get("seconds", 0.0))

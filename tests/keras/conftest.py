@@ -17,6 +17,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import pytest
 
+from ..support.sampling import WHOLE
+
 Array: TypeAlias = np.ndarray[Any, Any]
 
 KERAS_BACKENDS = ("tensorflow", "jax", "torch")
@@ -40,8 +42,7 @@ SAME: dict[str, tuple[str, ...]] = {
 }
 DISTINCT_MODES = [m for m in MODES if m not in SAME.get(os.environ.get("KERAS_BACKEND", ""), ())]
 # Weekly each test that is run in one way is run in each of them.
-IS_WHOLE = os.environ.get("MULTIGRAD_MODES") == "all"
-USUAL_MODES = DISTINCT_MODES if IS_WHOLE else DISTINCT_MODES[:1]
+USUAL_MODES = DISTINCT_MODES if WHOLE else DISTINCT_MODES[:1]
 KINDS = ("sequential", "functional", "subclass")
 
 

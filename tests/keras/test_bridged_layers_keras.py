@@ -17,7 +17,7 @@ import pytest
 
 import multigrad as xg
 
-from .conftest import DISTINCT_MODES, IS_WHOLE, KINDS
+from .conftest import DISTINCT_MODES, KINDS, WHOLE
 
 pytestmark = pytest.mark.needs("keras")
 HOST = os.environ.get("KERAS_BACKEND", "")
@@ -29,7 +29,7 @@ WAYS = {
     *(("numpy", kind, "auto") for kind in KINDS),
     *(("numpy", "sequential", mode) for mode in DISTINCT_MODES),
 }
-if IS_WHOLE:
+if WHOLE:
     WAYS = set(itertools.product(FRAMEWORKS, KINDS, DISTINCT_MODES))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import multigrad as xg
 
-from .conftest import DISTINCT_MODES, IS_WHOLE
+from .conftest import DISTINCT_MODES, WHOLE
 
 pytestmark = pytest.mark.needs("keras")
 xp = xg.xp
@@ -22,7 +22,7 @@ HOST = os.environ.get("KERAS_BACKEND", "")
 GUESTS = ("torch", "jax", "tensorflow", "numpy")
 # A framework and a way of running a step: weekly each with each.
 WAYS = {*((guest, "auto") for guest in GUESTS), *(("numpy", mode) for mode in DISTINCT_MODES)}
-if IS_WHOLE:
+if WHOLE:
     WAYS = set(itertools.product(GUESTS, DISTINCT_MODES))
 MARKED_WAYS = [pytest.param(*way, marks=pytest.mark.needs(way[0])) for way in sorted(WAYS)]
 X = np.linspace(-2.0, 3.0, 12, dtype=np.float32).reshape(4, 3)

@@ -8,13 +8,10 @@ lambdas and generator expressions, which versions of Python count differently.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import multigrad as xg
+from ..harness import fresh
 
 COUNT = """
 import sys, threading
@@ -288,19 +285,11 @@ def last_count(program: str, **environment: str) -> int:
 
 def run_alone(program: str, **environment: str) -> list[str]:
     """Return the words that a program prints in a process of its own."""
-    paths = [str(Path(xg.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        env={
-            **os.environ,
-            "MULTIGRAD_PROVE": "0",
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=240,
+    named = [
+        name for name in ("torch", "jax") if f"import {name}" in program or f", {name}" in program
+    ]
+    run = fresh.run(
+        ["-c", program], named, env={**os.environ, "MULTIGRAD_PROVE": "0", **environment}
     )
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout.split()

@@ -6,29 +6,26 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from ..harness import fresh
+
 pytestmark = pytest.mark.anywhere
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PACKAGES = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "sklearn.datasets")
 
 
 def run_example(name: str, folder: Path, *options: str) -> str:
     """Run one example outside the source folder; its output, once it has ended well."""
-    result = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *options],
-        check=False,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    path = EXAMPLES / name
+    shared = path.with_name("frameworks.py")  # of the examples in that folder
+    text = path.read_text(encoding="utf-8") + (shared.read_text() if shared.is_file() else "")
+    named = [package for package in PACKAGES if package in text]
+    result = fresh.run([str(path), *options], named, cwd=folder)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -115,8 +115,11 @@ def as_plainly(scale: float, bias: Any) -> list[Any]:
     return [loss.detach(), *found]
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
-@pytest.mark.parametrize("bias", [None, BIAS], ids=["without bias", "with bias"])
+@pytest.mark.parametrize(
+    ("bias", "is_compiled"),
+    [(None, False), (BIAS, False), (BIAS, True)],
+    ids=["without bias", "with bias", "compiled"],
+)
 def test_a_chunked_loss_has_the_gradients_of_the_whole(
     backend: Any, bias: Any, is_compiled: bool
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import multigrad as xg
 
-from ..conftest import DISTINCT_MODES, IS_WHOLE
+from ..conftest import DISTINCT_MODES, WHOLE
 from ..styles import KERAS_BACKEND, RULE, STYLES, WIDTH, Trial, distance
 
 pytestmark = pytest.mark.needs("keras")
@@ -32,7 +32,7 @@ def test_each_style_trains_as_with_a_gradient_written_by_hand(
 
 
 @pytest.mark.parametrize("mode", DISTINCT_MODES[1:], indirect=True)
-@pytest.mark.parametrize("style", ["gru", "nested", *(["unrolled_cell"] if IS_WHOLE else [])])
+@pytest.mark.parametrize("style", ["gru", "nested", *(["unrolled_cell"] if WHOLE else [])])
 def test_each_way_of_running_trains_the_same(
     xk: ModuleType, trial: Trial, style: str, mode: dict[str, Any]
 ) -> None:

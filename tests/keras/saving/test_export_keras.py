@@ -21,7 +21,7 @@ import pytest
 
 import multigrad as xg
 
-from ..conftest import IS_WHOLE
+from ..conftest import WHOLE
 
 pytestmark = pytest.mark.needs("keras")
 KERAS_BACKEND = os.environ.get("KERAS_BACKEND", "")
@@ -257,7 +257,7 @@ print(json.dumps(found))
 
 
 # Keras's tree functions (3.15), of which the layer of a Function has need, stop a strict trace.
-STRICT = CASES[:-1] if IS_WHOLE else ("layer", "guest")
+STRICT = CASES[:-1] if WHOLE else ("layer", "guest")
 
 
 @on("torch")

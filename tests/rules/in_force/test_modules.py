@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +12,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ...harness import fresh
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -177,7 +176,7 @@ def test_pickle_made_after_use_in_compiled_code_is_loaded_in_another_process(
             f(x).backward()
             assert x.grad.item() == 0.75, x.grad
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    fresh.check(script, "torch")
 
 
 def test_it_follows_use_inside_of_a_model_and_in_evaluation() -> None:

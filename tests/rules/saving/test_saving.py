@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 import multigrad as xg
 
 from ...conftest import BACKENDS, find_backend
+from ...harness import fresh
 
 xp = xg.xp
 Tensor = Any
@@ -115,14 +114,7 @@ def test_every_rule_gives_the_same_in_another_process_without_its_source(
         xg.save(rule, tmp_path / f"{name}.json")
     call = f"compute_in_folder({str(tmp_path)!r}, {backend.name!r})"
     code = f"from tests.rules.saving.test_saving import *; {call}"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])},
-    )
+    done = fresh.run(["-c", code], [backend.name], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = dict(line.split() for line in done.stdout.splitlines())
     assert found == {name: compute(backend, rule) for name, rule in rules.items()}

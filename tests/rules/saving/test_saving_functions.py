@@ -7,8 +7,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import pytest
 import multigrad as xg
 
 from ...conftest import BACKENDS, find_backend
+from ...harness import fresh
 
 xp = xg.xp
 Tensor = Any
@@ -141,14 +140,7 @@ def test_functions_give_the_same_in_another_process_without_their_source(
         f"from tests.rules.saving.test_saving_functions import *; "
         f"compute_in_folder({str(tmp_path)!r}, {backend.name!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])},
-    )
+    done = fresh.run(["-c", code], [backend.name], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = dict(line.split() for line in done.stdout.splitlines())
     for name, function in mine.items():
