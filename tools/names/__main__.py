@@ -24,9 +24,16 @@ from names import record, rows
 TESTS = ("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", "--maxfail=1000")
 ALL = "--backends=torch,jax,tensorflow"
 EVERYDAY = "from names.everyday import main; main({!r})"
+# The published gradients that are audited and not converted elsewhere.
+AUDITED = """
+import sys
+sys.path.insert(0, "tests/foreign")
+import run
+for _ in run.run_rows(run.read_cases((), (run.HERE / "audit_cases.toml",)), 120): pass
+"""
 # By corpus: what is run with Python.
 CORPORA: dict[str, list[tuple[str, ...]]] = {
-    "published": [("tests/foreign/run.py", "--seconds=600")],
+    "published": [("tests/foreign/run.py", "--seconds=600"), ("-c", AUDITED)],
     "everyday": [
         *(("-c", EVERYDAY.format(name)) for name in rows.LIBRARIES),
         (*TESTS, ALL, "tests/capture/types/test_everyday_idioms.py"),
