@@ -14,7 +14,7 @@ import pytest
 
 from multigrad.graph import ops
 
-from ..harness.installed import CONFORMANCE, install, tomllib
+from ..support.installed import CONFORMANCE, install, tomllib
 
 MULTIGRAD = (sys.executable, "-m", "multigrad.cli")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "multigrad_conformance")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ..harness.installed import CONFORMANCE, TOY, install
+from ..support.installed import CONFORMANCE, TOY, install
 
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "multigrad_conformance")
 SUITE = (*PYTEST, "--backends=toy")
