@@ -26,13 +26,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+MOST = 5  # servers at a time
+
 
 def run(
     words: Sequence[str],
     imports: Iterable[str],
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
-    timeout: int = 300,
+    timeout: int = 110,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python WORDS`, a file or `-c CODE` with its arguments, after imports of what is there
     of these packages.
@@ -65,18 +67,32 @@ def check(script: str, *imports: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
+def servers() -> dict[tuple[Any, ...], subprocess.Popen[str]]:
+    """Return the servers that run, the one that was asked last at the end."""
+    found: dict[tuple[Any, ...], subprocess.Popen[str]] = {}
+    atexit.register(lambda: [each.communicate() for each in found.values()])
+    return found
+
+
 def server(packages: tuple[str, ...], keras: str) -> subprocess.Popen[str]:
-    """Start a server, which ends when its input does."""
-    process = subprocess.Popen(
+    """Return a server, which ends when its input does; of a few, as each takes memory."""
+    known = servers()
+    process = known.pop((packages, keras), None) or start(packages, keras)
+    known[packages, keras] = process
+    if len(known) > MOST:
+        known.pop(next(iter(known))).communicate()
+    return process
+
+
+def start(packages: tuple[str, ...], keras: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, __file__, *packages],
         env={**os.environ, "KERAS_BACKEND": keras} if keras else None,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    atexit.register(process.communicate)
-    return process
 
 
 def serve(packages: list[str]) -> dict[str, Any] | None:
