@@ -195,7 +195,8 @@ def in_tracer(module: Any) -> None:
         rows = ((library, own, name), ("shared", methods.METHODS, name))
         rows += (("shared", methods.IN_PLACE, name), (library, own, plain))
         rows += (("shared", methods.METHODS, plain),)
-        room, row = next((room, row) for room, table, row in rows if table.get(row) is not None)
+        found = ((room, row) for room, table, row in rows if table.get(row) is not None)
+        room, row = next(found, (library, name))
         note(room, "method", row)
         if library:
             note(library, "called", row)

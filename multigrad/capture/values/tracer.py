@@ -448,7 +448,7 @@ class _Bound:
                 )
         except TypeError as error:
             raise self.value.trace.error(
-                f"calls .{self.method.__name__}() in a way not captured: {error}"
+                f"calls .{getattr(self.method, '__name__', self.name)}() in a way not captured: {error}"
             ) from error
         return self.value.update(result) if self.updates else result
 
