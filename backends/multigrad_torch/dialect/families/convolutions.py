@@ -268,27 +268,9 @@ def last_mean(x: Tensor) -> Tensor:
     return xp.mean(x, -1)
 
 
-def unfold(
-    input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Tensor:
-    """Each window as a column: (batch, channels * size, windows)."""
-    sizes, x = per_axis(kernel_size, 2), input
-    border = tuple((n, n) for n in per_axis(padding, 2))
-    seen = xp.windows(
-        convolutions.bordered(x, border), sizes, per_axis(stride, 2), per_axis(dilation, 2)
-    )
-    *lead, _, _, _, _ = range(rank(seen))
-    order = (*lead, *range(len(lead) + 2, len(lead) + 4), *range(len(lead), len(lead) + 2))
-    moved = xp.permute_dims(seen, order)
-    batch = [xp.dim(x, 0)] if rank(x) == 4 else []
-    columns = [xp.dim(moved, i) for i in range(rank(moved))]
-    channels = columns[len(batch)] * sizes[0] * sizes[1]
-    return xp.reshape(moved, (*batch, channels, columns[-2] * columns[-1]))
-
-
 def table() -> dict[Any, Any]:
     """Return the functions, under all names that torch gives them."""
-    found: dict[Any, Any] = {F.unfold: unfold}
+    found: dict[Any, Any] = {}
     for n in (1, 2, 3):
         rows = {
             f"conv{n}d": conv(n),
