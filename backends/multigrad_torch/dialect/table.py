@@ -313,7 +313,6 @@ register_dialect(
         hidden={
             **asked.HIDDEN,
             **control.HIDDEN,
-            **convolutions.HIDDEN,
             **gradients.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),

@@ -17,7 +17,7 @@ from multigrad.capture.values import methods
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from . import linalg
+from . import convolutions, linalg
 
 Tensor = Any
 LIBRARIES = (torch, torch._C._nn, F, torch.Tensor, torch.linalg, torch.special)
@@ -133,6 +133,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "copy": copy,
     "diagonal_scatter": diagonal_scatter,
     "_linalg_svd": svd,
+    "convolution_backward": convolutions.backward,
     "constant_pad_nd": constant_pad_nd,
     "native_layer_norm": native_layer_norm,
 }
