@@ -219,7 +219,7 @@ ALIASES: dict[Any, Any] = {
     torch.rsub: reflected(xp.subtract, "rsub"),
 }
 
-OWN_METHODS = {
+OWN_METHODS: dict[str, Any] = {
     **asked.METHODS,
     **gradients.METHODS,
     **extremes.EXTREMES,
