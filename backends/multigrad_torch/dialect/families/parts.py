@@ -117,7 +117,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
         {
             diagonals: "diagonal: linalg.diagonal",
             parts: "hstack; vstack",
-            products: "tensordot",
+            products: "tensordot; cross: linalg.cross",
             xp: "vecdot: linalg.vecdot",
         }
     ),
