@@ -194,7 +194,7 @@ def in_tracer(module: Any) -> None:
         plain = name.removesuffix("_")
         rows = ((library, own, name), ("shared", methods.METHODS, name))
         rows += (("shared", methods.IN_PLACE, name), (library, own, plain))
-        rows += (("shared", methods.METHODS, plain),)
+        rows += (("shared", methods.METHODS, plain), (library, {name: method}, name))
         room, row = next((room, row) for room, table, row in rows if table.get(row) is not None)
         note(room, "method", row)
         if library:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from multigrad.capture.values.attributes import (
-    ALGEBRA,
     COMPLEX,
     INDICES,
     MEMORY,
@@ -19,7 +18,6 @@ QUANTIZED = "which is of quantized tensors"
 SPARSE = "which is of sparse tensors"
 DRAWS = "which draws from a distribution that is not captured; use xp.rand_like or xp.randn_like"
 INTEGERS = "which casts to or computes in integers in a way not captured"
-OTHER = "which is not captured"
 
 REASONS = {
     PRIVATE: """
@@ -27,24 +25,13 @@ REASONS = {
         module_load const_data_ptr
     """,
     INDICES: """
-        bincount histc histogram index index_put index_put_ index_reduce index_reduce_ mode msort
-        put put_ take select_scatter slice_scatter slice_inverse diagonal_scatter
+        bincount histc histogram index_reduce index_reduce_ mode slice_inverse
     """,
     VALUES: """
-        aminmax argwhere is_nonzero masked_scatter_ nonzero nonzero_static unique
+        argwhere is_nonzero masked_scatter_ nonzero nonzero_static unique
         unique_consecutive hash_tensor
     """,
-    PARTS: """
-        as_strided as_strided_* chunk diag diag_embed diagflat diagonal dsplit fill_diagonal_ fliplr
-        flipud hsplit narrow_copy resize resize_ resize_as resize_as_ rot90 split split_with_sizes
-        tensor_split unbind unflatten unfold unsafe_* vsplit diff
-    """,
-    ALGEBRA: """
-        addbmm addbmm_ addmm addmm_ addmv addmv_ addr addr_ baddbmm baddbmm_ cholesky* corrcoef cov
-        cross det dist dot eig geqrf ger inner inverse kron logdet lstsq lu lu_solve matrix_exp
-        matrix_power orgqr ormqr pinverse qr slogdet smm solve sspaddmm svd symeig triangular_solve
-        vdot
-    """,
+    PARTS: "as_strided* resize resize_ resize_as resize_as_",
     COMPLEX: """
         cdouble cfloat chalf imag istft stft
     """,
@@ -69,11 +56,5 @@ REASONS = {
     """,
     DRAWS: "cauchy_ exponential_ geometric_ log_normal_ multinomial",
     NUMBERS: "apply_ map_ map2_",
-    OTHER: """
-        fix fix_ float_power float_power_ frexp greater greater_* hardshrink heaviside heaviside_ i0
-        i0_ igamma* isclose isneginf isposinf ldexp ldexp_ less less_* logaddexp2 logcumsumexp
-        mvlgamma mvlgamma_ nanmean nanmedian nanquantile nansum nextafter nextafter_ not_equal
-        not_equal_ prelu renorm renorm_
-    """,
 }
 REFUSALS = refusals(REASONS)

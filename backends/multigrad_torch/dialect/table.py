@@ -42,13 +42,11 @@ from . import (
 from .families import (
     arrays,
     aten,
-    backwards,
     convolutions,
     layers,
     linalg,
     losses,
     parts,
-    pooling,
     sampling,
     selected,
 )
@@ -175,7 +173,6 @@ ALIASES: dict[Any, Any] = {
     **asked.ALIASES,
     **gradients.ALIASES,
     **losses.ALIASES,
-    **pooling.ALIASES,
     **sampling.ALIASES,
     **views.ALIASES,
     **selected.ALIASES,
@@ -222,7 +219,7 @@ ALIASES: dict[Any, Any] = {
     torch.rsub: reflected(xp.subtract, "rsub"),
 }
 
-OWN_METHODS = {
+OWN_METHODS: dict[str, Any] = {
     **asked.METHODS,
     **gradients.METHODS,
     **extremes.EXTREMES,
@@ -234,7 +231,6 @@ OWN_METHODS = {
     "sum_to_size": sum_to_size,
     **parts.METHODS,
     **linalg.METHODS,
-    **layers.METHODS,
     **views.METHODS,
     **selected.METHODS,
     **arrays.METHODS,
@@ -246,7 +242,7 @@ def as_torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE, **backwards.PRIVATE}
+PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE}
 
 
 def find_other(function: Any) -> Callable[..., Any] | None:
@@ -317,7 +313,6 @@ register_dialect(
         hidden={
             **asked.HIDDEN,
             **control.HIDDEN,
-            **convolutions.HIDDEN,
             **gradients.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, NamedTuple
@@ -38,7 +39,15 @@ def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
         find: gives what records an operator of ATen, None for one that has to be taken apart.
     """
     is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
-    return functools.partial(record, function, find) if is_torchs else None
+    is_known = is_torchs or any(each in decompositions(find) for each in overloads_of(function))
+    return functools.partial(record, function, find) if is_known else None
+
+
+def overloads_of(function: Any) -> list[Any]:
+    """Return the overloads of an operator, none of what is no operator."""
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        return [getattr(function, name) for name in function.overloads()]
+    return [function] if isinstance(function, torch._ops.OpOverload) else []
 
 
 def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:
@@ -68,6 +77,8 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise TypeError(f"torch cannot trace it for these shapes: {reason}") from error
+    if any(node.target is function for node in traced.module.graph.nodes):
+        raise TypeError("torch does not take it apart")
     outputs = run(traced.module, given, trace)
     for output, base in zip(outputs, traced.bases, strict=True):
         if base is not None and isinstance(given[base], Value) and output is not given[base]:
@@ -128,11 +139,13 @@ def trace_call(
         return optree.tree_leaves(called(*tensors), none_is_leaf=True)
 
     with (
+        warnings.catch_warnings(),
         without_dispatch_modes(),
         torch._C._DisableFuncTorch(),
         torch.no_grad(),
         without_autocast(),
     ):
+        warnings.simplefilter("ignore")  # torch gives them when it runs the call itself
         with FakeTensorMode(allow_non_fake_inputs=True):
             inputs = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
             outputs, structure = optree.tree_flatten(called(*inputs), none_is_leaf=True)

@@ -39,6 +39,8 @@ from multigrad.trace.omissions import AUTOCAST, FORWARD_MODE, TWICE
 from multigrad.trace.trace import Trace, Value, cast_node
 from multigrad.trace.xp import all as xp
 
+from .. import dynamo
+
 Tensor: TypeAlias = Any
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
 AMP_BACKWARD = frozenset(nested_codes(torch.amp.custom_bwd.__code__))
@@ -489,6 +491,19 @@ ENTER_HOOKED: Any = BackwardHook.setup_input_hook
 BASE: Any = torch.autograd.Function.__mro__[1]
 APPLY: Any = vars(torch.autograd.Function)["apply"]
 IS_TRANSFORMING = torch._C._are_functorch_transforms_active
+
+
+@dynamo.at_import
+def tell_dynamo() -> None:
+    """Torch's own traces may import Dynamo while a capture runs, whose table of functions has the
+    replacement of that one then.
+    """
+    from torch._dynamo import trace_rules
+
+    rules = trace_rules.get_torch_obj_rule_map()
+    rules[IS_TRANSFORMING] = rules[torch._C._are_functorch_transforms_active]
+
+
 INTERCEPTIONS = (
     Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
     Interception(BASE, "apply", classmethod(apply)),

@@ -448,8 +448,9 @@ def has_state(value: Any) -> bool:
     module = value if isinstance(value, types.ModuleType) else sys.modules.get(kind.__module__)
     if module is None or is_library_file(getattr(module, "__file__", None)):
         return False
-    is_own = module.__name__.partition(".")[0] == OWN
-    return not is_own and bool(hasattr(value, "__dict__") or attributes_of(value))
+    root = module.__name__.partition(".")[0]  # `torch.ops.aten` is a module without a file
+    is_known = root == OWN or root in registered_dialects()
+    return not is_known and bool(hasattr(value, "__dict__") or attributes_of(value))
 
 
 def is_owner(value: Any) -> bool:

@@ -437,7 +437,7 @@ def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
         for part in name.split(".")[:-1]:
             library = getattr(library, part, library)
         plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
-        handler = aliases.get(plain)
+        handler, function = aliases.get(plain), plain or function
     finds = _dialects[dialect].finds
     return finds(function) if handler is None and finds is not None else handler
 

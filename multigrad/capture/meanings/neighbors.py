@@ -56,11 +56,6 @@ def trapezoid_less_ends(y: Tensor, dx: Any = 1.0, axis: int = -1) -> Tensor:
     return xp.multiply(xp.subtract(total, xp.multiply(xp.sum(ends, axis), 0.5)), dx)
 
 
-def cumulative_trapezoid(y: Tensor, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
-    """The running integral, one shorter than y."""
-    return xp.cumsum(_trapezoids(y, x, dx, axis), axis)
-
-
 def _trapezoids(y: Tensor, x: Any, dx: Any, axis: int) -> Tensor:
     width = dx
     if x is not None:

@@ -260,14 +260,6 @@ def meshgrid(*vectors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
     return broadcast_arrays(*lines)
 
 
-def cartesian_product(*vectors: Tensor) -> Tensor:
-    """Every combination of elements, a row each."""
-    if len(vectors) == 1:
-        return vectors[0]
-    columns = [xp.reshape(x, -1) for x in meshgrid(*vectors, indexing="ij")]
-    return xp.stack(columns, -1)
-
-
 # --- shapes ---------------------------------------------------------------------------------------
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Some neighboring axes made one."""

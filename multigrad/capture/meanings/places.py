@@ -174,12 +174,6 @@ def take_in_mode(x: Tensor, indices: Any, axis: int, mode: str) -> Tensor:
     return transposes.take_at(x, moved, axis=axis)
 
 
-def take_flat(x: Tensor, index: Any) -> Tensor:
-    """The elements at places of a tensor made flat, in the shape of the index."""
-    index = index if isinstance(index, Value) else as_places(x, np.asarray(index))
-    return xp.take(xp.reshape(x, -1), index, 0)
-
-
 def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
     """As NumPy's, but torch takes the remainder of an index by the length."""
     x, axis = (xp.reshape(x, -1), 0) if dim is None else (x, dim)

@@ -175,7 +175,20 @@ def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any],
     method = methods.IN_PLACE.get(name)
     if method is None and plain != name:
         method = own.get(plain) or methods.METHODS.get(plain)
-    return None if method is None else (method, True)
+    if method is not None:
+        return method, True
+    method = _find_other(name, plain, dialect)
+    return None if method is None else (method, plain != name)
+
+
+def _find_other(name: str, plain: str, dialect: Dialect | None) -> Callable[..., Any] | None:
+    """Return what records a method without a row, in a library that tells how it computes it."""
+    if dialect is None or dialect.other_way is None or name in methods.REFUSED:
+        return None
+    if dialect.refusals is not None and dialect.refusals(name) is not None:
+        return None
+    method = getattr(dialect.tensor, plain, None)
+    return None if method is None else dialect.other_way(method)
 
 
 # Other forms in which Python asks a value: the form, what becomes of it for a number, and for a

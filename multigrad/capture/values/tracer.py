@@ -447,8 +447,9 @@ class _Bound:
                     method_named(self.name), (self.value, *args), kwargs, self.method, self.name
                 )
         except TypeError as error:
+            name = getattr(self.method, "__name__", self.name)
             raise self.value.trace.error(
-                f"calls .{self.method.__name__}() in a way not captured: {error}"
+                f"calls .{name}() in a way not captured: {error}"
             ) from error
         return self.value.update(result) if self.updates else result
 

@@ -170,11 +170,7 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.cdist(x, w, p=1.0),
         lambda x, y, w, v, b, p, q: torch.cdist(x, w, p=2),
         lambda x, y, w, v, b, p, q: torch.cdist(x, w, p=float("inf")),
-    ],
-    "dist": [
         lambda x, y, w, v, b, p, q: torch.dist(x, y, 1),
-    ],
-    "pdist": [
         lambda x, y, w, v, b, p, q: F.pdist(x),
     ],
     "movedim": [
@@ -204,14 +200,8 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.addmm(y, x, w),
         lambda x, y, w, v, b, p, q: torch.addmm(v, x, w, beta=0.5, alpha=2.0),
         lambda x, y, w, v, b, p, q: y.addmm(x, w),
-    ],
-    "baddbmm": [
         lambda x, y, w, v, b, p, q: torch.baddbmm(b, b, w.expand(2, 4, 4)),
-    ],
-    "addmv": [
         lambda x, y, w, v, b, p, q: torch.addmv(x[:, 0], x, v),
-    ],
-    "addbmm": [
         lambda x, y, w, v, b, p, q: torch.addbmm(x, b, w.expand(2, 4, 4)),
     ],
     "bmm": [
@@ -229,8 +219,6 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: F.scaled_dot_product_attention(b, b, b, scale=0.3),
         lambda x, y, w, v, b, p, q: torch.tensordot(x, w, dims=1),
         lambda x, y, w, v, b, p, q: torch.tensordot(x, y, dims=([0, 1], [0, 1])),
-    ],
-    "chain_matmul": [
         lambda x, y, w, v, b, p, q: torch.chain_matmul(x, w, w),
     ],
     "xlogy": [
@@ -262,15 +250,9 @@ CALLS: dict[str, list[Call]] = {
     ],
     "nanmean": [
         lambda x, y, w, v, b, p, q: torch.nanmean(x, dim=1),
-    ],
-    "std_mean": [
         lambda x, y, w, v, b, p, q: torch.std_mean(x, dim=1),
-    ],
-    "var_mean": [
         lambda x, y, w, v, b, p, q: torch.var_mean(x, dim=0),
         lambda x, y, w, v, b, p, q: torch.var_mean(x, dim=-1, keepdim=True, unbiased=False),
-    ],
-    "aminmax": [
         lambda x, y, w, v, b, p, q: torch.aminmax(x, dim=1, keepdim=True),
     ],
     "loss": [

@@ -33,10 +33,6 @@ TORCH: dict[str, Call] = {
         m.solve_triangular(a, b.mT, upper=False, left=False, unitriangular=True),
         m.solve_triangular(s, b.mT, upper=True, left=False),
     ),
-    "triangular_solve": lambda t, m, a, s, b, v, r: (
-        t.triangular_solve(b, s)[0], t.triangular_solve(b, s, upper=False, transpose=True).solution,
-        b.triangular_solve(a, unitriangular=True)[0],
-    ),
     "linalg.matrix_exp": lambda t, m, a, s, b, v, r: (
         m.matrix_exp(a), t.matrix_exp(a[0]), a.matrix_exp(),
     ),
@@ -131,7 +127,7 @@ TENSORFLOW: dict[str, Call] = {
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", TORCH)
-@pytest.mark.filterwarnings("ignore:torch.(cholesky|triangular_solve) is deprecated")
+@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
 def test_a_name_of_torch_means_what_torch_computes(name: str) -> None:
     check_torch(TORCH[name])
 

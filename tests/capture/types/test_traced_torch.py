@@ -10,6 +10,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness import fresh
+
 pytestmark = pytest.mark.needs("torch")
 
 
@@ -39,7 +41,7 @@ def calls() -> dict[str, Callable[[Any], Any]]:
 
     return {
         "mvlgamma": lambda x: torch.mvlgamma(x + 2.0, 2),
-        "renorm": lambda x: torch.renorm(x, 2, 0, 1.0),
+        "renorm": lambda x: (x * 1.0).renorm_(2, 0, 1.0),
         "gradient": lambda x: torch.gradient(x, dim=1)[0],
         "vander": lambda x: torch.linalg.vander(x),
         "local_response_norm": lambda x: F.local_response_norm(x[None], 2)[0],
@@ -87,3 +89,19 @@ def test_what_torch_cannot_trace_is_refused_with_torchs_reason() -> None:
     for reason, call in refused.items():
         with pytest.raises(xg.errors.TraceError, match=reason):
             xg.vjp(xg.from_autograd_function(class_of(call)), x)
+
+
+IMPORTS_DYNAMO = """
+import multigrad as xg, torch
+assert "torch._dynamo" not in __import__("sys").modules
+aten = torch.ops.aten
+rule = xg.register("traced", native=False)(lambda ctx, g, x: aten.silu_backward(g, x))
+rule(None, torch.ones(3), torch.ones(3))
+act = xg.activation("relu", rule)
+print(torch.compile(lambda x: act(x), fullgraph=True, backend="aot_eager")(torch.ones(3)))
+"""
+
+
+def test_what_is_traced_first_leaves_dynamo_and_operators_as_they_are() -> None:
+    done = fresh.run(["-c", IMPORTS_DYNAMO], ("torch",))
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -28,10 +28,6 @@ def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any
     return arrays.log_softmax(input, dim, dtype)
 
 
-def softmin(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    return softmax(-input, dim, dtype=dtype)
-
-
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     return xp.concatenate(tensors, dim if axis is None else axis)
 
@@ -63,12 +59,11 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             extremes: "kthvalue; topk",
             places: """
                 F.embedding; F.one_hot; argmax; argmin; argsort; gather; index_add; index_copy;
-                index_fill; index_select; scatter; scatter_add; take_along_dim;
-                take_flat: take
+                index_fill; index_select; scatter; scatter_add; take_along_dim
             """,
             __name__: """
                 cat: cat concat concatenate; einsum; log_softmax: log_softmax F.log_softmax;
-                softmax: softmax F.softmax; F.softmin
+                softmax: softmax F.softmax
             """,
         }
     ),

@@ -17,6 +17,8 @@ from multigrad.capture.values import methods
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
+from . import convolutions, linalg
+
 Tensor = Any
 LIBRARIES = (torch, torch._C._nn, F, torch.Tensor, torch.linalg, torch.special)
 PREFIXES = ("_", "linalg_", "special_")
@@ -90,6 +92,14 @@ def copy(input: Tensor, src: Any) -> Tensor:
     return xp.broadcast_to(cast(given, x.dtype), x)
 
 
+def diagonal_scatter(
+    input: Tensor, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    result = copy_of(like(input, src))
+    result.diagonal(offset, dim1, dim2)[...] = src
+    return result
+
+
 def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Tensor:
     return F.pad(input, list(pad), value=value)
 
@@ -105,6 +115,10 @@ def native_layer_norm(
     )
 
 
+def svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, **how: Any) -> Any:
+    return linalg.linalg_svd(A, full_matrices)
+
+
 OWN: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("alias", "lift_fresh", "lift_fresh_copy", "detach_copy"), copy_of),
     "_unsafe_view": lambda input, size: input.reshape(size),
@@ -117,6 +131,9 @@ OWN: dict[str, Callable[..., Any]] = {
     "index_put": index_put,
     "_to_copy": to_copy,
     "copy": copy,
+    "diagonal_scatter": diagonal_scatter,
+    "_linalg_svd": svd,
+    "convolution_backward": convolutions.backward,
     "constant_pad_nd": constant_pad_nd,
     "native_layer_norm": native_layer_norm,
 }

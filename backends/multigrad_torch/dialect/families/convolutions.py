@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import Any
 
 import torch
@@ -13,7 +11,6 @@ from multigrad.capture.meanings import places
 from multigrad.capture.meanings.networks import convolutions
 from multigrad.capture.meanings.networks.convolutions import first_largest, per_axis
 from multigrad.capture.meanings.parts import rank
-from multigrad.capture.values import methods
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
@@ -87,97 +84,42 @@ def conv_transpose(axes: int) -> Any:
     return record
 
 
-# --- gradients, as torch.nn.grad has them ---------------------------------------------------------
-def own_where_plain(function: Any) -> Any:
-    """Return a decorator: of tensors that hold numbers, torch's own function makes the result."""
-
-    def decorate(record: Any) -> Any:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Tensor:
-            is_ours = any(isinstance(each, Value) for each in (*args, *kwargs.values()))
-            return record(*args, **kwargs) if is_ours else function(*args, **kwargs)
-
-        return call
-
-    return decorate
-
-
-def both(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Return two tensors, of which one may be a constant, as symbolic values."""
-    return places.as_tensor(a, b), places.as_tensor(b, a)
-
-
-def shaped_like(x: Tensor, sizes: Any, axes: int) -> Tensor:
-    """Return a tensor of a size, of which only the shape matters."""
-    lengths = tuple(map(operator.index, sizes))
-    if len(lengths) != axes + 2 or rank(x) != axes + 2:
-        raise x.trace.error(f"takes the gradient of a convolution of other than {axes + 2} axes")
-    return methods.new_full(x, lengths, 0.0)
-
-
-def input_gradient(axes: int) -> Any:
-    """Return the gradient of a convolution's input."""
-
-    @own_where_plain(getattr(torch.nn.grad, f"conv{axes}d_input"))
-    def record(
-        input_size: Any,
-        weight: Tensor,
-        grad_output: Tensor,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Tensor:
-        weight, grad_output = both(weight, grad_output)
-        border = per_axis(padding, axes)
-        sizes = [*input_size]
-        whole = [*sizes[:2], *(n + 2 * m for n, m in zip(sizes[2:], border, strict=True))]
-        found = xp.conv_left(
-            grad_output,
-            weight,
-            shaped_like(grad_output, whole, axes),
-            strides=per_axis(stride, axes),
-            dilations=per_axis(dilation, axes),
-            groups=groups,
-        )
-        inner = (slice(m, m + n) for n, m in zip(sizes[2:], border, strict=True))
-        return xp.getitem(found, (..., *inner)) if any(border) else found
-
-    return record
-
-
-def weight_gradient(axes: int) -> Any:
-    """Return the gradient of a convolution's kernels."""
-
-    @own_where_plain(getattr(torch.nn.grad, f"conv{axes}d_weight"))
-    def record(
-        input: Tensor,
-        weight_size: Any,
-        grad_output: Tensor,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Tensor:
-        input, grad_output = both(input, grad_output)
-        border = tuple((n, n) for n in per_axis(padding, axes))
-        return xp.conv_right(
-            convolutions.bordered(input, border),
-            grad_output,
-            shaped_like(grad_output, weight_size, axes),
-            strides=per_axis(stride, axes),
-            dilations=per_axis(dilation, axes),
-            groups=groups,
-        )
-
-    return record
-
-
-HIDDEN: dict[Any, Any] = {
-    getattr(torch.nn.grad, f"conv{axes}d_{name}"): make(axes)
-    for axes in (1, 2, 3)
-    for name, make in (("input", input_gradient), ("weight", weight_gradient))
-}
+def backward(
+    grad_output: Any,
+    input: Any,
+    weight: Any,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Any,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of input, weight and bias, which `torch.nn.grad` asks for."""
+    if transposed:
+        raise TypeError("the gradient of a transposed convolution")
+    symbol = next(x for x in (grad_output, input, weight) if isinstance(x, Value))
+    g, x, w = (
+        each if isinstance(each, Value) else places.as_tensor(each, symbol)
+        for each in (grad_output, input, weight)
+    )
+    axes = rank(g) - 2
+    border = per_axis(padding, axes)
+    whole = convolutions.bordered(x, tuple((n, n) for n in border))
+    how = {
+        "strides": per_axis(stride, axes),
+        "dilations": per_axis(dilation, axes),
+        "groups": groups,
+    }
+    of_x, of_weight, of_bias = output_mask
+    inner = tuple(slice(n, -n or None) for n in border)
+    return (
+        xp.getitem(xp.conv_left(g, w, whole, **how), (..., *inner)) if of_x else None,
+        xp.conv_right(whole, g, w, **how) if of_weight else None,
+        xp.sum(g, (0, *range(2, axes + 2))) if of_bias else None,
+    )
 
 
 # --- pooling --------------------------------------------------------------------------------------
@@ -268,27 +210,9 @@ def last_mean(x: Tensor) -> Tensor:
     return xp.mean(x, -1)
 
 
-def unfold(
-    input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Tensor:
-    """Each window as a column: (batch, channels * size, windows)."""
-    sizes, x = per_axis(kernel_size, 2), input
-    border = tuple((n, n) for n in per_axis(padding, 2))
-    seen = xp.windows(
-        convolutions.bordered(x, border), sizes, per_axis(stride, 2), per_axis(dilation, 2)
-    )
-    *lead, _, _, _, _ = range(rank(seen))
-    order = (*lead, *range(len(lead) + 2, len(lead) + 4), *range(len(lead), len(lead) + 2))
-    moved = xp.permute_dims(seen, order)
-    batch = [xp.dim(x, 0)] if rank(x) == 4 else []
-    columns = [xp.dim(moved, i) for i in range(rank(moved))]
-    channels = columns[len(batch)] * sizes[0] * sizes[1]
-    return xp.reshape(moved, (*batch, channels, columns[-2] * columns[-1]))
-
-
 def table() -> dict[Any, Any]:
     """Return the functions, under all names that torch gives them."""
-    found: dict[Any, Any] = {F.unfold: unfold}
+    found: dict[Any, Any] = {}
     for n in (1, 2, 3):
         rows = {
             f"conv{n}d": conv(n),

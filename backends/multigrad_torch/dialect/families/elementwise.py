@@ -37,12 +37,6 @@ def hardtanh(
     return xp.hard_tanh(input, min_val, max_val)
 
 
-def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = False) -> Tensor:
-    if isinstance(threshold, Value) or isinstance(value, Value):
-        return xp.where(input <= threshold, value, input)
-    return xp.threshold(input, threshold, value)
-
-
 ALIASES: dict[Any, Any] = {
     # Functions called as the methods are.
     **{
@@ -65,7 +59,7 @@ ALIASES: dict[Any, Any] = {
         {
             elementwise: "logit: special.logit",
             __name__: """
-                fmax; fmin; F.hardtanh; threshold: threshold F.threshold F.threshold_
+                fmax; fmin; F.hardtanh
             """,
         }
     ),

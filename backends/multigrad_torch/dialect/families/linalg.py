@@ -46,12 +46,6 @@ def check_pivot(pivot: bool) -> None:
         raise TypeError("LU factors without pivots")
 
 
-def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
-    """Pivots count from 1."""
-    check_pivot(pivot)
-    return TYPES.linalg_lu_factor(factors.lu_factor(A, 1))
-
-
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
     check_pivot(pivot)
     packed, pivots = factors.lu_factor(A, 1)
@@ -87,14 +81,6 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: Any = None) -> 
     return TYPES.linalg_svd(factors.svd(A, full_matrices))
 
 
-def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
-    """v is not transposed."""
-    if not compute_uv:
-        raise TypeError("svd without vectors; use torch.linalg.svdvals")
-    u, s, vh = factors.svd(input, not some)
-    return TYPES.svd((u, s, linalg.turned(vh)))
-
-
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
     return TYPES.linalg_eigh(factors.eigh(A, factors.is_upper(UPLO)))
 
@@ -107,10 +93,6 @@ def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
     if mode == "r":
         raise TypeError("qr of r alone, of which torch has no gradient")
     return TYPES.linalg_qr(factors.numpy_qr(A, mode))
-
-
-def qr(input: Tensor, some: bool = True) -> Any:
-    return TYPES.qr(factors.qr(input, not some))
 
 
 # --- systems --------------------------------------------------------------------------------------
@@ -135,19 +117,6 @@ def solve_triangular(
     return linalg.solve_triangular(A, B, lower=not upper, unit=unitriangular, left=left)
 
 
-def triangular_solve(
-    input: Tensor,
-    A: Tensor,
-    upper: bool = True,
-    transpose: bool = False,
-    unitriangular: bool = False,
-) -> Any:
-    result = linalg.solve_triangular(
-        A, input, lower=not upper, transposed=transpose, unit=unitriangular
-    )
-    return TYPES.triangular_solve((result, A))
-
-
 # --- inverses and determinants --------------------------------------------------------------------
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
     inverse = xp.inv(A)
@@ -166,10 +135,6 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg.pinv(input, rcond, 1.0)
 
 
-def slogdet(input: Tensor) -> Any:
-    return TYPES.slogdet(xp.slogdet(input))
-
-
 def linalg_slogdet(A: Tensor) -> Any:
     return TYPES.linalg_slogdet(xp.slogdet(A))
 
@@ -178,17 +143,16 @@ def linalg_slogdet(A: Tensor) -> Any:
 NAMED: dict[Any, str] = {
     linalg: "cholesky; cholesky_inverse; cholesky_solve; logdet",
     xp: "det; expm: matrix_exp; inv: inverse",
-    __name__: "linalg_lu_solve: lu_solve(input=B, LU_data=LU, LU_pivots=pivots)",
 }
 SHARED: dict[str, Callable[..., Any]] = {
-    **handlers({__name__: "pinverse; qr; slogdet; svd; triangular_solve"}),
+    **handlers({__name__: "pinverse"}),
 }
 LINALG: dict[str, Callable[..., Any]] = {
     **handlers(
         {
             __name__: """
                 cholesky_ex; solve; solve_ex; solve_triangular; inv_ex; pinv; linalg_slogdet:
-                slogdet; lu_factor; lu_factor_ex; lu; linalg_lu_solve: lu_solve; linalg_svd: svd;
+                slogdet; lu_factor_ex; lu; linalg_lu_solve: lu_solve; linalg_svd: svd;
                 eigh; eigvalsh; linalg_qr: qr
             """,
         }
@@ -214,8 +178,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             factors: "svdvals: linalg.svdvals",
             linalg: "cholesky: linalg.cholesky",
             norms: """
-                cond: linalg.cond; matrix_norm: linalg.matrix_norm; norm: linalg.norm; vector_norm:
-                linalg.vector_norm
+                norm: linalg.norm; vector_norm: linalg.vector_norm
             """,
             xp: "det: linalg.det; expm: linalg.matrix_exp; inv: linalg.inv",
         }

@@ -12,7 +12,7 @@ from multigrad.capture.meanings import places
 from multigrad.capture.meanings.networks import layers, losses
 from multigrad.capture.meanings.networks.losses import reduced, weighted
 from multigrad.capture.meanings.parts import length, rank
-from multigrad.graph.ir.types import INTEGERS, dtype_name, is_float
+from multigrad.graph.ir.types import INTEGERS, dtype_name
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
@@ -82,13 +82,6 @@ smooth_l1_loss = reducing(losses.smooth_l1)
 
 
 @reducing
-def huber_loss(x: Tensor, target: Any, delta: float = 1.0, weight: Any = None) -> Tensor:
-    if weight is not None:
-        raise TypeError("huber_loss with a weight; multiply the loss with it")
-    return losses.huber(x, target, delta)
-
-
-@reducing
 def binary_cross_entropy(x: Tensor, target: Any, weight: Any = None) -> Tensor:
     return weighted(losses.binary_cross_entropy(x, target), weight)
 
@@ -98,12 +91,6 @@ def binary_cross_entropy_with_logits(
     x: Tensor, target: Any, weight: Any = None, pos_weight: Any = None
 ) -> Tensor:
     return weighted(losses.binary_cross_entropy_with_logits(x, target, pos_weight), weight)
-
-
-@settled
-def kl_div(x: Tensor, target: Any, log_target: bool = False, *, reduction: str) -> Tensor:
-    loss = losses.kl_divergence(x, target, log_target)
-    return xp.sum(loss) / length(x, 0) if reduction == "batchmean" else reduced(loss, reduction)
 
 
 @settled
@@ -159,85 +146,6 @@ def cross_entropy(
     return reduced(losses.softmax_cross_entropy(x, target, axis), reduction)
 
 
-# --- margins --------------------------------------------------------------------------------------
-cosine_embedding_loss = reducing(losses.cosine_embedding)
-hinge_embedding_loss = reducing(losses.hinge_embedding)
-margin_ranking_loss = reducing(losses.margin_ranking)
-
-
-@reducing
-def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float,
-    p: float,
-    eps: float,
-    swap: bool,
-) -> Tensor:
-    between = functools.partial(layers.pairwise_distance, p=p, eps=eps)
-    return triplet(between, anchor, positive, negative, margin=margin, swap=swap)
-
-
-@reducing
-def triplet_margin_with_distance_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    distance_function: Any,
-    margin: float,
-    swap: bool,
-) -> Tensor:
-    between = layers.pairwise_distance if distance_function is None else distance_function
-    return triplet(between, anchor, positive, negative, margin=margin, swap=swap)
-
-
-def triplet(
-    between: Callable[..., Tensor],
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    margin: float,
-    swap: bool,
-) -> Tensor:
-    """The distance to the positive against that to the negative, from the nearer of the two."""
-    near, far = between(anchor, positive), between(anchor, negative)
-    if swap:
-        far = xp.minimum(far, between(positive, negative))
-    return losses.triplet(near, far, margin)
-
-
-def as_floats(target: Any, input: Tensor) -> Any:
-    """Return labels that are integers in the input's dtype, in which they are counted with."""
-    is_whole = isinstance(target, Value) and not is_float(target.node.type)
-    return xp.cast_like(target, input) if is_whole else target
-
-
-@reducing
-def soft_margin_loss(x: Tensor, target: Any) -> Tensor:
-    return losses.soft_margin(x, as_floats(target, x))
-
-
-@reducing
-def multilabel_soft_margin_loss(x: Tensor, target: Any, weight: Any = None) -> Tensor:
-    labels, others = as_floats(target, x), as_floats(1 - target, x)  # bytes wrap, as there
-    loss = -(labels * xp.log_sigmoid(x) + others * xp.log_sigmoid(-x))
-    loss = weighted(loss, weight)
-    return xp.sum(loss, -1) / xp.dim(x, -1)  # the target may be repeated over more
-
-
-# --- of distributions -----------------------------------------------------------------------------
-@reducing
-def poisson_nll_loss(
-    x: Tensor, target: Any, log_input: bool = True, full: bool = False, eps: float = 1e-8
-) -> Tensor:
-    loss = losses.poisson(x, target, None if log_input else eps)
-    if not full:
-        return loss
-    return loss + xp.where(xp.greater(target, 1.0), losses.stirling(target), 0.0)
-
-
 @reducing
 def gaussian_nll_loss(
     x: Tensor, target: Any, var: Any, full: bool = False, eps: float = 1e-6
@@ -251,10 +159,7 @@ def gaussian_nll_loss(
 
 
 NAMES = """
-    F.binary_cross_entropy; F.binary_cross_entropy_with_logits; F.cosine_embedding_loss;
-    F.cross_entropy; F.gaussian_nll_loss; F.hinge_embedding_loss; F.huber_loss; F.kl_div; F.l1_loss;
-    F.margin_ranking_loss; F.mse_loss; F.multilabel_soft_margin_loss; F.nll_loss;
-    F.poisson_nll_loss; F.smooth_l1_loss; F.soft_margin_loss; F.triplet_margin_loss;
-    F.triplet_margin_with_distance_loss
+    F.binary_cross_entropy; F.binary_cross_entropy_with_logits; F.cross_entropy;
+    F.gaussian_nll_loss; F.l1_loss; F.mse_loss; F.nll_loss; F.smooth_l1_loss
 """
 ALIASES = TORCH.called({__name__: NAMES})

@@ -74,14 +74,9 @@ def grid_sample(
     return sampling.grid_sample(input, grid, mode, padding_mode, bool(align_corners))
 
 
-def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> Tensor:
-    return sampling.affine_grid(theta, arrays.numbers((size,)), bool(align_corners))
-
-
 ALIASES: dict[Any, Callable[..., Any]] = {
     F.interpolate: interpolate,
     **dict.fromkeys((F.upsample, F.upsample_nearest), interpolate),
     F.upsample_bilinear: upsample_bilinear,
     F.grid_sample: grid_sample,
-    F.affine_grid: affine_grid,
 }

@@ -10,7 +10,6 @@ from ....graph.ir.types import BOOL, dtype_name
 from ....trace.trace import Value
 from ....trace.xp import all as xp
 from ..parts import length, rank
-from .losses import raised
 
 Tensor = Any
 
@@ -75,27 +74,7 @@ def batch_norm(
     return scaled_and_shifted(plain, channels(scale, x, axis), channels(shift, x, axis))
 
 
-def instance_norm(x: Tensor, scale: Any, shift: Any, eps: float) -> Tensor:
-    """Each channel of each example standardized."""
-    plain = xp.standardize(x, tuple(range(2, rank(x))), eps)
-    return scaled_and_shifted(plain, channels(scale, x), channels(shift, x))
-
-
 # --- distances ------------------------------------------------------------------------------------
-def cosine_similarity(a: Tensor, b: Tensor, axis: int, eps: float) -> Tensor:
-    """The sum of products of both, each over its length, which is at least eps."""
-    like = xp.add(a, b)
-    wide = (xp.broadcast_to(x, like) for x in (a, b))
-    unit_a, unit_b = (xp.divide(x, raised(xp.norm(x, axis, True), eps)) for x in wide)
-    return xp.sum(unit_a * unit_b, axis)
-
-
-def pairwise_distance(
-    a: Tensor, b: Tensor, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
-) -> Tensor:
-    return xp.norm(xp.add(xp.subtract(a, b), eps), -1, keepdims, p)
-
-
 def distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
     """Between each row of one and each of the other."""
     return xp.norm(xp.subtract(xp.expand_dims(a, -2), xp.expand_dims(b, -3)), -1, False, p)
@@ -126,9 +105,3 @@ def is_bool(mask: Any) -> bool:
     if isinstance(mask, Value):
         return mask.node.type.dtype == BOOL
     return dtype_name(mask.dtype) == BOOL
-
-
-def prelu(x: Tensor, weight: Any) -> Tensor:
-    """x, below 0 times the weight: one, or one per channel, the second axis."""
-    slope = channels(weight, x) if rank(weight) == 1 and rank(x) > 1 else weight
-    return xp.where(xp.greater(x, 0), x, xp.multiply(slope, x))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ....trace.xp import all as xp
-from ..parts import rank
 
 Tensor = Any
 # Of p (1 - p), which torch divides by; it rounds the number to float32.
@@ -36,11 +35,6 @@ def as_it_is(loss: Tensor) -> Tensor:
 
 def weighted(loss: Tensor, weight: Any) -> Tensor:
     return loss if weight is None else xp.multiply(loss, weight)
-
-
-def at_least(x: Tensor, least: Any) -> Tensor:
-    """x from `least` on; the gradient passes at `least` itself, unlike that of `maximum`."""
-    return xp.where(xp.less(x, least), least, x)
 
 
 def raised(x: Tensor, least: float) -> Tensor:
@@ -108,13 +102,6 @@ def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor
     return -xp.sum(xp.multiply(target, xp.log_softmax(logits, axis)), axis)
 
 
-def kl_divergence(log_p: Tensor, target: Any, log_target: bool = False) -> Tensor:
-    """t (log t - log p), element by element."""
-    if log_target:
-        return xp.multiply(xp.exp(target), xp.subtract(target, log_p))
-    return xp.subtract(xp.xlogy(target, target), xp.multiply(target, log_p))
-
-
 def poisson(x: Tensor, target: Any, eps: float | None = None) -> Tensor:
     """exp(x) - t x; with eps, x is the rate itself: x - t log(x + eps)."""
     if eps is None:
@@ -136,31 +123,3 @@ def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
 
 
 # --- of margins -----------------------------------------------------------------------------------
-def hinge_embedding(x: Tensor, target: Any, margin: Any = 1.0) -> Tensor:
-    """x where the target is 1, max(0, margin - x) where it is -1."""
-    away = xp.where(xp.not_equal(target, 1), at_least(xp.subtract(margin, x), 0.0), 0.0)
-    return away + xp.where(xp.not_equal(target, -1), x, 0.0)
-
-
-def margin_ranking(a: Tensor, b: Tensor, target: Any, margin: Any = 0.0) -> Tensor:
-    """max(0, margin - t (a - b))."""
-    return at_least(xp.multiply(xp.negative(target), xp.subtract(a, b)) + margin, 0.0)
-
-
-def cosine_embedding(a: Tensor, b: Tensor, target: Any, margin: Any = 0.0) -> Tensor:
-    """1 - cos where the target is 1, max(0, cos - margin) where it is -1."""
-    axis = 1 if rank(a) > 1 else 0
-    lengths = [xp.sum(xp.square(x), axis) + 1e-12 for x in (a, b)]
-    cosine = xp.sum(xp.multiply(a, b), axis) / xp.sqrt(lengths[0] * lengths[1])
-    near = xp.where(xp.equal(target, 1), 1.0 - cosine, 0.0)
-    return near + xp.where(xp.equal(target, -1), at_least(cosine - margin, 0.0), 0.0)
-
-
-def triplet(near: Tensor, far: Tensor, margin: Any) -> Tensor:
-    """max(0, margin + the distance to the positive - that to the negative)."""
-    return at_least(xp.add(margin, near) - far, 0.0)
-
-
-def soft_margin(x: Tensor, target: Any) -> Tensor:
-    """log(1 + exp(-t x))."""
-    return xp.softplus(xp.multiply(xp.negative(target), x))

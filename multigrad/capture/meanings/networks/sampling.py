@@ -70,23 +70,6 @@ def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, 
 
 
 # --- sampling at a grid ---------------------------------------------------------------------------
-def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
-    """Where each element of a result of that size is in its input, by affine maps."""
-    batch, _, *outer = map(int, size)
-    ends = [_ends(n, align_corners) for n in outer]
-    places = np.meshgrid(*ends, indexing="ij")
-    base = np.stack([*(each.ravel() for each in places[::-1]), np.ones(math.prod(outer))], -1)
-    grid = xp.matmul(xp.cast_like(base, theta), xp.matrix_transpose(theta))
-    return xp.reshape(grid, (batch, *outer, len(outer)))
-
-
-def _ends(length: int, align_corners: bool) -> Numbers:
-    if length == 1:
-        return np.zeros(1)
-    full = np.linspace(-1.0, 1.0, length)
-    return full if align_corners else full * ((length - 1) / length)
-
-
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
     """The elements of x at the places of a grid, from -1 to 1, of which the first is that along the
     last axis.
