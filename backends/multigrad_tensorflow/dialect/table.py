@@ -29,6 +29,7 @@ from . import (
     dispatch,
     replicas,
     tape,
+    traced,
 )
 from .dispatch import is_symbolic
 from .families import (
@@ -36,6 +37,7 @@ from .families import (
     convolutions,
     elementwise,
     linalg,
+    operations,
     parts,
     places,
     quantization,
@@ -190,6 +192,15 @@ def read(x: Any) -> tuple[str, bool] | None:
 # Which dtype TensorFlow gives a call: the call itself, on tensors of one element.
 TYPES = TypeOracle(tiny, run, read, lambda: None, promotes=False)
 
+
+def find_operation(kind: str) -> Handler | None:
+    return operations.find_operation(kind, ALIASES)
+
+
+def find_traced(function: Any) -> Handler | None:
+    return traced.find_traced(function, find_operation)
+
+
 DIALECT = Dialect(
     AliasesAndMore(ALIASES, parts.of_keras),
     tf.Tensor,
@@ -227,6 +238,8 @@ DIALECT = Dialect(
     interceptions=custom_gradient.INTERCEPTIONS,
     trees=frozenset(STRUCTURES),
     passes=tape.watching,
+    finds=find_traced,
+    other_way=find_traced,
 )
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)
