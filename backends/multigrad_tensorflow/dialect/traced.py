@@ -25,6 +25,7 @@ NAMED_TYPES = ("DstT", "output_type")
 OWN_GRADIENT = "_gradient_op_type"
 
 
+@functools.cache
 def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
     """Return what records a function of TensorFlow's by a graph of it; None for another's.
 
