@@ -119,7 +119,6 @@ ALIASES: dict[Any, Handler] = {
         for family in (arrays, control, elementwise, linalg, parts, shapes)
         for function, handler in family.NAMED.items()
     },
-    **parts.SPREAD,
 }
 
 BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"

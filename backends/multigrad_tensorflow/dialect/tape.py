@@ -105,6 +105,7 @@ class Tape:
         if not outputs or not recorded:
             return [None] * len(targets)
         trace = recorded[0].trace
+        outputs = [trace.value(nodes[id(y)]) if id(y) in nodes else y for y in outputs]
         types, trace.types = trace.types, None  # derivatives are of our ops
         try:
             gradients = iter(take_gradients(outputs, heads, recorded))

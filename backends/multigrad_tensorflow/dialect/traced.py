@@ -53,12 +53,9 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
             inputs = [tf.compat.v1.placeholder(dtype, shape) for shape, dtype in specs]
             outputs, structure = optree.tree_flatten(call(*inputs), none_is_leaf=True)
         for other in outputs:
-            if not isinstance(other, tf.Tensor):
+            if not (isinstance(other, tf.Tensor) or (other is None and call.has_none)):
                 raise TypeError(f"it gives {other!r}, which is no tensor")
-        run = Run(graph, call.trace, find)
-        for tensor, given in zip(inputs, call.given, strict=True):
-            run.values[tensor.name] = given
-        found = run.results(outputs)
+        found = Run(graph, call.trace, find).results(inputs, call.given, outputs)
     call.note_route("tensorflow")
     return optree.tree_unflatten(structure, found)
 
@@ -81,15 +78,18 @@ class Run:
         self.values: dict[str, Any] = {each.name: given for given, each in graph.captures}
         self._graph, self._trace, self._find = graph, trace, find
 
-    def results(self, outputs: Sequence[tf.Tensor]) -> list[Any]:
-        """Return the outputs.
+    def results(self, inputs: Any, given: Sequence[Any], outputs: Any) -> list[Any]:
+        """Return the outputs of given inputs, None of None.
 
         Raises:
             TypeError: something has no row, reads or changes a state, or draws.
         """
+        self.values.update(zip((x.name for x in inputs), given, strict=True))
         every = self._graph.get_operations()
         checked = [op.inputs[0] for op in every if op.type == "Assert"]
-        needed = {op.name for op in ancestors([x.op for x in (*outputs, *checked)])}
+        needed = {
+            op.name for op in ancestors([x.op for x in (*outputs, *checked) if x is not None])
+        }
         for op in every:
             if op.outputs and op.outputs[0].name in self.values:
                 continue
@@ -99,7 +99,7 @@ class Run:
                 raise TypeError(f"it computes {op.type}, which has a state or an effect")
             if op.name in needed:
                 self._compute(op)
-        return [self.values[x.name] for x in outputs]
+        return [None if x is None else self.values[x.name] for x in outputs]
 
     def _is_true(self, condition: tf.Tensor) -> bool:
         known = self.values[condition.name]
@@ -115,15 +115,28 @@ class Run:
             found = [tf.constant(x, t.dtype) for x, t in zip(static, op.outputs, strict=True)]
         elif not any(isinstance(x, Value) for x in given):
             found = evaluated(op, given)
+        elif op.type in ("PartitionedCall", "StatelessIf"):
+            found = self._inlined(op, given)
         else:
             handler = self._find(op.type)
             if handler is None or OWN_GRADIENT in op.node_def.attr:
                 why = "a gradient of its own" if handler else "no row"
                 raise TypeError(f"it computes {op.type}, which has {why}")
             found = handler(*in_lists(op, list(map(as_known, given))), **attributes(op))
-            is_one = len(op.outputs) == 1 and not isinstance(found, list | tuple)
+            is_one = isinstance(found, Value | tf.Tensor | int | float)
             found = self._typed(op, [found] if is_one else [*found])
         self.values.update(zip((x.name for x in op.outputs), found, strict=False))
+
+    def _inlined(self, op: tf.Operation, given: Sequence[Any]) -> list[Any]:
+        """Return what a function in the graph gives, or one of two that is chosen already."""
+        attribute = "f"
+        if op.type == "StatelessIf":
+            taken, *given = given
+            if isinstance(taken, Value):
+                raise TypeError(f"it computes {op.type}, a branch on values")
+            attribute = "then_branch" if taken else "else_branch"
+        graph = self._graph._get_function(op.get_attr(attribute).name).graph
+        return Run(graph, self._trace, self._find).results(graph.inputs, given, graph.outputs)
 
     def _typed(self, op: tf.Operation, found: Sequence[Any]) -> list[Any]:
         """Return results in the dtypes that the graph says.

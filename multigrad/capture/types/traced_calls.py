@@ -25,6 +25,7 @@ class TracedCall:
     Attributes:
         trace: the capture.
         given: the tensors, symbols and others.
+        has_none: whether None is among the arguments.
     """
 
     def __init__(self, function: Callable[..., Any], tensor: type, args: Any, kwargs: Any) -> None:
@@ -38,6 +39,7 @@ class TracedCall:
         leaves, self._tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
         self.trace: Trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
         self._leaves = list(map(self._known, leaves))
+        self.has_none = any(x is None for x in leaves)
         self.given = [x for x in self._leaves if isinstance(x, self._tensors)]
         ask_for("shape", [x for x in self.given if isinstance(x, Value)])
 

@@ -21,17 +21,19 @@ Tensor = Any
 Handler = Callable[..., Any]
 ROOMS = (tf, tf.math, tf.nn, tf.linalg, tf.bitwise)
 # Functions, and the operations that mean them under another name, in brackets the parameters that
-# are their inputs, and those that are attributes of another name; "" is dropped.
+# are their inputs, and those that are attributes of another name; "" is dropped. Then operations
+# named as the function is, and reductions.
 ROWS = """
     argmax: ArgMax; argmin: ArgMin; cast: Cast(x DstT=dtype); concat: ConcatV2; gather:
     GatherV2(params indices axis); identity: Snapshot EnsureShape(input shape=); linalg.band_part:
-    MatrixBandPart; linalg.det: MatrixDeterminant; linalg.diag:
-    MatrixDiagV3(diagonal k num_rows num_cols padding_value); linalg.diag_part:
+    MatrixBandPart; linalg.det: MatrixDeterminant; linalg.diag: MatrixDiag
+    MatrixDiagV3(diagonal k num_rows num_cols padding_value); linalg.diag_part: MatrixDiagPart
     MatrixDiagPartV3(input k padding_value); linalg.eigh: SelfAdjointEigV2; linalg.inv:
-    MatrixInverse; linalg.set_diag: MatrixSetDiagV3(input diagonal k); linalg.slogdet:
-    LogMatrixDeterminant; linalg.solve: MatrixSolve; linalg.tensor_diag: Diag;
-    linalg.tensor_diag_part: DiagPart; linalg.triangular_solve: MatrixTriangularSolve; math.top_k:
-    TopKV2; matmul: MatMul BatchMatMul(a b adj_x=adjoint_a adj_y=adjoint_b)
+    MatrixInverse; linalg.set_diag: MatrixSetDiag MatrixSetDiagV3(input diagonal k);
+    linalg.slogdet: LogMatrixDeterminant; linalg.solve: MatrixSolve; linalg.tensor_diag: Diag;
+    linalg.tensor_diag_part: DiagPart; linalg.triangular_solve: MatrixTriangularSolve;
+    math.reciprocal: Inv; math.top_k: TopKV2; matmul: MatMul
+    BatchMatMul(a b adj_x=adjoint_a adj_y=adjoint_b)
     BatchMatMulV2(a b adj_x=adjoint_a adj_y=adjoint_b); nn.avg_pool2d: AvgPool; nn.avg_pool3d:
     AvgPool3D; nn.conv2d: Conv2D; nn.conv2d_transpose:
     Conv2DBackpropInput(output_shape filters input); nn.conv3d: Conv3D; nn.depthwise_conv2d:
@@ -42,8 +44,14 @@ ROWS = """
     Split(axis value num_split=num_or_size_splits)
     SplitV(value num_or_size_splits axis num_split=num); squeeze: Squeeze(input squeeze_dims=axis);
     stack: Pack; tensor_scatter_nd_add: TensorScatterAdd; tensor_scatter_nd_update:
-    TensorScatterUpdate; truncatediv: TruncateDiv; truncatemod: TruncateMod; unstack: Unpack;
+    TensorScatterUpdate; truncatediv: TruncateDiv; truncatemod: Mod TruncateMod; unstack: Unpack;
     math.reduce_euclidean_norm: EuclideanNorm(input_tensor axis keep_dims=keepdims)
+"""
+SAME = """
+    AddN BiasAdd BitwiseAnd BitwiseOr BitwiseXor BroadcastTo Cholesky ClipByValue Cross Cumprod
+    Cumsum CumulativeLogsumexp Equal ExpandDims Fill GatherNd IdentityN Invert L2Loss LeftShift
+    LogSoftmax Lu NotEqual OneHot OnesLike Polygamma Qr Reshape ReverseV2 RightShift Roll ScatterNd
+    Slice Softmax StopGradient Svd Tile Transpose UnsortedSegmentSum ZerosLike
 """
 REDUCTIONS = "All Any Max Mean Min Prod Sum"
 
@@ -88,6 +96,20 @@ def select(condition: Any, x: Any, y: Any) -> Tensor:
     return xp.where(condition, x, y)
 
 
+def depth_to_space(x: Tensor, block_size: int) -> Tensor:
+    n, high, wide, channels = x.shape
+    blocks = xp.reshape(x, (n, high, wide, block_size, block_size, channels // block_size**2))
+    mixed = xp.permute_dims(blocks, (0, 1, 3, 2, 4, 5))
+    return xp.reshape(mixed, (n, high * block_size, wide * block_size, -1))
+
+
+def space_to_depth(x: Tensor, block_size: int) -> Tensor:
+    n, high, wide, channels = x.shape
+    high, wide = high // block_size, wide // block_size
+    blocks = xp.reshape(x, (n, high, block_size, wide, block_size, channels))
+    return xp.reshape(xp.permute_dims(blocks, (0, 1, 3, 2, 4, 5)), (n, high, wide, -1))
+
+
 @functools.cache
 def table() -> dict[str, tuple[Any, Sequence[str]]]:
     found = {}
@@ -100,7 +122,9 @@ def table() -> dict[str, tuple[Any, Sequence[str]]]:
 
 OWN: dict[str, Handler] = {
     "Einsum": lambda inputs, equation: xp.einsum(equation, *inputs),
+    "DepthToSpace": depth_to_space,
     "Select": select,
+    "SpaceToDepth": space_to_depth,
     "StridedSlice": strided_slice,
 }
 
@@ -114,6 +138,8 @@ def find_operation(kind: str, aliases: Mapping[Any, Handler]) -> Handler | None:
     if kind in table():
         function, words = table()[kind]
         return functools.partial(called_as, aliases[function], words)
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"V\d$", "", kind)).lower()
-    functions = [getattr(tf.raw_ops, kind, None), *(getattr(room, name, None) for room in ROOMS)]
+    functions = [getattr(tf.raw_ops, kind, None)]
+    if kind in SAME.split():
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.removesuffix("V2")).lower()
+        functions += [getattr(room, name, None) for room in ROOMS]
     return next((aliases[each] for each in functions if each in aliases), None)
