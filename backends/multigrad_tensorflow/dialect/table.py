@@ -174,10 +174,11 @@ def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     """Run calls at once, outside of graphs and tapes.
 
     A convolution and a Fourier transform are only recorded: where ranks or lengths do not fit,
-    their kernels end the process (2.21).
+    their kernels end the process (2.21); so is what has no row, and may have an effect.
     """
     names = [getattr(call.function, "__name__", "") for call in calls]
-    if any("conv" in name or "fft" in name for name in names):
+    others = [call for call in calls if call.function not in ALIASES and find_traced(call.function)]
+    if others or any("conv" in name or "fft" in name for name in names):
         with tf.Graph().as_default():
             return run_each(calls, tiny)
     with tf.init_scope():

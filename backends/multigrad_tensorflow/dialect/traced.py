@@ -23,6 +23,7 @@ Find = Callable[[str], Callable[..., Any] | None]
 OF_TYPES = ("type", "list(type)")
 NAMED_TYPES = ("DstT", "output_type")
 OWN_GRADIENT = "_gradient_op_type"
+DRAWS = ("StatelessM", "StatelessP", "StatelessR", "StatelessT", "StatelessS")
 
 
 @functools.cache
@@ -95,7 +96,7 @@ class Run:
                 continue
             if op.type == "Assert" and self._is_true(op.inputs[0]):
                 continue
-            if op.op_def.is_stateful or "Random" in op.type:
+            if op.op_def.is_stateful or op.type.startswith(DRAWS) or "PyFunc" in op.type:
                 raise TypeError(f"it computes {op.type}, which has a state or an effect")
             if op.name in needed:
                 self._compute(op)
