@@ -103,6 +103,7 @@ class Trace:
         self.is_leaning = False  # a function before it was of nobody known, which decides on dtypes
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
         self.in_backward = False
+        self.is_taped = False  # gradients will be taken of what is recorded now
         self.find: Any = None  # tells facts of the call
         self.told: dict[str, Any] = {}  # those that it has told
         self.is_fresh = False  # nothing but the inputs was made

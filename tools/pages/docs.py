@@ -232,10 +232,10 @@ def render_dialects() -> str:
         "`torch.std` divides by n - 1, `jnp.std` by n. Different names of one function share a "
         "row. Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
         "numbers are captured in every dialect.",
-        "A function of torch without a row, or called in a way that its row does not take, is "
-        "captured by torch's own trace of the call, for the shapes and dtypes that it is called "
-        "with; jax's by the jaxpr of the function that calls it. `xg.show` says which. What draws, "
-        "reads a value or has an operator without an op of ours is refused with the library's "
+        "A function of torch or TensorFlow without a row, or called as its row does not take, is "
+        "captured by the library's own trace of the call, for its shapes and dtypes; jax's by the "
+        "jaxpr of the function that calls it. `xg.show` says which. What draws, reads a value or "
+        "has an operator without an op of ours is refused with the library's "
         "reason.",
         "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` "
         "keras.ops. *No op*: the name gives the tensor itself, a shape, a dtype, a constant or a"

@@ -29,6 +29,7 @@ from . import (
     dispatch,
     replicas,
     tape,
+    traced,
 )
 from .dispatch import is_symbolic
 from .families import (
@@ -36,6 +37,7 @@ from .families import (
     convolutions,
     elementwise,
     linalg,
+    operations,
     parts,
     places,
     quantization,
@@ -117,7 +119,6 @@ ALIASES: dict[Any, Handler] = {
         for family in (arrays, control, elementwise, linalg, parts, shapes)
         for function, handler in family.NAMED.items()
     },
-    **parts.SPREAD,
 }
 
 BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
@@ -173,10 +174,11 @@ def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     """Run calls at once, outside of graphs and tapes.
 
     A convolution and a Fourier transform are only recorded: where ranks or lengths do not fit,
-    their kernels end the process (2.21).
+    their kernels end the process (2.21); so is what has no row, and may have an effect.
     """
     names = [getattr(call.function, "__name__", "") for call in calls]
-    if any("conv" in name or "fft" in name for name in names):
+    others = [call for call in calls if call.function not in ALIASES and find_traced(call.function)]
+    if others or any("conv" in name or "fft" in name for name in names):
         with tf.Graph().as_default():
             return run_each(calls, tiny)
     with tf.init_scope():
@@ -189,6 +191,15 @@ def read(x: Any) -> tuple[str, bool] | None:
 
 # Which dtype TensorFlow gives a call: the call itself, on tensors of one element.
 TYPES = TypeOracle(tiny, run, read, lambda: None, promotes=False)
+
+
+def find_operation(kind: str) -> Handler | None:
+    return operations.find_operation(kind, ALIASES)
+
+
+def find_traced(function: Any) -> Handler | None:
+    return traced.find_traced(function, find_operation)
+
 
 DIALECT = Dialect(
     AliasesAndMore(ALIASES, parts.of_keras),
@@ -227,6 +238,8 @@ DIALECT = Dialect(
     interceptions=custom_gradient.INTERCEPTIONS,
     trees=frozenset(STRUCTURES),
     passes=tape.watching,
+    finds=find_traced,
+    other_way=find_traced,
 )
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

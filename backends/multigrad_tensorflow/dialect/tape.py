@@ -53,12 +53,12 @@ class Tape:
     def _go_on(self) -> None:
         self._records = True
         for value, _, meanwhile in self._watched:
-            value.node = meanwhile
+            value.node, value.trace.is_taped = meanwhile, True
 
     def _pause(self) -> None:
         self._records = False
         for value, before, _ in reversed(self._watched):
-            value.node = before
+            value.node, value.trace.is_taped = before, False
 
     def watch(self, tensor: Any) -> None:
         for value in optree.tree_leaves(tensor):
@@ -72,7 +72,7 @@ class Tape:
                     )
                 self._watched.append((value, value.node, rename(value.node)))
                 if self._records:
-                    value.node = self._watched[-1][2]
+                    value.node, value.trace.is_taped = self._watched[-1][2], True
 
     def gradient(
         self,
@@ -104,7 +104,13 @@ class Tape:
         recorded = [target for target in targets if target is not None]
         if not outputs or not recorded:
             return [None] * len(targets)
-        gradients = iter(take_gradients(outputs, heads, recorded))
+        trace = recorded[0].trace
+        outputs = [trace.value(nodes[id(y)]) if id(y) in nodes else y for y in outputs]
+        types, trace.types = trace.types, None  # derivatives are of our ops
+        try:
+            gradients = iter(take_gradients(outputs, heads, recorded))
+        finally:
+            trace.types = types
         return [None if target is None else next(gradients) for target in targets]
 
     @contextmanager

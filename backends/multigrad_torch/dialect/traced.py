@@ -15,15 +15,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from multigrad.capture.code.table import record_call
-from multigrad.errors import TraceError
-from multigrad.graph.ir.types import INT_SCALAR, T
+from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.graph.support.trees import optree
-from multigrad.trace.axes import ask_for
-from multigrad.trace.trace import NeedsConcrete, Trace, Value, mark_view
+from multigrad.trace.trace import Trace, Value, mark_view
 
 from .gradients import without_autocast, without_dispatch_modes
 
-OWN_TRACE = " and by torch's own trace of "
 # Where those of torch's functions stand that compute, in Python; and what those in C are.
 WRITTEN = ("torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal")
 IN_C = (BuiltinFunctionType, MethodDescriptorType)
@@ -32,6 +29,7 @@ OF_MEMORY = frozenset({"device", "layout", "memory_format", "non_blocking", "pin
 Find = Callable[[Any], Callable[..., Any] | None]
 
 
+@functools.lru_cache(maxsize=1024)
 def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
     """Return what records a function of torch's own by torch's trace; None for another's.
 
@@ -58,61 +56,25 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
         TypeError: torch cannot trace it, it draws, it gives what is no tensor, or its dtype is
             torch's default one.
     """
-    leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
-    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
-    leaves = [as_number(x) if is_number(x) else x for x in leaves]
-    given = [x for x in leaves if isinstance(x, Value | torch.Tensor)]
-    ask_for("shape", [x for x in given if isinstance(x, Value)])
-
-    def called(*tensors: Any) -> Any:
-        rest = iter(tensors)
-        whole = [next(rest) if isinstance(x, Value | torch.Tensor) else x for x in leaves]
-        own_args, own_kwargs = optree.tree_unflatten(tree, whole)
-        return function(*own_args, **own_kwargs)
-
-    try:
-        traced = trace_call(called, [described(x, trace) for x in given], find)
-    except (NeedsConcrete, TraceError, TypeError):
-        raise
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise TypeError(f"torch cannot trace it for these shapes: {reason}") from error
+    call = TracedCall(function, torch.Tensor, args, kwargs)
+    trace, given = call.trace, call.given
+    with giving_reasons("torch"):
+        traced = trace_call(call, [described(x, trace) for x in given], find)
     if any(node.target is function for node in traced.module.graph.nodes):
         raise TypeError("torch does not take it apart")
     outputs = run(traced.module, given, trace)
     for output, base in zip(outputs, traced.bases, strict=True):
         if base is not None and isinstance(given[base], Value) and output is not given[base]:
             mark_view(output, given[base], False)
-    note_route(trace, getattr(function, "__name__", str(function)))
+    call.note_route("torch")
     return optree.tree_unflatten(traced.structure, outputs)
-
-
-def note_route(trace: Trace, name: str) -> None:
-    """Say of which functions torch's own trace was taken."""
-    before, _, names = trace.routes.get("torch", "").partition(OWN_TRACE)
-    listed = dict.fromkeys((*filter(None, names.split(", ")), name))
-    trace.routes["torch"] = f"{before or 'protocol'}{OWN_TRACE}{', '.join(listed)}"
-
-
-def is_number(x: Any) -> bool:
-    return isinstance(x, Value) and x.node.type.kind == "scalar"
-
-
-def as_number(x: Value) -> Any:
-    """Return a number that the capture knows, which is a fact of it."""
-    return operator.index(x) if x.node.type == INT_SCALAR else float(x)
 
 
 def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], torch.dtype]:
     """Return the shape and dtype of a tensor."""
     if isinstance(x, torch.Tensor):
         return tuple(x.shape), x.dtype
-    name = x.node.type.dtype
-    if name == T:
-        if "dtype" not in trace.facts:
-            raise NeedsConcrete("dtype")
-        name = trace.facts["dtype"]
-    return tuple(x.shape), getattr(torch, name)
+    return tuple(x.shape), getattr(torch, dtype_in(trace, x.node.type.dtype))
 
 
 class Traced(NamedTuple):

@@ -322,7 +322,7 @@ def record_call(
         elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
             args, kwargs = _with_numbers((args, kwargs))
             return function(*args, **kwargs)
-    known = find_dialect(dialect)
+    known, row = find_dialect(dialect), handler
     if known is not None and known.habits.lists_are_tensors:
         handler = functools.partial(_with_lists_as_tensors, handler)
     before = trace.dialect, trace.readings, trace.types_of
@@ -334,8 +334,12 @@ def record_call(
             result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
-        refusal = trace.error(f"calls {shown} in a way not captured: {error}")
         other = known.other_way(function) if known is not None and known.other_way else None
+        problem = f" in a way not captured: {error}"
+        if other is row:
+            advice = trace.words.advise(*trace.words.write)
+            other, problem = None, f", which is not captured{advice} ({error})"
+        refusal = trace.error(f"calls {shown}{problem}")
         if other is None or target is not None:
             raise refusal from error
         try:

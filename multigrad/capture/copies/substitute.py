@@ -126,8 +126,12 @@ class _Substitution:
         stands for its op.
         """
         for library, dialect in self.index.dialects.items():
-            if isinstance(function, Hashable) and function in dialect.aliases:
+            if not isinstance(function, Hashable):
+                break
+            if function in dialect.aliases:
                 return function if dialect.protocol else self._call(library, function, "")
+            if not dialect.protocol and dialect.finds and dialect.finds(function):
+                return self._call(library, function, "")
         if isinstance(function, types.FunctionType):
             return self.copy(function)
         if isinstance(function, partial):

@@ -7,15 +7,13 @@ fills in its defaults.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Callable
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from multigrad.capture.meanings import places
-from multigrad.capture.meanings.parts import rank
 from multigrad.capture.symbols.dtypes import is_of_16_bits, own_dtype
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.trace.trace import Value, cast
@@ -39,10 +37,6 @@ def count_nonzero(input: Tensor, axis: Any, keepdims: Any, dtype: Any) -> Tensor
     return cast(places.count_nonzero(input, axis, keepdims), dtype)
 
 
-def zero_fraction(value: Tensor) -> Tensor:
-    return xp.mean(cast(xp.equal(value, 0), "float32"))
-
-
 def moments(x: Tensor, axes: Any, shift: Any, keepdims: bool) -> tuple[Tensor, Tensor]:
     """The mean and the variance; `shift` is of no meaning any more, in TensorFlow too."""
     return xp.mean(x, axes, keepdims), xp.var(x, axes, 0, keepdims)
@@ -63,20 +57,10 @@ def norm(tensor: Tensor, ord: Any, axis: Any, keepdims: Any) -> Tensor:
     return xp.norm(tensor, axis, keepdims, order)
 
 
-def normalize(tensor: Tensor, ord: Any, axis: Any) -> tuple[Tensor, Tensor]:
-    length = norm(tensor, ord, axis, True)
-    return tensor / length, length
-
-
 def l2_normalize(x: Tensor, axis: Any, epsilon: Any, dim: Any) -> Tensor:
     over = axis if dim is None else static(dim)
     total = xp.sum(xp.square(x), over, keepdims=True)
     return x * xp.rsqrt(xp.maximum(total, epsilon))
-
-
-def global_norm(t_list: Sequence[Tensor]) -> Tensor:
-    totals = [xp.sum(xp.square(t)) for t in t_list if t is not None]
-    return xp.sqrt(reduce(xp.add, totals))
 
 
 def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
@@ -86,16 +70,6 @@ def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
     is_some = xp.greater(total, 0)  # sqrt has no slope at 0
     length = xp.where(is_some, xp.sqrt(xp.where(is_some, total, 1.0)), total)
     return t * clip_norm / xp.maximum(length, clip_norm)
-
-
-def clip_by_global_norm(
-    t_list: Sequence[Tensor], clip_norm: Any, use_norm: Any
-) -> tuple[list[Any], Tensor]:
-    """The tensors scaled together, and the norm they had; an infinite one makes them NaN."""
-    length = global_norm(t_list) if use_norm is None else use_norm
-    scale = clip_norm * xp.minimum(xp.divide(1.0, length), xp.divide(1.0, clip_norm))
-    scale = scale + (length - length)
-    return [None if t is None else t * scale for t in t_list], length
 
 
 def softmax(logits: Tensor, axis: Any) -> Tensor:
@@ -179,13 +153,6 @@ def flipped(x: Any) -> Any:
     return xp.matrix_transpose(x) if isinstance(x, Value) else np.swapaxes(np.asarray(x), -2, -1)
 
 
-def matvec(a: Any, b: Any, transpose_a: bool, adjoint_a: bool, *ignored: Any) -> Tensor:
-    a = flipped(a) if transpose_a or adjoint_a else a
-    if rank(b) == 1:
-        return xp.matmul(a, b)
-    return xp.squeeze(xp.matmul(a, xp.expand_dims(b, -1)), -1)
-
-
 # These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
 TAKES_SHAPES = (reduce_prod,)
 NAMED = TENSORFLOW.called(
@@ -201,11 +168,10 @@ ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
             __name__: """
-                reduce_prod; math.count_nonzero; nn.zero_fraction; nn.moments; nn.l2_loss; norm;
-                linalg.normalize; nn.l2_normalize; linalg.global_norm; clip_by_norm;
-                clip_by_global_norm; nn.softmax; nn.log_softmax; softmax_cross_entropy:
+                reduce_prod; math.count_nonzero; nn.moments; nn.l2_loss; norm; nn.l2_normalize;
+                clip_by_norm; nn.softmax; nn.log_softmax; softmax_cross_entropy:
                 nn.softmax_cross_entropy_with_logits; nn.batch_normalization; cumsum; math.cumprod;
-                math.cumulative_logsumexp; sort; matmul; linalg.matvec
+                math.cumulative_logsumexp; sort; matmul
             """,
         }
     ),

@@ -16,7 +16,7 @@ import tensorflow as tf
 from multigrad.capture.meanings import composites
 from multigrad.capture.meanings.extremes import first_of, is_differentiated
 from multigrad.capture.symbols.symbols import SymbolicDType
-from multigrad.graph.ir.types import WHOLE, is_float
+from multigrad.graph.ir.types import is_float
 from multigrad.trace.trace import NeedsConcrete, Value, cast
 from multigrad.trace.trace import constant as number
 from multigrad.trace.xp import all as xp
@@ -29,11 +29,6 @@ Handler = Callable[..., Any]
 
 def identity(x: Tensor, *ignored: Any) -> Tensor:
     return xp.stack(x, 0) if isinstance(x, list | tuple) else x
-
-
-def angle(input: Tensor) -> Tensor:
-    """Half a turn for what is negative; NaN is not."""
-    return xp.where(xp.less(input, 0), math.pi, xp.zeros_like(input))
 
 
 def identity_n(x: Any, *ignored: Any) -> Any:
@@ -87,10 +82,6 @@ def multiply_no_nan(x: Any, y: Any) -> Tensor:
     return xp.where(is_lost, 0.0, xp.multiply(x, y))
 
 
-def reciprocal_no_nan(x: Tensor) -> Tensor:
-    return divide_no_nan(1.0, x)
-
-
 def xdivy(x: Any, y: Any) -> Tensor:
     is_zero = xp.equal(x, 0)
     return xp.where(is_zero, 0.0, xp.divide(x, xp.where(is_zero, 1.0, y)))
@@ -139,10 +130,6 @@ def truncatediv(x: Any, y: Any) -> Tensor:
 
 def squared_difference(x: Any, y: Any) -> Tensor:
     return xp.square(xp.subtract(x, y))
-
-
-def erfcinv(x: Tensor) -> Tensor:
-    return xp.multiply(xp.ndtri(xp.multiply(x, 0.5)), -math.sqrt(0.5))
 
 
 def polygamma(a: Any, x: Tensor) -> Tensor:
@@ -214,21 +201,6 @@ def sigmoid_cross_entropy(labels: Any, logits: Any) -> Tensor:
     return xp.relu(logits) - xp.multiply(logits, labels) + tail
 
 
-def saturate_cast(value: Tensor, dtype: Any) -> Tensor:
-    """To integers every cast of ours saturates; to a narrower float dtype it is not captured."""
-    if not tf.as_dtype(dtype).is_integer:
-        raise TypeError("saturate_cast to a float dtype; use tf.cast")
-    if isinstance(value, Value) and value.node.type.dtype in WHOLE:
-        value = xp.clip(value, *_range_within(value.node.type.dtype, tf.as_dtype(dtype)))
-    return cast_to(value, dtype)
-
-
-def _range_within(own: str, dtype: Any) -> tuple[int, int]:
-    """Return the least and the largest number that both dtypes have."""
-    source = tf.as_dtype(own)
-    return max(source.min, dtype.min), min(source.max, dtype.max)
-
-
 NAMED = TENSORFLOW.called(
     {xp: "zeros_like: zeros_like math.imag; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"}
 )
@@ -237,12 +209,11 @@ ALIASES: dict[Any, Handler] = {
         {
             composites: "digamma: math.digamma raw_ops.Digamma",
             __name__: """
-                add_n: add_n math.accumulate_n; cast_to: cast; clip_by_value; constant; convert:
-                convert_to_tensor; identity: math.conj identity math.real raw_ops.Identity;
-                divide_no_nan: math.divide_no_nan raw_ops.DivNoNan; math.erfcinv; floordiv:
-                math.floordiv raw_ops.FloorDiv; identity_n; is_tensor; math.angle; multiply_no_nan:
-                math.multiply_no_nan raw_ops.MulNoNan; math.polygamma; math.polyval;
-                math.reciprocal_no_nan; saturate_cast; squared_difference: math.squared_difference
+                add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
+                math.conj identity math.real raw_ops.Identity; divide_no_nan: math.divide_no_nan
+                raw_ops.DivNoNan; floordiv: math.floordiv raw_ops.FloorDiv; identity_n; is_tensor;
+                multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan; math.polygamma;
+                math.polyval; squared_difference: math.squared_difference
                 raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:
                 math.xdivy raw_ops.Xdivy; xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum
                 raw_ops.Maximum; minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;

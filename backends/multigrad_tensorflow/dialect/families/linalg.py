@@ -31,10 +31,6 @@ def inv(input: Tensor, adjoint: bool) -> Tensor:
     return xp.inv(linalg.turned(input, adjoint))
 
 
-def pinv(a: Tensor, rcond: Any) -> Tensor:
-    return linalg.pinv(a, rcond, 10.0)
-
-
 def slogdet(input: Tensor) -> Any:
     return SLOGDET(*xp.slogdet(input))
 
@@ -74,18 +70,16 @@ NAMED = TENSORFLOW.called(
     {
         xp: "cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm",
         linalg: """
-            cholesky_solve: linalg.cholesky_solve(chol=factor); logdet_of_positive: linalg.logdet;
             solve_triangular: linalg.triangular_solve(adjoint=transposed)
         """,
-        factors: "lu_solve: linalg.lu_solve",
     }
 )
 ALIASES: dict[Any, Callable[..., Any]] = {
     **TENSORFLOW.taking_the_same(
         {
             __name__: """
-                linalg.solve; linalg.inv; linalg.pinv; linalg.slogdet; linalg.lu; linalg.svd;
-                linalg.eigh; linalg.eigvalsh; linalg.qr
+                linalg.solve; linalg.inv; linalg.slogdet; linalg.lu; linalg.svd; linalg.eigh;
+                linalg.eigvalsh; linalg.qr
             """,
         }
     ),

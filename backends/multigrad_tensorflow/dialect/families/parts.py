@@ -10,12 +10,8 @@ from collections.abc import Callable
 from operator import index
 from typing import Any
 
-import tensorflow as tf
-
 from multigrad.capture.code.table import find_dialect
 from multigrad.capture.meanings import diagonals, neighbors, parts, products
-from multigrad.capture.meanings.networks import losses
-from multigrad.trace.xp import all as xp
 
 from .shapes import TENSORFLOW, static
 
@@ -69,10 +65,6 @@ def tensor_diag_part(input: Tensor) -> Tensor:
     return diagonals.diagonal(input)
 
 
-def meshgrid(*args: Tensor, indexing: str = "xy", name: Any = None) -> list[Tensor]:
-    return [*parts.meshgrid(*args, indexing=indexing)]
-
-
 MODES = {"CONSTANT": "constant", "REFLECT": "reflect", "SYMMETRIC": "symmetric"}
 
 
@@ -82,39 +74,13 @@ def pad(tensor: Tensor, paddings: Any, mode: str, constant_values: Any) -> Tenso
     return neighbors.padded(tensor, static(paddings), MODES[mode.upper()], constant_values)
 
 
-def weighted_moments(x: Tensor, axes: Any, frequency_weights: Any, keepdims: bool) -> Any:
-    """The mean and the variance, by weight."""
-    weights = xp.broadcast_to(frequency_weights, x)
-    total = xp.sum(weights, axes, keepdims=True)
-    mean = xp.sum(xp.multiply(x, weights), axes, keepdims=True) / total
-    off = xp.square(xp.subtract(x, mean))
-    variance = xp.sum(xp.multiply(off, weights), axes, keepdims) / xp.sum(weights, axes, keepdims)
-    return mean if keepdims else xp.squeeze(mean, axes), variance
-
-
-def log_poisson_loss(targets: Any, log_input: Tensor, compute_full_loss: bool) -> Tensor:
-    loss = losses.poisson(log_input, targets)
-    if not compute_full_loss:
-        return loss
-    small = xp.greater_equal(targets, 0.0) & xp.less_equal(targets, 1.0)
-    return loss + xp.where(small, 0.0, losses.stirling(targets))
-
-
-# Which takes any number of operands: it is called as it is.
-SPREAD: dict[Any, Handler] = {tf.meshgrid: meshgrid}
-WEIGHTED = "nn.weighted_cross_entropy_with_logits(labels=target)"
-NAMED = TENSORFLOW.called(
-    {
-        products: "tensordot; cross: linalg.cross",
-        losses: f"binary_cross_entropy_with_logits: {WEIGHTED}",
-    }
-)
+NAMED = TENSORFLOW.called({products: "tensordot; cross: linalg.cross"})
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
             __name__: """
                 linalg.diag; linalg.diag_part; linalg.set_diag; linalg.tensor_diag;
-                linalg.tensor_diag_part; pad; nn.weighted_moments; nn.log_poisson_loss
+                linalg.tensor_diag_part; pad
             """,
         }
     ),

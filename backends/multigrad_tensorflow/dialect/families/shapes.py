@@ -129,14 +129,6 @@ def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
     return band if upper < 0 else xp.tril(band, upper)
 
 
-def trace(x: Tensor) -> Tensor:
-    return xp.sum(band_part(x, 0, 0), (-2, -1))
-
-
-def crelu(features: Tensor, axis: int) -> Tensor:
-    return xp.concatenate([xp.relu(features), xp.relu(-features)], axis)
-
-
 def bias_add(value: Tensor, bias: Any, data_format: Any) -> Tensor:
     if str(data_format).startswith("NC") and data_format != "N...C":
         raise TypeError(f"bias_add in data format {data_format!r}; add a bias of the right shape")
@@ -233,7 +225,7 @@ ALIASES: dict[Any, Handler] = {
         {
             __name__: """
                 size; rank; reshape; broadcast_to; squeeze; transpose; stack; unstack; split;
-                slice_of: slice; linalg.band_part; linalg.trace; nn.crelu; nn.bias_add; zeros; ones;
+                slice_of: slice; linalg.band_part; nn.bias_add; zeros; ones;
                 fill; range_of: range; eye; linspace; random.normal; random.uniform
             """,
         }

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ....trace.xp import all as xp
-from .. import diagonals
 from ..parts import length, rank
 
 Tensor = Any
@@ -120,8 +119,3 @@ def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
 def logdet(x: Tensor) -> Tensor:
     """The logarithm of the determinant; NaN where it is below zero."""
     return xp.where(xp.less(xp.signdet(x), 0), math.nan, xp.logabsdet(x))
-
-
-def logdet_of_positive(x: Tensor) -> Tensor:
-    """The logarithm of the determinant of a positive definite matrix, of its lower triangle."""
-    return 2 * xp.sum(xp.log(diagonals.matrix_diagonal(xp.cholesky(x))), -1)

@@ -1,0 +1,145 @@
+"""TensorFlow's dialect, the operations of its graphs: each is recorded by the row of the function
+of the same meaning.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import tensorflow as tf
+
+from multigrad.capture.meanings.parts import rank
+from multigrad.trace.xp import all as xp
+
+from .shapes import static
+
+Tensor = Any
+Handler = Callable[..., Any]
+ROOMS = (tf, tf.math, tf.nn, tf.linalg, tf.bitwise)
+# Functions, and the operations that mean them under another name, in brackets the parameters that
+# are their inputs, and those that are attributes of another name; "" is dropped. Then operations
+# named as the function is, and reductions.
+ROWS = """
+    argmax: ArgMax; argmin: ArgMin; cast: Cast(x DstT=dtype); concat: ConcatV2; gather:
+    GatherV2(params indices axis); identity: Snapshot EnsureShape(input shape=); linalg.band_part:
+    MatrixBandPart; linalg.det: MatrixDeterminant; linalg.diag: MatrixDiag
+    MatrixDiagV3(diagonal k num_rows num_cols padding_value); linalg.diag_part: MatrixDiagPart
+    MatrixDiagPartV3(input k padding_value); linalg.eigh: SelfAdjointEigV2; linalg.inv:
+    MatrixInverse; linalg.set_diag: MatrixSetDiag MatrixSetDiagV3(input diagonal k);
+    linalg.slogdet: LogMatrixDeterminant; linalg.solve: MatrixSolve; linalg.tensor_diag: Diag;
+    linalg.tensor_diag_part: DiagPart; linalg.triangular_solve: MatrixTriangularSolve;
+    math.reciprocal: Inv; math.top_k: TopKV2; matmul: MatMul
+    BatchMatMul(a b adj_x=adjoint_a adj_y=adjoint_b)
+    BatchMatMulV2(a b adj_x=adjoint_a adj_y=adjoint_b); nn.avg_pool2d: AvgPool; nn.avg_pool3d:
+    AvgPool3D; nn.conv2d: Conv2D; nn.conv2d_transpose:
+    Conv2DBackpropInput(output_shape filters input); nn.conv3d: Conv3D; nn.depthwise_conv2d:
+    DepthwiseConv2dNative; nn.max_pool2d: MaxPool; nn.max_pool3d: MaxPool3D;
+    nn.softmax_cross_entropy_with_logits: SoftmaxCrossEntropyWithLogits(logits labels);
+    nn.sparse_softmax_cross_entropy_with_logits: SparseSoftmaxCrossEntropyWithLogits(logits labels);
+    pad: Pad PadV2(tensor paddings constant_values) MirrorPad; split:
+    Split(axis value num_split=num_or_size_splits)
+    SplitV(value num_or_size_splits axis num_split=num); squeeze: Squeeze(input squeeze_dims=axis);
+    stack: Pack; tensor_scatter_nd_add: TensorScatterAdd; tensor_scatter_nd_update:
+    TensorScatterUpdate; truncatediv: TruncateDiv; truncatemod: Mod TruncateMod; unstack: Unpack;
+    math.reduce_euclidean_norm: EuclideanNorm(input_tensor axis keep_dims=keepdims)
+"""
+SAME = """
+    AddN BiasAdd BitwiseAnd BitwiseOr BitwiseXor BroadcastTo Cholesky ClipByValue Cross Cumprod
+    Cumsum CumulativeLogsumexp Equal ExpandDims Fill GatherNd IdentityN Invert L2Loss LeftShift
+    LogSoftmax Lu NotEqual OneHot OnesLike Polygamma Qr Reshape ReverseV2 RightShift Roll ScatterNd
+    Slice Softmax StopGradient Svd Tile Transpose UnsortedSegmentSum ZerosLike
+"""
+REDUCTIONS = "All Any Max Mean Min Prod Sum"
+
+
+def called_as(function: Handler, words: Sequence[str], /, *inputs: Any, **attributes: Any) -> Any:
+    """Call a row with inputs and attributes under the names that its function has for them."""
+    renamed = dict(word.split("=") for word in words if "=" in word)
+    given = {renamed.get(name, name): value for name, value in attributes.items()}
+    given.pop("", None)
+    names = [word for word in words if "=" not in word]
+    if names:
+        return function(**dict(zip(names, inputs, strict=True)), **given)
+    return function(*inputs, **given)
+
+
+def reduced(function: Handler, x: Tensor, axis: Any, keep_dims: bool = False) -> Tensor:
+    """Along no axis, a reduction is nothing."""
+    return x if static(axis) == [] else function(x, axis, keepdims=keep_dims)
+
+
+def strided_slice(x: Tensor, *ends: Any, **masks: int) -> Tensor:
+    """An index from begin, end and strides, whose masks say what each place is."""
+
+    def place(i: int, start: int, stop: int, step: int) -> Any:
+        marks = {name.removesuffix("_mask") for name, bits in masks.items() if bits & 1 << i}
+        if "ellipsis" in marks:
+            return ...
+        if "new_axis" in marks:
+            return None
+        if "shrink_axis" in marks:
+            return start
+        return slice(None if "begin" in marks else start, None if "end" in marks else stop, step)
+
+    rows = zip(*map(static, ends), strict=True)
+    return x[tuple(place(i, *row) for i, row in enumerate(rows))]
+
+
+def select(condition: Any, x: Any, y: Any) -> Tensor:
+    """By a condition of the same shape, which does not choose rows."""
+    if rank(condition) != rank(x):
+        raise TypeError("Select of whole rows")
+    return xp.where(condition, x, y)
+
+
+def depth_to_space(x: Tensor, block_size: int) -> Tensor:
+    n, high, wide, channels = x.shape
+    blocks = xp.reshape(x, (n, high, wide, block_size, block_size, channels // block_size**2))
+    mixed = xp.permute_dims(blocks, (0, 1, 3, 2, 4, 5))
+    return xp.reshape(mixed, (n, high * block_size, wide * block_size, -1))
+
+
+def space_to_depth(x: Tensor, block_size: int) -> Tensor:
+    n, high, wide, channels = x.shape
+    high, wide = high // block_size, wide // block_size
+    blocks = xp.reshape(x, (n, high, block_size, wide, block_size, channels))
+    return xp.reshape(xp.permute_dims(blocks, (0, 1, 3, 2, 4, 5)), (n, high, wide, -1))
+
+
+@functools.cache
+def table() -> dict[str, tuple[Any, Sequence[str]]]:
+    found = {}
+    for entry in ROWS.split(";"):
+        name, _, kinds = " ".join(entry.split()).partition(": ")
+        for kind, words in re.findall(r"(\w+)(?:\(([^)]*)\))?", kinds):
+            found[kind] = (attrgetter(name)(tf), tuple(words.split()))
+    return found
+
+
+OWN: dict[str, Handler] = {
+    "Einsum": lambda inputs, equation: xp.einsum(equation, *inputs),
+    "DepthToSpace": depth_to_space,
+    "Select": select,
+    "SpaceToDepth": space_to_depth,
+    "StridedSlice": strided_slice,
+}
+
+
+def find_operation(kind: str, aliases: Mapping[Any, Handler]) -> Handler | None:
+    """Return what records an operation of a graph, None where nothing does."""
+    if kind in OWN:
+        return OWN[kind]
+    if kind in REDUCTIONS.split():
+        return functools.partial(reduced, aliases[getattr(tf, f"reduce_{kind.lower()}")])
+    if kind in table():
+        function, words = table()[kind]
+        return functools.partial(called_as, aliases[function], words)
+    functions = [getattr(tf.raw_ops, kind, None)]
+    if kind in SAME.split():
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.removesuffix("V2")).lower()
+        functions += [getattr(room, name, None) for room in ROOMS]
+    return next((aliases[each] for each in functions if each in aliases), None)

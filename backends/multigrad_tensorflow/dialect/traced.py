@@ -1,0 +1,211 @@
+"""Functions of TensorFlow that no row knows: TensorFlow traces the call itself, for its shapes and
+dtypes, into a graph, whose operations are recorded one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context, execute
+
+from multigrad.capture.symbols.dtypes import is_exact_cast, own_dtype
+from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
+from multigrad.graph.support.trees import optree
+from multigrad.trace.axes import known_shape
+from multigrad.trace.trace import Trace, Value, cast
+
+Find = Callable[[str], Callable[..., Any] | None]
+# Attributes that say no more than the inputs do, and of a custom gradient.
+OF_TYPES = ("type", "list(type)")
+NAMED_TYPES = ("DstT", "output_type")
+OWN_GRADIENT = "_gradient_op_type"
+DRAWS = ("StatelessM", "StatelessP", "StatelessR", "StatelessT", "StatelessS")
+
+
+@functools.cache
+def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
+    """Return what records a function of TensorFlow's by a graph of it; None for another's.
+
+    Args:
+        find: gives what records an operation by its type, None for one that has no row.
+    """
+    home = getattr(function, "__module__", None) or ""
+    is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
+    return functools.partial(record, function, find) if is_own else None
+
+
+def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call by the operations of its graph.
+
+    Raises:
+        NeedsConcrete: a shape or dtype is not known in this capture.
+        TypeError: TensorFlow cannot trace it, one of the operations has no row, or it gives what is
+            no tensor.
+    """
+    call = TracedCall(function, tf.Tensor, args, kwargs)
+    specs = [described(x, call.trace) for x in call.given]
+    with giving_reasons("TensorFlow"), tf.init_scope():
+        graph = tf.__internal__.FuncGraph("call")
+        with graph.as_default():
+            inputs = [tf.compat.v1.placeholder(dtype, shape) for shape, dtype in specs]
+            outputs, structure = optree.tree_flatten(call(*inputs), none_is_leaf=True)
+        for other in outputs:
+            if not (isinstance(other, tf.Tensor) or (other is None and call.has_none)):
+                raise TypeError(f"it gives {other!r}, which is no tensor")
+        found = Run(graph, call.trace, find).results(inputs, call.given, outputs)
+    call.note_route("tensorflow")
+    return optree.tree_unflatten(structure, found)
+
+
+def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], tf.DType]:
+    """Return the shape and dtype of a tensor."""
+    if isinstance(x, tf.Tensor):
+        return tuple(x.shape), x.dtype
+    return tuple(x.shape), tf.as_dtype(dtype_in(trace, x.node.type.dtype))
+
+
+class Run:
+    """Records the operations of a graph.
+
+    Attributes:
+        values: by a tensor's name in the graph: a symbol, or what is known of it.
+    """
+
+    def __init__(self, graph: Any, trace: Trace, find: Find) -> None:
+        self.values: dict[str, Any] = {each.name: given for given, each in graph.captures}
+        self._graph, self._trace, self._find = graph, trace, find
+
+    def results(self, inputs: Any, given: Sequence[Any], outputs: Any) -> list[Any]:
+        """Return the outputs of given inputs, None of None.
+
+        Raises:
+            TypeError: something has no row, reads or changes a state, or draws.
+        """
+        self.values.update(zip((x.name for x in inputs), given, strict=True))
+        every = self._graph.get_operations()
+        checked = [op.inputs[0] for op in every if op.type == "Assert"]
+        needed = {
+            op.name for op in ancestors([x.op for x in (*outputs, *checked) if x is not None])
+        }
+        for op in every:
+            if op.outputs and op.outputs[0].name in self.values:
+                continue
+            if op.type == "Assert" and self._is_true(op.inputs[0]):
+                continue
+            if op.op_def.is_stateful or op.type.startswith(DRAWS) or "PyFunc" in op.type:
+                raise TypeError(f"it computes {op.type}, which has a state or an effect")
+            if op.name in needed:
+                self._compute(op)
+        return [None if x is None else self.values[x.name] for x in outputs]
+
+    def _is_true(self, condition: tf.Tensor) -> bool:
+        known = self.values[condition.name]
+        return not isinstance(known, Value) and bool(known)
+
+    def _compute(self, op: tf.Operation) -> None:
+        """Record one operation; of what is known alone, compute it."""
+        if any(not x.shape.is_fully_defined() for x in op.outputs):
+            raise TypeError(f"it computes {op.type}, whose shape follows from values")
+        static = [tf.get_static_value(x) for x in op.outputs]
+        given = [self.values[x.name] for x in op.inputs]
+        if all(x is not None for x in static):
+            found = [tf.constant(x, t.dtype) for x, t in zip(static, op.outputs, strict=True)]
+        elif not any(isinstance(x, Value) for x in given):
+            found = evaluated(op, given)
+        elif op.type in ("PartitionedCall", "StatelessIf"):
+            found = self._inlined(op, given)
+        else:
+            handler = self._find(op.type)
+            if handler is None or OWN_GRADIENT in op.node_def.attr:
+                why = "a gradient of its own" if handler else "no row"
+                raise TypeError(f"it computes {op.type}, which has {why}")
+            found = handler(*in_lists(op, list(map(as_known, given))), **attributes(op))
+            is_one = isinstance(found, Value | tf.Tensor | int | float)
+            found = self._typed(op, [found] if is_one else [*found])
+        self.values.update(zip((x.name for x in op.outputs), found, strict=False))
+
+    def _inlined(self, op: tf.Operation, given: Sequence[Any]) -> list[Any]:
+        """Return what a function in the graph gives, or one of two that is chosen already."""
+        attribute = "f"
+        if op.type == "StatelessIf":
+            taken, *given = given
+            if isinstance(taken, Value):
+                raise TypeError(f"it computes {op.type}, a branch on values")
+            attribute = "then_branch" if taken else "else_branch"
+        graph = self._graph._get_function(op.get_attr(attribute).name).graph
+        return Run(graph, self._trace, self._find).results(graph.inputs, given, graph.outputs)
+
+    def _typed(self, op: tf.Operation, found: Sequence[Any]) -> list[Any]:
+        """Return results in the dtypes that the graph says.
+
+        Raises:
+            TypeError: they are of other dtypes or shapes.
+        """
+        results = []
+        for value, tensor in zip(found, op.outputs, strict=False):
+            if isinstance(value, Value):
+                dtype, shape = dtype_in(self._trace, own_dtype(value)), known_shape(value)
+                wanted = tensor.dtype.name
+                is_exact = dtype == wanted or is_exact_cast(dtype, wanted)
+                if not is_exact or shape not in (None, tuple(tensor.shape)):
+                    raise TypeError(f"it computes {op.type} to {wanted}{tensor.shape}")
+                value = cast(value, wanted)
+            results.append(value)
+        return results
+
+
+def evaluated(op: tf.Operation, given: Sequence[Any]) -> Any:
+    """Return what an operation computes."""
+    told: list[Any] = []
+    for each in op.op_def.attr:
+        value = op.get_attr(each.name)
+        told += [each.name, value.as_datatype_enum if isinstance(value, tf.DType) else value]
+    name = op.type.encode()
+    return execute.execute(name, len(op.outputs), list(given), tuple(told), context.context())
+
+
+def ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
+    """Return operations and all that they follow from."""
+    found, stack = set(ops), list(ops)
+    while stack:
+        before = {x.op for x in stack.pop().inputs} - found
+        found |= before
+        stack += before
+    return found
+
+
+def as_known(x: Any) -> Any:
+    """Return a tensor without axes as the number that it is."""
+    return x.numpy().item() if isinstance(x, tf.Tensor) and not x.shape.rank else x
+
+
+def in_lists(op: tf.Operation, given: Sequence[Any]) -> list[Any]:
+    """Return the inputs of an operation, those of one list together."""
+    found: list[Any] = []
+    rest = iter(given)
+    for each in op.op_def.input_arg:
+        if each.number_attr:
+            found.append([next(rest) for _ in range(op.get_attr(each.number_attr))])
+        elif each.type_list_attr:
+            found.append([next(rest) for _ in op.get_attr(each.type_list_attr)])
+        else:
+            found.append(next(rest))
+    return found
+
+
+def attributes(op: tf.Operation) -> dict[str, Any]:
+    """Return what an operation is told beside its inputs, where it is not the default."""
+    counts = {each.number_attr for each in op.op_def.input_arg}
+    found = {}
+    for each in op.op_def.attr:
+        is_told = each.type not in OF_TYPES or each.name in NAMED_TYPES
+        given = op.node_def.attr[each.name]
+        is_default = each.HasField("default_value") and given == each.default_value
+        if is_told and each.name not in counts and not is_default:
+            value = op.get_attr(each.name)
+            found[each.name] = value.decode() if isinstance(value, bytes) else value
+    return found
