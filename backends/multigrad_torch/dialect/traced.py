@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from multigrad.capture.code.table import record_call
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
+from multigrad.errors import TraceError
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, mark_view
 
@@ -197,4 +198,7 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
     if target is operator.getitem:
         return args[0][args[1]]
     plain = {name: given for name, given in kwargs.items() if name not in OF_MEMORY}
-    return record_call("torch", target, args, plain, trace=trace, shown=str(target))
+    try:
+        return record_call("torch", target, args, plain, trace=trace, shown=str(target))
+    except TraceError as error:
+        raise TypeError(f"torch computes it with {target}, which is not captured") from error

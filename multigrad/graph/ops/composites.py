@@ -88,13 +88,17 @@ class _Asked:
         self.parts: dict[Op, None] = {}
 
     def __getattr__(self, name: str) -> Row:
-        row = DECLARED.get(name)
-        if row is None or row.in_xp != name:  # the few that are called otherwise there
-            row = next((row for row in DECLARED.values() if row.in_xp == name), None)
+        row = _by_name(len(DECLARED)).get(name)
         if row is None:
             raise AttributeError(f"no op is called xp.{name}: an op is made of others")
         self.parts[row] = None
         return _sample
+
+
+@functools.lru_cache(maxsize=1)
+def _by_name(count: int) -> dict[str, Op]:
+    """Return the ops by their names in `xg.xp`, of which there are so many now."""
+    return {row.in_xp: row for row in DECLARED.values()}
 
 
 def _sample(*operands: Any, **attrs: Any) -> Sample:
