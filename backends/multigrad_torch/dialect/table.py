@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -248,7 +247,12 @@ PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE}
 def find_other(function: Any) -> Callable[..., Any] | None:
     """Return what records a function of torch's own code, or an operator of a package."""
     known = PRIVATE.get(function) or custom_ops.find_custom_op(function) or find_aten(function)
-    return known or traced.find_traced(function, find_aten)
+    return known or other_way(function)
+
+
+def other_way(function: Any) -> Callable[..., Any] | None:
+    """Return what records a function by torch's own trace of its call."""
+    return traced.find_traced(function, find_aten)
 
 
 def find_aten(function: Any) -> Callable[..., Any] | None:
@@ -327,7 +331,7 @@ register_dialect(
         passes=gradients.passing,
         keeps=autograd_function.is_custom_gradient,
         finds=find_other,
-        other_way=functools.partial(traced.find_traced, find=find_aten),
+        other_way=other_way,
         interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
         one_class=True,
         asking=("torch.distributions.", "torch._dynamo.decorators"),

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from multigrad.capture.code.table import record_call
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.errors import TraceError
+from multigrad.graph.ir import questions
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, mark_view
 
@@ -198,7 +199,9 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
     if target is operator.getitem:
         return args[0][args[1]]
     plain = {name: given for name, given in kwargs.items() if name not in OF_MEMORY}
+    asked = questions.count()
     try:
         return record_call("torch", target, args, plain, trace=trace, shown=str(target))
-    except TraceError as error:
+    except TraceError as error:  # said of the function that was called
+        questions.forget(asked)
         raise TypeError(f"torch computes it with {target}, which is not captured") from error

@@ -20,6 +20,7 @@ from ...backend.finding.discovery import entry_points as find_backends
 from ...backend.finding.discovery import load_backend, load_point
 from ...backend.finding.installed import find_points
 from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
+from ...graph.ir import questions
 from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
 from ...graph.support.data import dataclass
@@ -339,13 +340,13 @@ def record_call(
         if other is row:
             advice = trace.words.advise(*trace.words.write)
             other, problem = None, f", which is not captured{advice} ({error})"
-        refusal = trace.error(f"calls {shown}{problem}")
-        if other is None or target is not None:
-            raise refusal from error
-        try:
-            return other(*args, **kwargs)
-        except (TypeError, TraceError):  # of the two refusals, the row's
-            raise refusal from error
+        asked = questions.count()
+        if other is not None and target is None:
+            try:
+                return other(*args, **kwargs)
+            except (TypeError, TraceError):  # of the two refusals, the row's
+                questions.forget(asked)
+        raise trace.error(f"calls {shown}{problem}") from error
     except BackendNotFound as error:
         listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
         if listed is None:
