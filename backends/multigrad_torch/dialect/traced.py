@@ -164,7 +164,24 @@ def run(module: Any, given: Sequence[Any], trace: Trace) -> list[Any]:
         else:
             own_args, own_kwargs = filled((node.args, dict(node.kwargs)), values)
             values[node] = compute(node.target, own_args, own_kwargs, trace)
+            check_result(node, values[node])
     raise TypeError("torch's trace gives nothing")
+
+
+def check_result(node: Any, found: Any) -> None:
+    """Check that an operator gave what it gives in torch's trace.
+
+    Raises:
+        TypeError: its row means another number of results, shape or dtype.
+    """
+    expected = node.meta.get("val")
+    is_tensor = isinstance(expected, torch.Tensor)
+    fits = isinstance(found, Value | torch.Tensor) == is_tensor
+    if fits and is_tensor and isinstance(found, Value):
+        shape, dtype = described(found, found.trace)
+        fits = shape == tuple(expected.shape) and dtype == expected.dtype
+    if not fits:
+        raise TypeError(f"torch computes it with {node.target}, of which another result is known")
 
 
 def filled(given: Any, values: Mapping[Any, Any]) -> Any:

@@ -328,14 +328,14 @@ def record_call(
         handler = functools.partial(_with_lists_as_tensors, handler)
     before = trace.dialect, trace.readings, trace.types_of
     trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), CODE
+    other = known.other_way(function) if known is not None and known.other_way else None
     try:
-        if trace.types is None:
+        if trace.types is None or other is row:  # its own trace says of which types it is
             result = handler(*args, **kwargs)
         else:
             result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
-        other = known.other_way(function) if known is not None and known.other_way else None
         problem = f" in a way not captured: {error}"
         if other is row:
             advice = trace.words.advise(*trace.words.write)
