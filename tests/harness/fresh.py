@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 MOST = 5  # servers at a time
+# They begin threads when they are imported, and a fork may wait for one for ever.
+THREADED = frozenset({"onnxruntime", "tensorflow"})
 
 
 def run(
@@ -41,6 +43,16 @@ def run(
     """
     environment = dict(os.environ) if env is None else env
     packages = tuple(sorted(name for name in imports if find_spec(name)))
+    if not THREADED.isdisjoint(packages):
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
     keras = environment.get("KERAS_BACKEND", "") if "keras" in packages else ""
     process = server(packages, keras)
     assert process.stdin is not None and process.stdout is not None
