@@ -26,7 +26,6 @@ OWN_GRADIENT = "_gradient_op_type"
 DRAWS = ("StatelessM", "StatelessP", "StatelessR", "StatelessT", "StatelessS")
 
 
-@functools.cache
 def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
     """Return what records a function of TensorFlow's by a graph of it; None for another's.
 
@@ -35,7 +34,13 @@ def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
     """
     home = getattr(function, "__module__", None) or ""
     is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
-    return functools.partial(record, function, find) if is_own else None
+    return recorder(function, find) if is_own else None
+
+
+@functools.cache
+def recorder(function: Any, find: Find) -> Callable[..., Any]:
+    """Return what records a function of TensorFlow's, the same each time."""
+    return functools.partial(record, function, find)
 
 
 def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:

@@ -31,7 +31,6 @@ OF_MEMORY = frozenset({"device", "layout", "memory_format", "non_blocking", "pin
 Find = Callable[[Any], Callable[..., Any] | None]
 
 
-@functools.lru_cache(maxsize=1024)
 def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
     """Return what records a function of torch's own by torch's trace; None for another's.
 
@@ -40,7 +39,13 @@ def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
     """
     is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
     is_known = is_torchs or any(each in decompositions(find) for each in overloads_of(function))
-    return functools.partial(record, function, find) if is_known else None
+    return recorder(function, find) if is_known else None
+
+
+@functools.cache
+def recorder(function: Any, find: Find) -> Callable[..., Any]:
+    """Return what records a function of torch's, the same each time."""
+    return functools.partial(record, function, find)
 
 
 def overloads_of(function: Any) -> list[Any]:

@@ -33,11 +33,15 @@ class TracedCall:
 
         Raises:
             NeedsConcrete: they, or the shapes of the tensors, are not known in this capture.
+            TypeError: there is none.
         """
         self._function = function
         self._tensors = (Value, tensor)
         leaves, self._tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
-        self.trace: Trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+        first = next((leaf for leaf in leaves if isinstance(leaf, Value)), None)
+        if first is None:
+            raise TypeError("no tensor is among its arguments")
+        self.trace: Trace = first.trace
         self._leaves = list(map(self._known, leaves))
         self.has_none = any(x is None for x in leaves)
         self.given = [x for x in self._leaves if isinstance(x, self._tensors)]

@@ -117,12 +117,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         )[1],
         "at most 5000 operations",
     ),
-    "fractions": (
-        lambda x: tf.while_loop(
-            lambda t, y: t < 1, lambda t, y: (t + 0.1, y * x), (tf.cast(0.0, x.dtype), x)
-        )[1],
-        "another one in float32",
-    ),
     "other shapes": (
         lambda x: tf.cond(x[0] > 0, lambda: x, lambda: tf.reduce_sum(x)),
         "return the shapes",
