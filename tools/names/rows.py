@@ -96,9 +96,14 @@ def public(library: str) -> Iterator[tuple[str, Any]]:
                 yield f"{shown}.{name}", value
 
 
+# Torch puts another function in its place once it compiles.
+WRAPPED = {"torch.random:manual_seed": "torch.manual_seed"}
+
+
 def name_in(names: Mapping[int, str], key: Any) -> str:
     """Return how people write a row's function, or where it stands."""
-    return names.get(id(key)) or fingerprint(key)
+    found = names.get(id(key)) or fingerprint(key)
+    return WRAPPED.get(found, found)
 
 
 # --- what was recorded ----------------------------------------------------------------------------
