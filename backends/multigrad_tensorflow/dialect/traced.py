@@ -66,7 +66,7 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
     return optree.tree_unflatten(structure, found)
 
 
-def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], tf.DType]:
+def described(x: Any, trace: Trace) -> tuple[tuple[int | None, ...], tf.DType]:
     """Return the shape and dtype of a tensor."""
     if isinstance(x, tf.Tensor):
         return tuple(x.shape), x.dtype
