@@ -37,6 +37,8 @@ def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
     Args:
         find: gives what records an operator of ATen, None for one that has to be taken apart.
     """
+    if isinstance(getattr(function, "__self__", None), torch.Tensor):
+        return None  # it would be kept
     is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
     is_known = is_torchs or any(each in decompositions(find) for each in overloads_of(function))
     return recorder(function, find) if is_known else None
