@@ -4,7 +4,6 @@ dtypes, into a graph, whose operations are recorded one by one.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
+from multigrad.capture.code.table import OwnTrace
 from multigrad.capture.symbols.dtypes import is_exact_cast, own_dtype
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.graph.support.trees import optree
@@ -27,20 +27,14 @@ DRAWS = ("StatelessM", "StatelessP", "StatelessR", "StatelessT", "StatelessS")
 
 
 def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
-    """Return what records a function of TensorFlow's by a graph of it; None for another's.
+    """Return a handler for a function of TensorFlow, by its graph; None for any other function.
 
     Args:
         find: gives what records an operation by its type, None for one that has no row.
     """
     home = getattr(function, "__module__", None) or ""
     is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
-    return recorder(function, find) if is_own else None
-
-
-@functools.cache
-def recorder(function: Any, find: Find) -> Callable[..., Any]:
-    """Return what records a function of TensorFlow's, the same each time."""
-    return functools.partial(record, function, find)
+    return OwnTrace(record, function, find) if is_own else None
 
 
 def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +128,7 @@ class Run:
         self.values.update(zip((x.name for x in op.outputs), found, strict=False))
 
     def _inlined(self, op: tf.Operation, given: Sequence[Any]) -> list[Any]:
-        """Return what a function in the graph gives, or one of two that is chosen already."""
+        """Return the results of a nested function, or of the branch that is already chosen."""
         attribute = "f"
         if op.type == "StatelessIf":
             taken, *given = given
@@ -164,7 +158,7 @@ class Run:
 
 
 def evaluated(op: tf.Operation, given: Sequence[Any]) -> Any:
-    """Return what an operation computes."""
+    """Return the results of an operation on known tensors."""
     told: list[Any] = []
     for each in op.op_def.attr:
         value = op.get_attr(each.name)
@@ -203,7 +197,7 @@ def in_lists(op: tf.Operation, given: Sequence[Any]) -> list[Any]:
 
 
 def attributes(op: tf.Operation) -> dict[str, Any]:
-    """Return what an operation is told beside its inputs, where it is not the default."""
+    """Return the attributes of an operation that are not the defaults."""
     counts = {each.number_attr for each in op.op_def.input_arg}
     found = {}
     for each in op.op_def.attr:

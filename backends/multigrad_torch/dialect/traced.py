@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from multigrad.capture.code.table import record_call
+from multigrad.capture.code.table import OwnTrace, record_call
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.errors import TraceError
 from multigrad.graph.ir import questions
@@ -41,13 +41,7 @@ def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
         return None  # it would be kept
     is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
     is_known = is_torchs or any(each in decompositions(find) for each in overloads_of(function))
-    return recorder(function, find) if is_known else None
-
-
-@functools.cache
-def recorder(function: Any, find: Find) -> Callable[..., Any]:
-    """Return what records a function of torch's, the same each time."""
-    return functools.partial(record, function, find)
+    return OwnTrace(record, function, find) if is_known else None
 
 
 def overloads_of(function: Any) -> list[Any]:

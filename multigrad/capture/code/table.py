@@ -32,6 +32,12 @@ from .conventions import UNORDERED, conventions_read, note
 from .libraries import add_library
 
 Handler = Callable[..., Any]
+
+
+class OwnTrace(functools.partial[Any]):
+    """A handler that records a function by its library's own trace, which says of which types."""
+
+
 # Augmented assignments, and what each computes.
 AUGMENTED = {
     f"__i{name.strip('_')}__": getattr(operator, name)
@@ -328,18 +334,19 @@ def record_call(
         handler = functools.partial(_with_lists_as_tensors, handler)
     before = trace.dialect, trace.readings, trace.types_of
     trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), CODE
-    other = known.other_way(function) if known is not None and known.other_way else None
     try:
-        if trace.types is None or other is row:  # its own trace says of which types it is
+        if trace.types is None or isinstance(row, OwnTrace):
             result = handler(*args, **kwargs)
         else:
             result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
-        problem = f" in a way not captured: {error}"
-        if other is row:
+        other, problem = None, f" in a way not captured: {error}"
+        if isinstance(row, OwnTrace):
             advice = trace.words.advise(*trace.words.write)
-            other, problem = None, f", which is not captured{advice} ({error})"
+            problem = f", which is not captured{advice} ({error})"
+        elif known is not None and known.other_way is not None:
+            other = known.other_way(function)
         asked = questions.count()
         if other is not None and target is None:
             try:

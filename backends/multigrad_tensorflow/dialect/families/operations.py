@@ -130,7 +130,7 @@ OWN: dict[str, Handler] = {
 
 
 def find_operation(kind: str, aliases: Mapping[Any, Handler]) -> Handler | None:
-    """Return what records an operation of a graph, None where nothing does."""
+    """Return the handler of a graph's operation, None where there is none."""
     if kind in OWN:
         return OWN[kind]
     if kind in REDUCTIONS.split():
