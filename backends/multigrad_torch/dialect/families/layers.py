@@ -9,6 +9,7 @@ from typing import Any
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings.networks import layers
 from multigrad.capture.meanings.parts import length
+from multigrad.trace.xp import all as xp
 
 from ..schemas import TORCH
 
@@ -79,6 +80,19 @@ def attention(
     return layers.attention(query, key, value, mask=attn_mask, is_causal=is_causal, scale=scale)
 
 
+def rrelu(
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """Out of training the slope is the middle one."""
+    if training:
+        raise TypeError("it draws random slopes; multiply with a draw of xp.rand_like")
+    return xp.leaky_relu(input, (lower + upper) / 2)
+
+
 ALIASES: dict[Any, Any] = {
     **TORCH.called(
         {
@@ -93,7 +107,7 @@ ALIASES: dict[Any, Any] = {
         {
             __name__: """
                 layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; F.batch_norm;
-                attention: F.scaled_dot_product_attention
+                attention: F.scaled_dot_product_attention; rrelu: F.rrelu rrelu
             """,
         }
     ),
