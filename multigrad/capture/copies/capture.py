@@ -336,7 +336,7 @@ def run_or_import(
             questions.forget(asked)
             if isinstance(error, TraceError):
                 lacks = getattr(other.__cause__, "lacks", "")
-                if lacks and lacks not in str(error):
+                if lacks and " calls " in str(error):
                     error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
                 questions.note(error)
             raise error from None  # of the two, the one that names the user's line

@@ -86,9 +86,10 @@ def put_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -
                [9., 0.]])
     """
     axis = one_axis(x, axis)
+    indices = from_front(indices, x, axis)
     if 0 in (known_shape(indices) or ()):
         return x
-    last = find_last(from_front(indices, x, axis), x, axis, "refused")
+    last = find_last(indices, x, axis)
     if getattr(values, "ndim", 0):
         values = take_along(values, maximum(last, 0), axis=axis)
     return where(less(last, 0), x, values)
