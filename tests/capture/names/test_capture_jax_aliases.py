@@ -128,8 +128,7 @@ LAX: dict[str, Any] = {
 }  # fmt: skip
 KINDS: dict[str, Any] = {
     "logical_and": logic, "logical_or": logic, "logical_xor": logic,
-    "logical_not": lambda x, y: (x > 0,), "all": lambda x, y: (x > 0,), "any": lambda x,
-    y: (x > 0,),
+    **dict.fromkeys(("logical_not", "all", "any"), lambda x, y: (x > 0,)),
     "bitwise_and": integers, "bitwise_or": integers, "bitwise_xor": integers,
     "left_shift": integers, "right_shift": integers, "bitwise_left_shift": integers,
     "bitwise_right_shift": integers, "shift_left": integers, "shift_right_arithmetic": integers,
