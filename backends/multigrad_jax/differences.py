@@ -97,11 +97,6 @@ MENDED: tuple[Mended, ...] = (
     Mended("jax.scipy.special.digamma", "float64", "9,600 over -30 to -5"),
     Mended("jax.scipy.special.digamma", "all", "NaN at 0"),
     Mended("jax.scipy.special.polygamma", "all", "NaN at inf; of order 2 also at 0"),
-    Mended(
-        "jax.nn.squareplus",
-        "float32, float64",
-        "inf above sqrt(max), NaN at -inf; 839 and 1,320 absolute",
-    ),
     Mended("jax.scipy.linalg.expm", "float64", "4e6 of the norm at a norm of 9; NaN above 3e5"),
     Mended("jax.numpy.linalg", "float16, bfloat16", "no kernel"),
     Mended("jax.nn.mish", "float16", "801 at -18"),
@@ -115,7 +110,6 @@ MENDED: tuple[Mended, ...] = (
     ),
     Mended("jax.numpy.divide, true_divide", "bool", "0 for 0 / 0: XLA chooses instead"),
     Mended("jax.nn.celu", "bool", "0 for NaN where alpha is False, as XLA fuses"),
-    Mended("jax.nn.standardize", "float16", "NaN where the square of a number overflows"),
     Mended("jax.nn.softmax", "float16, bfloat16", "1.8 and 1.6, not rounded once"),
     Mended("jax.nn.logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
 )

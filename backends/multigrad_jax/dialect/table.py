@@ -42,7 +42,7 @@ from ..importers import custom_gradients, equinox
 from ..importers.jaxprs.jaxpr import import_function
 from ..versions import PRIMALS
 from . import collectives
-from .families import ALIASES, arrays, elementwise, parts, places, slopes
+from .families import ALIASES, arrays, elementwise, places, slopes
 from .types import TYPES
 
 Tensor = Any
@@ -300,7 +300,6 @@ METHODS: dict[str, Handler] = {
         }
     ),
     **{name: ALIASES[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},
-    **parts.METHODS,
     **places.METHODS,
 }
 

@@ -89,18 +89,8 @@ WIDE = frozenset(
 )
 
 
-# Those that compute among integers before they divide or take a root, or look at a condition.
-AT_ONCE = frozenset(
-    {
-        jax.nn.log_sigmoid,
-        jax.nn.softmax,
-        jax.nn.squareplus,
-        jax.nn.standardize,
-        special.softmax,
-        jnp.linalg.vector_norm,
-        jnp.where,
-    }
-)
+# Those that compute among integers before they divide, or look at a condition.
+AT_ONCE = frozenset({jax.nn.softmax, special.softmax, jnp.where})
 
 
 def casts_first(function: Any) -> bool:

@@ -262,7 +262,7 @@ NAMES = """
     add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide;
     neg: negative lax.neg; pow: power pow float_power lax.pow; square: square lax.square;
     sqrt: sqrt lax.sqrt; rsqrt: lax.rsqrt; reciprocal: reciprocal lax.reciprocal;
-    cbrt: cbrt lax.cbrt; maximum: maximum lax.max; minimum: minimum lax.min; fmax; fmin;
+    cbrt: cbrt lax.cbrt; maximum: maximum lax.max; minimum: minimum lax.min;
     abs: abs absolute fabs lax.abs; sign: sign lax.sign; copysign; floor: floor lax.floor;
     ceil: ceil lax.ceil; round: rint; trunc; floor_divide; remainder: remainder mod;
     fmod; hypot; atan2: arctan2 atan2 lax.atan2; exp; expm1; exp2: exp2 lax.exp2; log;
@@ -275,7 +275,7 @@ NAMES = """
     ndtr: special.ndtr; ndtri: special.ndtri; lgamma: special.gammaln lax.lgamma;
     digamma: special.digamma lax.digamma; i0e: special.i0e lax.bessel_i0e;
     i1e: special.i1e lax.bessel_i1e; nextafter: nextafter lax.nextafter;
-    polygamma: special.polygamma; sinc; lt: less lax.lt;
+    sinc; lt: less lax.lt;
     le: less_equal lax.le; gt: greater lax.gt; ge: greater_equal lax.ge; eq: equal lax.eq;
     ne: not_equal lax.ne; and: logical_and; or: logical_or; xor: logical_xor; not: logical_not;
     isnan; isinf; isfinite: isfinite lax.is_finite; bitwise_and: bitwise_and lax.bitwise_and;
@@ -284,8 +284,8 @@ NAMES = """
     bitwise_left_shift: left_shift bitwise_left_shift lax.shift_left;
     bitwise_right_shift: right_shift bitwise_right_shift lax.shift_right_arithmetic;
     stop_gradient: lax.stop_gradient;
-    sigmoid: nn.sigmoid special.expit; log_sigmoid: nn.log_sigmoid; logit: special.logit;
+    sigmoid: nn.sigmoid special.expit; logit: special.logit;
     silu: nn.silu nn.swish; softplus: nn.softplus; mish: nn.mish; relu: nn.relu; relu6: nn.relu6;
-    selu: nn.selu; sparse_plus: nn.sparse_plus; sparse_sigmoid: nn.sparse_sigmoid;
+    selu: nn.selu; sparse_plus: nn.sparse_plus;
     soft_sign: nn.soft_sign; hard_sigmoid: nn.hard_sigmoid; hard_silu: nn.hard_silu nn.hard_swish
 """

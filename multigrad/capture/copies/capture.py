@@ -332,9 +332,12 @@ def run_or_import(
         try:
             imported, given = whole or (function, args)
             result = dialect.import_function(imported, trace, given, kwargs)
-        except TraceError:
+        except TraceError as other:
             questions.forget(asked)
             if isinstance(error, TraceError):
+                lacks = getattr(other.__cause__, "lacks", "")
+                if lacks and " calls " in str(error):
+                    error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
                 questions.note(error)
             raise error from None  # of the two, the one that names the user's line
         trace.routes = {**routes, trace.dialect: dialect.import_route}

@@ -86,16 +86,10 @@ def put_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -
                [9., 0.]])
     """
     axis = one_axis(x, axis)
-    return put_along(x, from_front(indices, x, axis), values, axis)
-
-
-def put_along(
-    x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "refused"
-) -> Tensor:
-    """x with values put at places along an axis, counted from the front."""
+    indices = from_front(indices, x, axis)
     if 0 in (known_shape(indices) or ()):
         return x
-    last = find_last(indices, x, axis, outside)
+    last = find_last(indices, x, axis)
     if getattr(values, "ndim", 0):
         values = take_along(values, maximum(last, 0), axis=axis)
     return where(less(last, 0), x, values)

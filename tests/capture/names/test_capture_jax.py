@@ -22,6 +22,8 @@ pytestmark = [
 ]
 
 RULES = rules_in("rules_in_jax")
+# They call a function of jax's that is captured by its jaxpr.
+BY_JAXPR = "activations along_axes log_tailed partial_of_a_function rounding running_sums"
 
 
 def find_rule(name: str) -> Callable[..., Any]:
@@ -62,7 +64,7 @@ def test_rule_gives_jaxs_numbers_in_float64(name: str, captured: Callable[..., x
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rule_is_captured_by_substitution(name: str, captured: Callable[..., xg.Rule]) -> None:
+def test_rule_is_captured_by_the_way_meant(name: str, captured: Callable[..., xg.Rule]) -> None:
     tin, grad_out = inputs(np.float32)
     rule = captured(find_rule(name))
     rule(None, grad_out, tin)
@@ -72,7 +74,7 @@ def test_rule_is_captured_by_substitution(name: str, captured: Callable[..., xg.
         assert "one graph per" in str(error)
     else:
         assert "written in jax.numpy" in shown.splitlines()[0]
-        assert "jaxpr" not in shown
+        assert ("jaxpr" in shown) is (name in BY_JAXPR.split())
 
 
 @pytest.mark.backends("torch", "jax", "tensorflow")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from multigrad.capture.code.names import named
 
 from ...kernels import ops
-from . import arrays, convolutions, elementwise, lax, linalg, parts, places, slopes
+from . import arrays, elementwise, linalg, places, slopes
 
 Tensor = Any
 
@@ -28,10 +28,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     jax.device_put: placed,
     **elementwise.ALIASES,
     **arrays.ALIASES,
-    **convolutions.ALIASES,
-    **parts.ALIASES,
     **linalg.ALIASES,
-    **lax.ALIASES,
     **places.ALIASES,
     **slopes.ALIASES,
 }

@@ -27,13 +27,6 @@ def converted(x: Tensor, dtype: Any) -> Tensor:
     return x if dtype is None else cast(x, dtype)
 
 
-def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
-    if weights is None:
-        return xp.mean(a, axis, keepdims)
-    whole = xp.broadcast_to(weights, a)
-    return xp.sum(a * whole, axis, keepdims) / xp.sum(whole, axis, keepdims)
-
-
 def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False) -> Tensor:
     if b is not None:
         raise TypeError("logsumexp with b; write jnp.log(jnp.sum(b * jnp.exp(a)))")
@@ -48,30 +41,6 @@ def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
     return xp.softmax(x, axis)
 
 
-def standardize(
-    x: Tensor,
-    axis: Any = -1,
-    mean: Any = None,
-    variance: Any = None,
-    epsilon: Any = 1e-5,
-    *,
-    algorithm: str = "fast",
-) -> Tensor:
-    if mean is None and variance is None and not hasattr(epsilon, "node"):
-        if not is_whole(x) or algorithm == "stable":
-            return xp.standardize(x, axis, epsilon)
-        mean = xp.mean(x, axis, keepdims=True)  # integers are squared as such, and wrap around
-    center = xp.mean(x, axis, keepdims=True) if mean is None else mean
-    if variance is not None:
-        spread = variance
-    elif mean is None or algorithm == "stable":
-        spread = xp.mean(xp.square(x - center), axis, keepdims=True)
-    else:
-        spread = xp.mean(xp.square(x), axis, keepdims=True) - xp.square(center)
-        spread = xp.clip(spread, 0.0)
-    return (x - center) * xp.rsqrt(spread + epsilon)
-
-
 # --- shapes ---------------------------------------------------------------------------------------
 def reshape(a: Tensor, shape: Any, order: str = "C") -> Tensor:
     if order != "C":
@@ -81,10 +50,6 @@ def reshape(a: Tensor, shape: Any, order: str = "C") -> Tensor:
 
 def ravel(a: Tensor, order: str = "C") -> Tensor:
     return reshape(a, -1, order)
-
-
-def broadcast_arrays(*args: Tensor) -> list[Tensor]:
-    return [*parts.broadcast_arrays(*args)]
 
 
 def concatenate(arrays: Sequence[Tensor], axis: int | None = 0, dtype: Any = None) -> Tensor:
@@ -153,9 +118,9 @@ ALIASES: dict[Any, Any] = {
         {
             np_dialect: "ndim; shape; size",
             __name__: """
-                average; broadcast_arrays; concatenate: concatenate concat; dot; logsumexp:
+                concatenate: concatenate concat; dot; logsumexp:
                 nn.logsumexp special.logsumexp; matmul: matmul linalg.matmul; outer; ravel; reshape;
-                nn.softmax; sort; stack; nn.standardize; vdot
+                nn.softmax; sort; stack; vdot
             """,
             xp: "matrix_transpose",
         }

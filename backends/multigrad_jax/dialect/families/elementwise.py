@@ -1,17 +1,21 @@
-"""JAX's dialect, elementwise functions and activations; see `table.py`."""
+"""JAX's dialect, elementwise functions, activations and `jax.lax`; see `table.py`."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax import lax
 
+from multigrad.capture.code.binding import Library
+from multigrad.capture.control import control
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.meanings import composites
 from multigrad.capture.symbols.dtypes import is_bool
-from multigrad.capture.values.elementwise import is_whole
+from multigrad.capture.values.elementwise import is_whole, quotient
 from multigrad.graph.ir.types import BOOL, INT32
+from multigrad.trace import trace
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
@@ -33,18 +37,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
     return xp.where(as_condition(condition), x, y)
 
 
-def piecewise(x: Tensor, condlist: Any, funclist: Any) -> Tensor:
-    """The value or function of the last condition that holds; else 0, or one more value."""
-    conditions = list(condlist) if isinstance(condlist, list | tuple) else [condlist]
-    values = [f(x) if callable(f) else f for f in funclist]
-    result: Any = 0.0
-    if len(values) == len(conditions) + 1:
-        result = values.pop()
-    for condition, value in zip(conditions, values, strict=True):
-        result = xp.where(condition, value, result)
-    return result if isinstance(result, Value) else xp.full_like(x, result)
-
-
 def floor_divide(x1: Any, x2: Any) -> Tensor:
     """Of integers by zero it is XLA's quotient -1, less one where x1 is not zero."""
     x1, x2 = counted(x1, x2)
@@ -62,11 +54,6 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
             else -1 - (x1 != 0)
         )
     return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, quotient)
-
-
-def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
-    x1, x2 = counted(x1, x2)
-    return floor_divide(x1, x2), xp.remainder(x1, x2)
 
 
 def counted(x1: Any, x2: Any) -> tuple[Any, Any]:
@@ -91,38 +78,57 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-# --- jax.nn ---------------------------------------------------------------------------------------
-def elu(x: Tensor, alpha: Any = 1.0) -> Tensor:
-    if isinstance(alpha, Value):
-        return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, 0.0, x)))
-    return xp.elu(x, alpha)
-
-
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if not isinstance(alpha, Value) and alpha == 0:  # 0 / 0 on the way
         return xp.maximum(x, 0.0) + alpha * xp.expm1(xp.minimum(x, 0.0) / alpha)
     return xp.celu(x, alpha)
 
 
-def log_sigmoid(x: Tensor) -> Tensor:
-    """Of integers their negatives, which wrap around where they have no sign."""
-    return -xp.softplus(-x) if is_whole(x) else xp.log_sigmoid(x)
+# --- jax.lax: strict functions, all operands and axes given ---------------------------------------
+def select(pred: Tensor, on_true: Any, on_false: Any) -> Tensor:
+    return xp.where(as_condition(pred), on_true, on_false)
 
 
-def squareplus(x: Tensor, b: float = 4) -> Tensor:
-    """Integers are squared as such, and wrap around."""
-    if is_whole(x):
-        return (x + xp.sqrt(xp.square(x) + b)) / 2
-    return xp.squareplus(x, b)
+def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
+    if isinstance(dtype, int | float):
+        raise TypeError(f"full_like with dtype={dtype}, a number")
+    return xp.full_like(x, fill_value, dtype)
 
 
-# --- jax.scipy.special ----------------------------------------------------------------------------
-def polygamma(n: Any, x: Tensor) -> Tensor:
-    """At its poles XLA gives NaN, where the order is even."""
-    return composites.polygamma(n, x, math.nan)
+def div(x: Tensor, y: Tensor) -> Tensor:
+    """Of integers the quotient, rounded towards zero."""
+    whole = is_whole(x) and is_whole(y)
+    return quotient(x, y, floor_divide) if whole else xp.divide(x, y)
 
 
+def fori_loop(
+    lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None
+) -> Any:
+    """The loop unrolled.
+
+    Raises:
+        TypeError: it is larger than what is unrolled.
+    """
+    value, size = init_val, control.Size(init_val)
+    for i in range(lower, upper):
+        value = body_fun(i, value)
+        size.add(value)
+    return value
+
+
+AXES = ("axes", "dimensions", "permutation")
 ALIASES: dict[Any, Any] = {
+    **JAX.called({trace: "cast: lax.convert_element_type(operand=x)"}),
+    **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
+        {
+            xp: """
+                all: reduce_and; any: reduce_or; concatenate; exp; expm1; flip: rev; log;
+                logcumsumexp: cumlogsumexp; matmul: batch_matmul; max: reduce_max; min: reduce_min;
+                permute_dims: transpose; pow: integer_pow; prod: reduce_prod; sigmoid: logistic;
+                sort; squeeze; sum: reduce_sum; tanh
+            """
+        }
+    ),
     **JAX.called(
         {
             np_dialect: "round_: round around",
@@ -138,9 +144,9 @@ ALIASES: dict[Any, Any] = {
             """,
             np_dialect: "heaviside; select",
             __name__: """
-                nn.celu; divmod_: divmod; nn.elu; floor_divide; fmod; identity: positive conj
-                conjugate real nn.identity; nn.log_sigmoid; special.polygamma; piecewise;
-                nn.squareplus; lax.rem; where
+                nn.celu; floor_divide; fmod; identity: positive conj conjugate real nn.identity
+                lax.optimization_barrier; lax.div; lax.fori_loop; lax.full_like; lax.rem;
+                lax.select; where
             """,
         }
     ),

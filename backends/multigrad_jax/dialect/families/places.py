@@ -6,7 +6,6 @@ import math
 import operator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -94,29 +93,8 @@ def take_along_axis(
     return xp.where(is_inside, taken, filling(arr, fill_value))
 
 
-def put_along_axis(
-    arr: Tensor, indices: Tensor, values: Any, axis: Any, inplace: bool = False, *, mode: Any = None
-) -> Tensor:
-    """Nothing is in place in jax, which asks for `inplace=False`."""
-    if axis is None or mode not in (None, "fill", "drop", "clip"):
-        raise TypeError("put_along_axis without an axis, or in a mode")
-    arr, at = places.broadcast(arr, places.as_places(arr, indices), axis)
-    at = from_front(at, arr, axis)
-    if mode == "clip":
-        at = index_tensors.limited(at, arr, axis)
-    return indices_of_xp.put_along(arr, at, values, axis, "clip" if mode == "clip" else "inside")
-
-
 def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
     return list(extremes.topk(operand, k, axis))
-
-
-def lax_argmax(operand: Tensor, axis: int, index_dtype: Any) -> Tensor:
-    return cast(xp.argmax(operand, axis), index_dtype)
-
-
-def lax_argmin(operand: Tensor, axis: int, index_dtype: Any) -> Tensor:
-    return cast(xp.argmin(operand, axis), index_dtype)
 
 
 def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -> Tensor:
@@ -124,46 +102,14 @@ def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -
     return cast(hot, T if dtype is None else dtype)
 
 
-def bincount(x: Tensor, weights: Any = None, minlength: int = 0, *, length: Any = None) -> Tensor:
-    """A negative number counts as 0, one beyond the length not at all."""
-    if length is None:
-        raise TypeError("bincount without a length, which depends on the values")
-    ones = xp.ones_like(cast(x, T)) if weights is None else weights
-    counts = places.segment_sum(ones, xp.maximum(places.as_places(x, x), 0), length)
-    return cast(counts, "int64") if weights is None else counts
-
-
-def segment_sum(
-    data: Tensor,
-    segment_ids: Any,
-    num_segments: Any = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: Any = None,
-    mode: Any = None,
-) -> Tensor:
-    if num_segments is None:
-        raise TypeError("segment_sum without num_segments, which depend on the values")
-    if mode == "clip":
-        ids = places.as_places(data, segment_ids)
-        segment_ids = xp.minimum(xp.maximum(ids, 0), operator.index(num_segments) - 1)
-    elif mode not in (None, "fill", "drop"):
-        raise TypeError(f"segment_sum in the mode {mode!r}")
-    return places.segment_sum(data, segment_ids, num_segments)
-
-
 ALIASES: dict[Any, Any] = {
     **JAX.called({places: "argmax; argmin; argsort"}),
     **JAX.taking_the_same(
         {
-            __name__: """
-                take; take_along_axis; put_along_axis; bincount; lax.top_k; lax_argmax: lax.argmax;
-                lax_argmin: lax.argmin; nn.one_hot
-            """,
+            __name__: "take; take_along_axis; lax.top_k; nn.one_hot",
             bits: "packbits; unpackbits",
         }
     ),
-    jax.ops.segment_sum: segment_sum,
 }
 METHODS: dict[str, Any] = {
     name: ALIASES[getattr(jnp, name)] for name in ("argmax", "argmin", "argsort", "take")

@@ -48,13 +48,6 @@ def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
     return xp.where(xp.greater(limited if low is min else x, max), max, limited)
 
 
-def leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Tensor:
-    """Its slope at 0 is 1."""
-    if not is_differentiated(x) and not isinstance(negative_slope, Value):
-        return xp.leaky_relu(x, negative_slope)
-    return xp.where(xp.less(x, 0), x * negative_slope, x)
-
-
 def hard_tanh(x: Tensor) -> Tensor:
     """Its slope at -1 and 1 is 1."""
     if not is_differentiated(x):
@@ -62,33 +55,11 @@ def hard_tanh(x: Tensor) -> Tensor:
     return xp.where(xp.less(x, -1.0), -1.0, xp.where(xp.greater(x, 1.0), 1.0, x))
 
 
-def sparse_sigmoid(x: Tensor) -> Tensor:
-    """Its slope at -1 and 1 is a quarter."""
-    if not is_differentiated(x):
-        return xp.sparse_sigmoid(x)
-    return 0.5 * clip(x + 1.0, 0.0, 2.0)
-
-
-def fmax(x1: Any, x2: Any) -> Tensor:
-    """Of equal operands the second gets the whole gradient."""
-    if not is_differentiated(x1, x2):
-        return xp.fmax(x1, x2)
-    return xp.where(xp.logical_or(xp.greater(x1, x2), xp.isnan(x2)), x1, x2)
-
-
-def fmin(x1: Any, x2: Any) -> Tensor:
-    """Of equal operands the second gets the whole gradient."""
-    if not is_differentiated(x1, x2):
-        return xp.fmin(x1, x2)
-    return xp.where(xp.logical_or(xp.less(x1, x2), xp.isnan(x2)), x1, x2)
-
-
 ALIASES: dict[Any, Callable[..., Any]] = {
     **JAX.taking_the_same(
         {
             __name__: """
-                absolute: abs absolute fabs lax.abs; clip; lax.clamp; nn.leaky_relu; nn.hard_tanh;
-                nn.sparse_sigmoid; fmax; fmin
+                absolute: abs absolute fabs lax.abs; clip; lax.clamp; nn.hard_tanh
             """,
         }
     ),

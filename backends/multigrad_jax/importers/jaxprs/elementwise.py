@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from multigrad.capture.meanings import composites
 from multigrad.graph.ir.types import BOOL, INTEGERS
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
-from ...dialect.families import ALIASES, lax
+from ...dialect.families import ALIASES
 from .primitives import WEAK, Handler, Operand, Shape, Step, Unknown
 
 Tensor = Any
@@ -41,9 +43,25 @@ def integer_pow(step: Step) -> Operand:
     return Operand(xp.pow(x.value, int(step.params["y"])), x.shape)
 
 
+def rounded(x: Tensor, method: Any) -> Tensor:
+    """Halves go away from zero, unless they are to go to the even number."""
+    if method == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
+        return xp.round(x)
+    whole = xp.trunc(x)
+    return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.sign(x), whole)
+
+
+def polygamma(step: Step) -> Operand:
+    """At its poles XLA gives NaN, where the order is even."""
+    order, x = step.operands
+    if order.known is None:
+        raise Unknown("polygamma of an order that is a tensor")
+    return Operand(composites.polygamma(float(order.known), x.value, math.nan), x.shape)
+
+
 def round_(step: Step) -> Operand:
     (x,) = step.operands
-    return Operand(lax.round_(x.value, step.params["rounding_method"]), x.shape)
+    return Operand(rounded(x.value, step.params["rounding_method"]), x.shape)
 
 
 def convert_element_type(step: Step) -> Operand:
@@ -109,7 +127,7 @@ FUNCTIONS = """
 """
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
     **{name: ALIASES[getattr(jax.lax, name)] for name in FUNCTIONS.split()},
-    **dict.fromkeys(("copy", "copy_p", "name"), lax.identity),
+    **dict.fromkeys(("copy", "copy_p", "name"), ALIASES[jax.nn.identity]),
     "add_any": xp.add, "and": xp.bitwise_and, "eq_to": equal_in_order,
     "le_to": at_most_in_order, "lt_to": less_in_order, "not": xp.bitwise_invert,
     "or": xp.bitwise_or, "select_n": select_n, "xor": xp.bitwise_xor,
@@ -118,5 +136,6 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
 ELEMENTS: dict[str, Handler] = {
     **{name: elementwise(function) for name, function in ELEMENTWISE.items()},
     "convert_element_type": convert_element_type, "dim_as_value": dim_as_value,
-    "integer_pow": integer_pow, "reduce_precision": reduce_precision, "round": round_,
+    "integer_pow": integer_pow, "polygamma": polygamma, "reduce_precision": reduce_precision,
+    "round": round_,
 }  # fmt: skip

@@ -36,6 +36,7 @@ from ..custom import CALLED, Called, reading
 from ..custom_functions import is_recorded
 from ..custom_gradients import own_gradient
 from .control import CONTROL
+from .convolutions import CONVOLUTIONS
 from .elementwise import ELEMENTS
 from .linalg import LINALG, ONLY_OWN, OWN
 from .places import PLACES
@@ -44,7 +45,7 @@ from .primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
 # it.
-PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG}
+PRIMITIVES = {**ELEMENTS, **SHAPES, **CONVOLUTIONS, **PLACES, **LINALG}
 # Jax's own jitted functions of one tensor, element by element, that look at its bits.
 NAMED = {"relu": xp.relu, "relu6": xp.relu6, "signbit": xp.signbit}
 
@@ -114,7 +115,7 @@ def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], t
         facts = {fact for value in values for fact in trace.shapes.needed(value.node)}
         missing = sorted(facts - trace.facts.keys())
         if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
-            raise Unknown(str(error)) from error
+            raise Unknown(str(error), lacks=getattr(error, "lacks", "")) from error
         raise NeedsConcrete(*missing) from error
 
 
@@ -246,7 +247,8 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         return CONTROL[name](_run, scope, equation, operands)
     handler = PRIMITIVES.get(name)
     if handler is None:
-        raise Unknown(f"jax's primitive {name}, which is not captured")
+        lacks = f"jax's primitive {name}, which is not captured"
+        raise Unknown(lacks, lacks=lacks)
     avals = [variable.aval for variable in equation.invars]
     step = Step(
         scope=scope,

@@ -360,7 +360,9 @@ def pad(step: Step) -> Operand:
         source.append(np.arange(length)[is_inside])
     places[np.ix_(*target)] = np.arange(math.prod(lengths)).reshape(lengths)[np.ix_(*source)]
     if not places.size or not math.prod(lengths):
-        raise Unknown("a pad of nothing")
+        if node.type.kind != "scalar":
+            raise Unknown("a pad of nothing by what is no number")
+        return step.result(step.scope.filled(fill.value, result))
     taken = take_flat(step.whole_tensor(0), np.maximum(places, 0))
     return step.result(taken if (places >= 0).all() else xp.where(places >= 0, taken, fill.value))
 

@@ -6,12 +6,10 @@ the shape in which it was computed, ones where it is to be repeated, until somet
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -25,8 +23,6 @@ from multigrad.trace.constants import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
 from multigrad.trace.xp import all as xp
 
-from ...dialect.families import convolutions, lax
-
 Tensor = Any
 Shape = tuple[Any, ...]
 Params = Mapping[str, Any]
@@ -36,7 +32,15 @@ REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
 
 
 class Unknown(Exception):
-    """A jaxpr cannot be imported; says why."""
+    """A jaxpr cannot be imported; says why.
+
+    Attributes:
+        lacks: the same, where a primitive has no op, which the user's line does not tell.
+    """
+
+    def __init__(self, reason: str, *, lacks: str = "") -> None:
+        super().__init__(reason)
+        self.lacks = lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,9 @@ def along(function: Callable[..., Any]) -> Handler:
     """Return the handler of what runs along one axis, in either direction."""
 
     def handle(step: Step) -> Operand:
-        return step.result(function(step.whole(), step.params["axis"], step.params["reverse"]))
+        x, axis, reverse = step.whole(), step.params["axis"], step.params["reverse"]
+        along_axis = function(xp.flip(x, axis) if reverse else x, axis)
+        return step.result(xp.flip(along_axis, axis) if reverse else along_axis)
 
     return handle
 
@@ -283,6 +289,14 @@ def split(step: Step) -> list[Operand]:
     return parts
 
 
+def unstack(step: Step) -> list[Operand]:
+    axis, shape = step.params["axis"], step.shapes[0]
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    (count,) = integers(shape[axis : axis + 1])
+    index = (slice(None),) * axis
+    return [Operand(xp.getitem(step.whole(), (*index, i)), rest) for i in range(count)]
+
+
 def iota(step: Step) -> Operand:
     lengths = integers(step.params["shape"])
     axis = step.params["dimension"]
@@ -309,25 +323,6 @@ def dot_general(step: Step) -> Operand:
     return step.result(xp.einsum(subscripts, step.whole(0), step.whole(1)))
 
 
-def conv_general_dilated(step: Step) -> Operand:
-    params = dict(step.params)
-    wanted = params.pop("preferred_element_type", None)
-    if wanted is not None and wanted != step.dtypes[0]:
-        raise Unknown(f"a convolution of {step.dtypes[0]} that gives {wanted}")
-    if params["batch_group_count"] != 1:
-        raise Unknown("a convolution with batch_group_count")
-    return step.result(convolutions.conv_general_dilated(step.whole(0), step.whole(1), **params))
-
-
-def reduce_window(step: Step, reduce: Any, start: float) -> Operand:
-    params = step.params
-    if set(params["base_dilation"]) != {1}:
-        raise Unknown("windows with base_dilation")
-    named = ("window_dimensions", "window_strides", "padding", "window_dilation")
-    options = {name: params[name] for name in named}
-    return step.result(convolutions.reduce_window(step.whole(0), start, reduce, **options))
-
-
 def integers(given: Any) -> tuple[int, ...]:
     """Return lengths or axes as ints."""
     try:
@@ -348,17 +343,14 @@ def empty(step: Step) -> Operand:
 
 SHAPES: dict[str, Handler] = {
     "broadcast_in_dim": broadcast_in_dim, "concatenate": concatenate,
-    "cummax": along(lax.cummax), "cummin": along(lax.cummin),
-    "conv_general_dilated": conv_general_dilated,
-    "cumprod": along(lax.cumprod), "cumlogsumexp": along(xp.logcumsumexp),
-    "cumsum": along(lax.cumsum), "device_put": several, "dot_general": dot_general,
+    "cummax": along(xp.cummax), "cummin": along(xp.cummin),
+    "cumprod": along(xp.cumprod), "cumlogsumexp": along(xp.logcumsumexp),
+    "cumsum": along(xp.cumsum), "device_put": several, "dot_general": dot_general,
     "empty2": empty, "iota": iota, "reduce_and": reduction(xp.all),
     "reduce_max": reduction(xp.max), "reduce_min": reduction(xp.min),
     "reduce_or": reduction(xp.any), "reduce_prod": reduction(xp.prod),
     "reduce_sum": reduction(xp.sum),
-    "reduce_window_max": partial(reduce_window, reduce=jax.lax.max, start=-math.inf),
-    "reduce_window_min": partial(reduce_window, reduce=jax.lax.min, start=math.inf),
-    "reduce_window_sum": partial(reduce_window, reduce=jax.lax.add, start=0.0),
     "reshape": reshape, "rev": rev, "slice": slice_,
     "split": split, "squeeze": squeeze, "stack": stack, "tile": tile, "transpose": transpose,
+    "unstack": unstack,
 }  # fmt: skip

@@ -221,17 +221,3 @@ def by_channel(kernels: Tensor) -> Tensor:
     """(*sizes, channels, multiplier) to (channels * multiplier, 1, *sizes): each on its own."""
     *sizes, channels, times = shape_of(kernels)
     return out_channels_first(xp.reshape(kernels, (*sizes, 1, channels * times)))
-
-
-def convolve(a: Tensor, v: Tensor, mode: str = "full") -> Tensor:
-    """NumPy's: the sums of a by v, which is turned around; of vectors."""
-    if rank(a) != 1 or rank(v) != 1:
-        raise TypeError(f"convolve of tensors with {rank(a)} and {rank(v)} axes; of vectors")
-    if length(v, 0) > length(a, 0):
-        a, v = v, a
-    n = length(v, 0) - 1
-    border = {"full": (n, n), "same": (n // 2 + n % 2, n // 2), "valid": (0, 0)}.get(mode)
-    if border is None:
-        raise TypeError(f"convolve in mode {mode!r}")
-    x, kernels = (xp.reshape(each, (1, 1, -1)) for each in (a, xp.flip(v, 0)))
-    return xp.reshape(xp.conv(bordered(x, (border,)), kernels), (-1,))
