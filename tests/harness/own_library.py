@@ -52,7 +52,8 @@ def assert_as_in(
 ) -> None:
     """Compare values and gradients of a function of NumPy arrays with those of its graph."""
     expected, pull = OWN[library](function, *arrays)
-    cotangent = np.random.default_rng(1).normal(size=expected.shape).astype(np.float32)
+    dtype = np.asarray(expected).dtype
+    cotangent = np.random.default_rng(1).normal(size=expected.shape).astype(dtype)
     result, captured_pull = xg.vjp(xg.function(function, native=False), *arrays)
     assert result.shape == expected.shape
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=atol)

@@ -43,11 +43,38 @@ def network(x: Any, w: Any) -> Any:
     return jax.vmap(of_one)(x)
 
 
-def pooled(reduce: Any, start: float) -> Callable[[Any], Any]:
+def pooled(
+    reduce: Any, start: float, strides: tuple[int, ...] = (2, 2, 1), padding: Any = "SAME"
+) -> Callable[[Any], Any]:
     def of_one(picture: Any) -> Any:
-        return lax.reduce_window(picture, start, reduce, (3, 3, 1), (2, 2, 1), "SAME")
+        return lax.reduce_window(picture, start, reduce, (3, 3, 1), strides, padding)
 
     return jax.vmap(of_one)
+
+
+def convolved(x: Any, w: Any) -> Any:
+    """Two groups of channels, with borders of which one cuts."""
+    return lax.conv_general_dilated(
+        x, w, (2, 1), ((2, 1), (-1, 0)), rhs_dilation=(1, 2), feature_group_count=2,
+        dimension_numbers=LAYOUT,
+    )  # fmt: skip
+
+
+def in_parts(x: Any, w: Any) -> Any:
+    return lax.conv_general_dilated(
+        x, w, (1, 2), ((1, 2), (0, 1)), lhs_dilation=(2, 1), batch_group_count=2,
+        dimension_numbers=LAYOUT,
+    )  # fmt: skip
+
+
+def pulled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients that jax's own derivative gives, behind one another."""
+
+    def gradients(*arrays: Any) -> Any:
+        result, pull = jax.vjp(function, *arrays)
+        return jnp.concatenate([each.ravel() for each in pull(jnp.cos(result) + result)])
+
+    return gradients
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
@@ -55,8 +82,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "largest": (pooled(lax.max, -np.inf), (PICTURES,)),
     "smallest": (pooled(lax.min, np.inf), (PICTURES,)),
     "sums": (pooled(lax.add, 0.0), (PICTURES,)),
+    "parts of the batch": (in_parts, (PICTURES, KERNELS[:, :, [0, 1, 0, 1]])),
     "det": (jax.vmap(lambda a: jnp.linalg.det(a) * a[0, 0]), (MATRICES,)),
     "slogdet": (jax.vmap(lambda a: jnp.linalg.slogdet(a)[1] - a[0, 0]), (MATRICES,)),
+}
+TIES = np.round(PICTURES)
+DERIVED: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "largest": (pooled(lax.max, -np.inf), (TIES,)),
+    "largest, apart": (pooled(lax.max, -np.inf, (4, 1, 1), "VALID"), (TIES,)),
+    "smallest": (pooled(lax.min, np.inf, padding=((2, 0), (1, 1), (0, 0))), (TIES,)),
+    "sums": (pooled(lax.add, 0.0), (PICTURES,)),
+    "groups": (convolved, (PICTURES, KERNELS)),
+    "parts of the batch": (in_parts, (PICTURES, KERNELS[:, :, [0, 1, 0, 1]])),
 }
 
 
@@ -64,6 +101,19 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 def test_it_means_what_it_means_in_jax(name: str) -> None:
     function, arrays = FUNCTIONS[name]
     assert_as_in("jax", function, *arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", DERIVED)
+def test_jaxs_own_gradient_means_what_it_means_in_jax(name: str, dtype: str) -> None:
+    function, arrays = DERIVED[name]
+    with jax.enable_x64(dtype == "float64"):
+        given = [array.astype(dtype) for array in arrays]
+        assert_as_in("jax", pulled(function), *given, atol=1e-4)
+
+
+def test_reshaping_in_another_order_of_the_axes_moves_them() -> None:
+    assert_as_in("jax", lambda x: lax.reshape(x, (8, 64), (3, 1, 0, 2)) ** 2, PICTURES)
 
 
 @pytest.mark.parametrize("axis", [1, 2])

@@ -58,17 +58,31 @@ C = np.array([[0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5]], np.float32)
 
 
 @pytest.mark.needs("jax")
-@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin", "logaddexp"])
 def test_of_equal_operands_in_jax(name: str) -> None:
+    import jax
     import jax.numpy as jnp
 
     assert_as_in("jax", lambda x, y: getattr(jnp, name)(x, y), A, B)
+    assert_as_in("jax", jax.vmap(lambda x, y: getattr(jnp, name)(x, y)), A, B)  # by its jaxpr
+
+
+@pytest.mark.needs("jax")
+def test_at_zero_beside_a_logarithm_in_jax() -> None:
+    import jax
+    from jax.scipy import special
+
+    both = jax.vmap(lambda x: special.xlogy(x, 3.0) + special.xlog1py(x, 3.0))
+    assert_as_in("jax", both, C)  # by its jaxpr
 
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize(
     "name",
-    ["lax.abs", "nn.relu", "nn.relu6", "nn.leaky_relu", "nn.hard_tanh", "nn.sparse_sigmoid"],
+    [
+        *("lax.abs", "nn.relu", "nn.relu6", "nn.leaky_relu", "nn.hard_tanh", "nn.sparse_sigmoid"),
+        *("nn.elu", "nn.softplus", "nn.log_sigmoid", "numpy.sinc"),
+    ],
 )
 def test_at_a_kink_in_jax(name: str) -> None:
     import jax

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
+
 from multigrad.capture.meanings.networks import convolutions
+from multigrad.trace.derived.derivatives import accumulate
 from multigrad.trace.xp import all as xp
 
 from .primitives import Handler, Operand, Step, Unknown, integers
@@ -19,30 +22,44 @@ def conv_general_dilated(step: Step) -> Operand:
     wanted = params.get("preferred_element_type")
     if wanted is not None and wanted != step.dtypes[0]:
         raise Unknown(f"a convolution of {step.dtypes[0]} that gives {wanted}")
-    if params["batch_group_count"] != 1:
-        raise Unknown("a convolution with batch_group_count")
-    x = xp.permute_dims(step.whole(0), numbers.lhs_spec)
+    x, groups = xp.permute_dims(step.whole(0), numbers.lhs_spec), params["feature_group_count"]
+    if params["batch_group_count"] > 1:  # parts of the batch, each seen by kernels of its own
+        groups = params["batch_group_count"]
+        channels, *lengths = (step.shapes[0][axis] for axis in numbers.lhs_spec[1:])
+        parts = xp.reshape(x, integers((groups, -1, channels, *lengths)))
+        x = xp.reshape(xp.moveaxis(parts, 0, 1), integers((-1, groups * channels, *lengths)))
     result = convolutions.convolution(
         convolutions.spread(x, integers(params["lhs_dilation"])),
         xp.permute_dims(step.whole(1), numbers.rhs_spec),
         strides=integers(params["window_strides"]),
         border=tuple(map(integers, params["padding"])),
         dilations=integers(params["rhs_dilation"]),
-        groups=params["feature_group_count"],
+        groups=groups,
     )
     order = [numbers.out_spec.index(i) for i in range(len(numbers.out_spec))]
     return step.result(xp.permute_dims(result, order))
 
 
-def reduce_window(step: Step, reduce: Callable[..., Tensor]) -> Operand:
+def windows_of(step: Step) -> tuple[Any, ...]:
+    """Return sizes, strides, border and spacing."""
     params = step.params
-    if set(params["base_dilation"]) != {1}:
+    if set(params.get("base_dilation", ())) - {1}:
         raise Unknown("windows with base_dilation")
-    sizes, strides, spacing = (
-        integers(params[f"window_{name}"]) for name in ("dimensions", "strides", "dilation")
-    )
-    border = tuple(map(integers, params["padding"]))
-    return step.result(reduce(step.whole(), sizes, strides, border, spacing))
+    sizes, strides = integers(params["window_dimensions"]), integers(params["window_strides"])
+    spacing = integers(params.get("window_dilation", (1,) * len(sizes)))
+    return sizes, strides, tuple(map(integers, params["padding"])), spacing
+
+
+def reduce_window(step: Step, reduce: Callable[..., Tensor]) -> Operand:
+    return step.result(reduce(step.whole(), *windows_of(step)))
+
+
+def select_and_scatter_add(step: Step) -> Operand:
+    """The gradient of a pooling, by its cotangent and what was pooled."""
+    pool = convolutions.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
+    x = step.whole_tensor(1)
+    pooled = pool(x, *windows_of(step))
+    return step.result(accumulate(step.scope.trace, pooled.node, x.node, step.whole_tensor()))
 
 
 def smallest(x: Tensor, *windows: Any) -> Tensor:
@@ -59,4 +76,5 @@ CONVOLUTIONS: dict[str, Handler] = {
     "reduce_window_max": partial(reduce_window, reduce=convolutions.max_pool),
     "reduce_window_min": partial(reduce_window, reduce=smallest),
     "reduce_window_sum": partial(reduce_window, reduce=summed),
+    "select_and_scatter_add": select_and_scatter_add,
 }

@@ -37,7 +37,7 @@ from ..custom_functions import is_recorded
 from ..custom_gradients import own_gradient
 from .control import CONTROL
 from .convolutions import CONVOLUTIONS
-from .elementwise import ELEMENTS
+from .elementwise import ELEMENTS, elementwise
 from .linalg import LINALG, ONLY_OWN, OWN
 from .places import PLACES
 from .primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
@@ -46,8 +46,9 @@ Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
 # it.
 PRIMITIVES = {**ELEMENTS, **SHAPES, **CONVOLUTIONS, **PLACES, **LINALG}
-# Jax's own jitted functions of one tensor, element by element, that look at its bits.
-NAMED = {"relu": xp.relu, "relu6": xp.relu6, "signbit": xp.signbit}
+# Jax's own functions, element by element, that look at bits or have a derivative of their own.
+AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
+NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
 
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
 DECORATORS = jax.custom_gradient.__code__.co_filename
@@ -224,10 +225,10 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
     inner = equation.params.get(INLINED[name]) if name in INLINED else traced_of(equation)
     if inner is not None:
         plain, constants = opened(inner)
-        meant = NAMED.get(equation.params.get("name", "")) if is_jaxs_own(plain) else None
-        if meant is not None and len(operands) == 1:
-            return [Operand(meant(operands[0].value), operands[0].shape)]
         named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
+        meant = NAMED.get(named or equation.params.get("name", ""))
+        if meant is not None and is_jaxs_own(plain):
+            return [meant(step_of(scope, equation, operands))]
         own = OWN.get(named) if is_jaxs_own(plain) else None
         fits = ONLY_OWN.get(named, factors_its_argument)
         if own is not None and factors_its_argument(plain) and fits(plain):
@@ -249,8 +250,14 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
     if handler is None:
         lacks = f"jax's primitive {name}, which is not captured"
         raise Unknown(lacks, lacks=lacks)
+    result = handler(step_of(scope, equation, operands))
+    results = [result] if isinstance(result, Operand) else result
+    return [scope.noted(operand) for operand in results]
+
+
+def step_of(scope: Scope, equation: Any, operands: list[Operand]) -> Step:
     avals = [variable.aval for variable in equation.invars]
-    step = Step(
+    return Step(
         scope=scope,
         operands=operands,
         shapes=[tuple(aval.shape) for aval in avals],
@@ -258,9 +265,6 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         shape=tuple(equation.outvars[0].aval.shape),
         params=equation.params,
     )
-    result = handler(step)
-    results = [result] if isinstance(result, Operand) else result
-    return [scope.noted(operand) for operand in results]
 
 
 def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand] | None:

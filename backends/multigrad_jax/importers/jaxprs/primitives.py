@@ -233,14 +233,17 @@ def broadcast_in_dim(step: Step) -> Operand:
 
 def reshape(step: Step) -> Operand:
     lengths = [step.scope.length(n) for n in step.params["new_sizes"]]
+    x, order = step.whole(), step.params["dimensions"]
+    if order is not None:
+        x = xp.permute_dims(x, integers(order))
     like = step.scope.examples.get(step.shape)
     open_ones = [i for i, n in enumerate(lengths) if not isinstance(n, int)]
     if like is not None and open_ones:
-        return step.result(xp.reshape_like(step.whole(), like))
+        return step.result(xp.reshape_like(x, like))
     if len(open_ones) > 1:
         raise Unknown(f"a reshape to {step.shape}")
     sizes = [-1 if i in open_ones else n for i, n in enumerate(lengths)]
-    return step.result(xp.reshape(step.whole(), sizes))
+    return step.result(xp.reshape(x, sizes))
 
 
 def squeeze(step: Step) -> Operand:
