@@ -10,6 +10,7 @@ import jax
 
 from multigrad.capture.meanings.networks import convolutions
 from multigrad.trace.derived.derivatives import accumulate
+from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
 from .primitives import Handler, Operand, Step, Unknown, integers
@@ -19,10 +20,11 @@ Tensor = Any
 
 def conv_general_dilated(step: Step) -> Operand:
     params, numbers = step.params, step.params["dimension_numbers"]
-    wanted = params.get("preferred_element_type")
-    if wanted is not None and wanted != step.dtypes[0]:
-        raise Unknown(f"a convolution of {step.dtypes[0]} that gives {wanted}")
-    x, groups = xp.permute_dims(step.whole(0), numbers.lhs_spec), params["feature_group_count"]
+    x, kernels = step.whole(0), step.whole(1)
+    wanted = params["preferred_element_type"]
+    if wanted is not None and wanted != step.dtypes[0]:  # the sums too are of this dtype
+        x, kernels = (cast(each, step.scope.dtype_name(wanted)) for each in (x, kernels))
+    x, groups = xp.permute_dims(x, numbers.lhs_spec), params["feature_group_count"]
     if params["batch_group_count"] > 1:  # parts of the batch, each seen by kernels of its own
         groups = params["batch_group_count"]
         channels, *lengths = (step.shapes[0][axis] for axis in numbers.lhs_spec[1:])
@@ -30,7 +32,7 @@ def conv_general_dilated(step: Step) -> Operand:
         x = xp.reshape(xp.moveaxis(parts, 0, 1), integers((-1, groups * channels, *lengths)))
     result = convolutions.convolution(
         convolutions.spread(x, integers(params["lhs_dilation"])),
-        xp.permute_dims(step.whole(1), numbers.rhs_spec),
+        xp.permute_dims(kernels, numbers.rhs_spec),
         strides=integers(params["window_strides"]),
         border=tuple(map(integers, params["padding"])),
         dilations=integers(params["rhs_dilation"]),
@@ -44,7 +46,7 @@ def windows_of(step: Step) -> tuple[Any, ...]:
     """Return sizes, strides, border and spacing."""
     params = step.params
     if set(params.get("base_dilation", ())) - {1}:
-        raise Unknown("windows with base_dilation")
+        raise Unknown("windows with base_dilation", lacks="windows with base_dilation")
     sizes, strides = integers(params["window_dimensions"]), integers(params["window_strides"])
     spacing = integers(params.get("window_dilation", (1,) * len(sizes)))
     return sizes, strides, tuple(map(integers, params["padding"])), spacing

@@ -86,10 +86,13 @@ def _import(
     trace.is_in(*FLOATS_OF_16_BITS)  # there is a jaxpr of their own
     if fixed is not None:
         return _import_for(called, trace, values, Trial(fixed))
-    wide = _import_for(called, trace, values, Trial("float64"))
     try:
-        single = _import_for(called, trace, values, Trial("float32"))
-    except Unknown as error:  # what it was given holds a jaxpr of the other dtype
+        wide, single = (
+            _import_for(called, trace, values, Trial(dtype)) for dtype in ("float64", "float32")
+        )
+    except Unknown as error:  # it, or what it was given, is of one dtype alone
+        if error.lacks:
+            raise
         raise NeedsConcrete("dtype") from error
     if not _are_alike(wide, single):
         raise NeedsConcrete("dtype")
