@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from ...backend.finding.discovery import in_use
@@ -18,6 +18,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Location, Node, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
+from ...graph.support.trees import optree
 from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.calls import drop_calls
 from ...trace.owners import CODE, LEANING, lend
@@ -25,7 +26,16 @@ from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ..code.callables import plain_function
 from ..code.libraries import is_library_file
 from ..code.readings import readings_of, whose_types
-from ..code.table import describe_routes, find_dialect, intercepting, load_dialects, require_dialect
+from ..code.table import (
+    OwnTrace,
+    describe_routes,
+    find_dialect,
+    intercepting,
+    load_dialects,
+    register_dialect,
+    registered_dialects,
+    require_dialect,
+)
 from ..dialects import numpy as _numpy_dialect
 from ..dialects import xp
 from ..values.tracer import V
@@ -33,6 +43,7 @@ from .substitute import substitute
 from .witness import Witness
 
 __all__ = ["capture", "run_function", "run_or_import", "run_written_in"]
+
 _DIALECTS = _numpy_dialect  # imported for its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
@@ -346,3 +357,34 @@ def run_or_import(
         trace.is_leaning |= trace.latest_types == LEANING
         trace.latest, trace.latest_types = trace.readings, trace.types_of
         trace.dialect, trace.readings, trace.types_of = before
+
+
+# --- functions of NumPy without a row -------------------------------------------------------------
+def find_numpys_code(function: Any) -> Callable[..., Any] | None:
+    """Return what records a function of NumPy's by the Python code that it consists of."""
+    code = getattr(function, "_implementation", None)
+    return OwnTrace(run_numpys_code, code) if isinstance(code, FunctionType) else None
+
+
+def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call by a copy of a function's code, in which stand-ins are seen.
+
+    Raises:
+        TypeError: what it calls is not captured.
+    """
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    users, witness = set(trace.codes), trace.witness
+    trace.witness = None  # nothing that the code reads changes
+    copy = substitute(code, trace, "numpy")
+    trace.codes, trace.witness = users, witness
+    trace.routes["numpy"] = "protocol and by NumPy's own code"
+    asked = questions.count()
+    try:
+        return copy(*args, **kwargs)
+    except TraceError as error:
+        questions.forget(asked)
+        raise TypeError("nor is NumPy's own code of it") from error
+
+
+register_dialect("numpy", replace(registered_dialects()["numpy"], finds=find_numpys_code))

@@ -37,13 +37,16 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type
 WRAPPED = (staticmethod, classmethod, property)  # what stands in a class for a function
 
 
-def substitute(function: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
+def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Callable[..., Any]:
     """Return a copy of a rule which sees symbolic values in place of numbers, helpers included.
 
     A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
     down to its functions; anything else is returned as it is. A copy shares code with its original.
+
+    Args:
+        root: the package whose functions are helpers; the rule's own.
     """
-    return _Substitution(trace, own_root(function)).replace(function)
+    return _Substitution(trace, root or own_root(function)).replace(function)
 
 
 class _Module:

@@ -17,14 +17,8 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-def listed(function: Handler) -> Handler:
-    """Return a function that gives a list where another gives a tuple."""
-
-    def call(ary: Tensor, indices_or_sections: Any, *args: Any, **kwargs: Any) -> list[Tensor]:
-        return [*function(ary, indices_or_sections, *args, **kwargs)]
-
-    call.__name__ = function.__name__
-    return call
+def array_split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    return [*parts.array_split(ary, indices_or_sections, axis)]
 
 
 def isclose(
@@ -40,7 +34,6 @@ def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str
     return parts.meshgrid(*xi, indexing=indexing)
 
 
-# --- diagonals ------------------------------------------------------------------------------------
 # --- neighbors ------------------------------------------------------------------------------------
 def pad(
     array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
@@ -125,29 +118,6 @@ def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 # --- complex words of real tensors ----------------------------------------------------------------
-def real(val: Tensor) -> Tensor:
-    """The tensors of a rule are real."""
-    return val
-
-
-def real_if_close(a: Tensor, tol: Any = 100) -> Tensor:
-    return a
-
-
-def isreal(x: Tensor) -> Tensor:
-    return xp.ones_like(x, "bool")
-
-
-def iscomplex(x: Tensor) -> Tensor:
-    return xp.zeros_like(x, "bool")
-
-
-def iscomplexobj(x: Tensor) -> bool:
-    return False
-
-
-def isrealobj(x: Tensor) -> bool:
-    return True
 
 
 def angle(z: Tensor, deg: bool = False) -> Tensor:
@@ -155,25 +125,19 @@ def angle(z: Tensor, deg: bool = False) -> Tensor:
     return xp.multiply(radians, 180 / np.pi) if deg else radians
 
 
-AT_LEAST = ("atleast_1d", "atleast_2d", "atleast_3d")
-SPLITS = ("split", "array_split", "hsplit", "vsplit", "dsplit")
 NUMPY = Library(np)
 FUNCTIONS: dict[Any, Handler] = {
     **NUMPY.called(
         {
             diagonals: """
-                diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; matrix_trace:
-                linalg.trace; trace
+                diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; trace
             """,
             neighbors: "diff; trapezoid",
             parts: """
-                append; broadcast_arrays(subok=); column_stack; dstack; expand_dims; hstack;
-                rollaxis; rot90; unstack; vstack
+                append; broadcast_arrays(subok=); dstack; expand_dims; hstack; rot90; unstack;
+                vstack
             """,
-            products: """
-                matrix_power: linalg.matrix_power; multi_dot: linalg.multi_dot; tensordot: tensordot
-                linalg.tensordot
-            """,
+            products: "multi_dot: linalg.multi_dot; tensordot: tensordot linalg.tensordot",
             reductions: """
                 nanmax; nanmean; nanmin; nanprod; nanstd(ddof=correction); nansum;
                 nanvar(ddof=correction)
@@ -181,7 +145,6 @@ FUNCTIONS: dict[Any, Handler] = {
             xp: "concatenate: concatenate concat; permute_dims; vecdot: vecdot linalg.vecdot",
         }
     ),
-    **{getattr(np, name): listed(getattr(parts, name)) for name in SPLITS},
     **NUMPY.taking_the_same(
         {
             bits: "packbits; unpackbits",
@@ -191,9 +154,8 @@ FUNCTIONS: dict[Any, Handler] = {
             parts: "fliplr; flipud",
             products: "cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
-                average; cov; cross; cumulative_sum; divmod_: divmod; isclose;
-                meshgrid; modf; pad; polyval; ptp; real; vdot; angle; iscomplex; iscomplexobj;
-                isreal; isrealobj; real_if_close
+                angle; array_split; average; cov; cross; cumulative_sum; divmod_: divmod; isclose;
+                meshgrid; modf; pad; polyval; ptp; vdot
             """,
             xp: """
                 matmul: linalg.matmul; matrix_transpose: matrix_transpose linalg.matrix_transpose;
@@ -201,6 +163,5 @@ FUNCTIONS: dict[Any, Handler] = {
             """,
         }
     ),
-    **{getattr(np, name): parts.each(getattr(parts, name)) for name in AT_LEAST},
 }
 METHODS: dict[str, Handler] = {"diagonal": FUNCTIONS[np.diagonal]}

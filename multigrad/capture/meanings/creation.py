@@ -27,6 +27,7 @@ from ..symbols.dtypes import own_dtype
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 from .casts import cast
 from .complexes import Complex
+from .parts import rank
 
 Tensor = Any
 
@@ -82,6 +83,8 @@ class Converter:
                 return as_buffer(self.trace, self.function(obj))
             return as_buffer(self.trace, self.function(obj, *args, **kwargs))
         result = obj if dtype is None else cast(obj, dtype)
+        for _ in range(kwargs["ndmin"] - rank(result) if "ndmin" in kwargs else 0):
+            result = xp.expand_dims(result, 0)
         if self.is_cut:
             return xp.stop_gradient(result)
         return copy_of(result) if kwargs.get("copy", self.is_copy) else result
@@ -294,7 +297,13 @@ def linspace(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 # Whether the result is a copy, which an update of the original does not reach.
-CONVERTERS = {"array": True, "as_tensor": False, "asarray": False, "tensor": True}
+CONVERTERS = {
+    "array": True,
+    "as_tensor": False,
+    "asanyarray": False,
+    "asarray": False,
+    "tensor": True,
+}
 CUTTING = ("tensor",)  # torch's: the values alone
 CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
     function.__name__: function

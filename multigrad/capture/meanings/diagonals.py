@@ -35,10 +35,6 @@ def trace(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     return xp.sum(diagonal(x, offset, axis1, axis2), -1)
 
 
-def matrix_trace(x: Tensor, offset: int = 0) -> Tensor:
-    return trace(x, offset, -2, -1)
-
-
 def embedded(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     """Matrices with x on a diagonal and zero elsewhere, in two new axes."""
     *lead, n = shape_of(x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -89,24 +89,6 @@ def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, .
     return array_split(x, indices_or_sections, axis)
 
 
-def hsplit(x: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-    return split(x, indices_or_sections, 0 if rank(x) == 1 else 1)
-
-
-def vsplit(x: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-    return split(_at_least(x, 2, "vsplit"), indices_or_sections, 0)
-
-
-def dsplit(x: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-    return split(_at_least(x, 3, "dsplit"), indices_or_sections, 2)
-
-
-def _at_least(x: Tensor, axes: int, name: str) -> Tensor:
-    if rank(x) < axes:
-        raise TypeError(f"{name} of a tensor of {rank(x)} axes")
-    return x
-
-
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The parts without the axis."""
     return tuple(at(x, axis, i) for i in range(length(x, axis)))
@@ -127,19 +109,6 @@ def atleast_3d(x: Tensor) -> Tensor:
     return x if rank(x) > 2 else xp.expand_dims(atleast_2d(x), -1)
 
 
-def each(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    """Return a function of one tensor, several, or a sequence of them."""
-
-    def call(*tensors: Any) -> Any:
-        given = tensors[0] if len(tensors) == 1 else tensors
-        if isinstance(given, tuple) and not all(isinstance(each, Value) for each in given):
-            raise TypeError("arrays beside numbers")
-        return tuple(map(function, given)) if isinstance(given, list | tuple) else function(given)
-
-    call.__name__ = function.__name__
-    return call
-
-
 def append(x: Tensor, values: Tensor, axis: int | None = None) -> Tensor:
     return xp.concatenate([x, values], axis)
 
@@ -158,40 +127,6 @@ def vstack(arrays: Sequence[Tensor]) -> Tensor:
 def dstack(arrays: Sequence[Tensor]) -> Tensor:
     """Along the third axis."""
     return xp.concatenate([atleast_3d(x) for x in arrays], 2)
-
-
-def column_stack(arrays: Sequence[Tensor]) -> Tensor:
-    """Side by side; a vector is a column."""
-    columns = [x if rank(x) > 1 else xp.reshape(x, (-1, 1)) for x in arrays]
-    return xp.concatenate(columns, 1)
-
-
-def block(arrays: Any) -> Tensor:
-    """Nested lists of blocks put together, the innermost along the last axis."""
-    axes = _depth(arrays)
-    if not axes:
-        return arrays
-    leaves = [*_leaves(arrays)]
-    most = max(axes, *map(rank, leaves))
-    return _joined(arrays, most, -axes)
-
-
-def _depth(arrays: Any) -> int:
-    return 1 + _depth(arrays[0]) if isinstance(arrays, list) else 0
-
-
-def _leaves(arrays: Any) -> Any:
-    if not isinstance(arrays, list):
-        return [arrays]
-    return [leaf for part in arrays for leaf in _leaves(part)]
-
-
-def _joined(arrays: Any, axes: int, axis: int) -> Tensor:
-    if not isinstance(arrays, list):
-        for _ in range(axes - rank(arrays)):
-            arrays = xp.expand_dims(arrays, 0)
-        return arrays
-    return xp.concatenate([_joined(part, axes, axis + 1) for part in arrays], axis)
 
 
 def block_diag(*matrices: Tensor) -> Tensor:
@@ -300,13 +235,6 @@ def rot90(x: Tensor, k: int = 1, axes: Any = (0, 1)) -> Tensor:
     turned = xp.flip(x, second) if turns == 1 else x
     turned = xp.swapaxes(turned, first, second)
     return turned if turns == 1 else xp.flip(turned, second)
-
-
-def rollaxis(x: Tensor, axis: int, start: int = 0) -> Tensor:
-    """An axis moved to stand before another."""
-    axes = rank(x)
-    axis, start = axis % axes, start + axes if start < 0 else start
-    return xp.moveaxis(x, axis, start - 1 if axis < start else start)
 
 
 def fliplr(x: Tensor) -> Tensor:

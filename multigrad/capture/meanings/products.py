@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import string
-from collections.abc import Sequence
 from typing import Any
 
 from ...trace.xp import all as xp
@@ -51,27 +50,8 @@ def tensordot(a: Tensor, b: Tensor, axes: Any = 2) -> Tensor:
     return xp.einsum(f"{''.join(left)},{''.join(right)}->{kept}", a, b)
 
 
-def chain(*matrices: Tensor) -> Tensor:
-    """The product of all, from the left."""
-    return functools.reduce(xp.matmul, matrices)
-
-
-def multi_dot(arrays: Sequence[Tensor]) -> Tensor:
-    return chain(*arrays)
-
-
-def matrix_power(x: Tensor, n: int) -> Tensor:
-    """The product of n equal matrices, by squaring."""
-    if n < 1:
-        raise TypeError(f"matrix_power to {n}; powers from 1 are known")
-    result = None
-    while True:
-        if n & 1:
-            result = x if result is None else xp.matmul(result, x)
-        n >>= 1
-        if not n:
-            return result
-        x = xp.matmul(x, x)
+def multi_dot(arrays: Any) -> Tensor:
+    return functools.reduce(xp.matmul, arrays)
 
 
 def cross(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:

@@ -95,11 +95,11 @@ def looks_inside(ctx, grad_out, tin):
 
 
 def makes_an_array(ctx, grad_out, tin):
-    return grad_out * np.asanyarray(tin)  # here
+    return grad_out * np.ascontiguousarray(tin)  # here
 
 
 def calls_an_unknown_function(ctx, grad_out, tin):
-    return np.gradient(grad_out, axis=0)  # here
+    return np.unwrap(grad_out, axis=0)  # here
 
 
 def calls_an_unknown_ufunc(ctx, grad_out, tin):
@@ -175,7 +175,7 @@ REFUSED: dict[Callable[..., Any], str] = {
     updates_a_view: "view.*clone",
     looks_inside: "looks for a value in a tensor",
     makes_an_array: "turns a symbolic tensor into a NumPy array",
-    calls_an_unknown_function: "calls numpy's gradient, which is not captured.*xg.xp.*native=True",
+    calls_an_unknown_function: "calls numpy's unwrap, which is not captured.*xg.xp.*native=True",
     calls_an_unknown_ufunc: "calls numpy's ldexp, which is not captured",
     reduces_by_a_ufunc: "add.reduce",
     writes_into_anothers_array: "numpy's add write into a ndarray that the rule did not get or "

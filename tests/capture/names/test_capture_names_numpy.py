@@ -1,4 +1,6 @@
-"""Names of NumPy that are composed from ops: captured, they give NumPy's numbers."""
+"""Names of NumPy that are composed from ops, or recorded by NumPy's own code: captured, they give
+NumPy's numbers.
+"""
 
 from __future__ import annotations
 
@@ -134,6 +136,13 @@ CALLS: list[Call] = [
     lambda x, y, w, v, b, p, q: np.std(x, axis=1, where=SOME, ddof=1),
     lambda x, y, w, v, b, p, q: np.var(x, where=SOME, correction=2, keepdims=True),
     lambda x, y, w, v, b, p, q: np.std(x.astype(np.float32), axis=0, dtype=np.float64),
+    lambda x, y, w, v, b, p, q: np.dsplit(b, 2),
+    lambda x, y, w, v, b, p, q: np.atleast_1d(v, x),
+    lambda x, y, w, v, b, p, q: np.array(v, ndmin=3) + np.asanyarray(x),
+    lambda x, y, w, v, b, p, q: np.linalg.matrix_power(w, -2) - np.linalg.matrix_power(w, 0),
+    lambda x, y, w, v, b, p, q: np.linalg.multi_dot([x, w, w, v]),
+    lambda x, y, w, v, b, p, q: np.gradient(x),
+    lambda x, y, w, v, b, p, q: np.gradient(x * y, 0.5, axis=1, edge_order=2),
 ]
 
 
@@ -158,3 +167,16 @@ def test_a_name_of_numpy_means_what_numpy_computes(call: Call) -> None:
     for each, own in zip(given, wanted, strict=True):
         assert np.shape(each) == np.shape(own), line
         np.testing.assert_allclose(each, own, 1e-12, 1e-12, err_msg=f"line {line}")
+
+
+def test_numpys_own_code_is_said_to_be_recorded_and_gives_its_gradient() -> None:
+    def slopes(x: Any) -> Any:
+        return np.gradient(x**3, axis=1)
+
+    x, captured = inputs()[0], xg.function(slopes, native=False)
+    cotangent = np.cos(x)
+    (found,) = xg.vjp(captured, x)[1](cotangent)
+    assert "NumPy's own code" in xg.show(captured)
+    step = 1e-6 * np.eye(x.size).reshape(-1, *x.shape)
+    ahead = [np.sum((slopes(x + each) - slopes(x - each)) * cotangent) for each in step]
+    np.testing.assert_allclose(found, np.reshape(ahead, x.shape) / 2e-6, 1e-5, 1e-6)

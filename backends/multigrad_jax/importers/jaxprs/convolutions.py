@@ -18,6 +18,11 @@ from .primitives import Handler, Operand, Step, Unknown, integers
 Tensor = Any
 
 
+def border_of(step: Step) -> convolutions.Pairs:
+    pairs = map(integers, step.params["padding"])
+    return tuple((before, after) for before, after in pairs)
+
+
 def conv_general_dilated(step: Step) -> Operand:
     params, numbers = step.params, step.params["dimension_numbers"]
     x, kernels = step.whole(0), step.whole(1)
@@ -34,7 +39,7 @@ def conv_general_dilated(step: Step) -> Operand:
         convolutions.spread(x, integers(params["lhs_dilation"])),
         xp.permute_dims(kernels, numbers.rhs_spec),
         strides=integers(params["window_strides"]),
-        border=tuple(map(integers, params["padding"])),
+        border=border_of(step),
         dilations=integers(params["rhs_dilation"]),
         groups=groups,
     )
@@ -49,7 +54,7 @@ def windows_of(step: Step) -> tuple[Any, ...]:
         raise Unknown("windows with base_dilation", lacks="windows with base_dilation")
     sizes, strides = integers(params["window_dimensions"]), integers(params["window_strides"])
     spacing = integers(params.get("window_dilation", (1,) * len(sizes)))
-    return sizes, strides, tuple(map(integers, params["padding"])), spacing
+    return sizes, strides, border_of(step), spacing
 
 
 def reduce_window(step: Step, reduce: Callable[..., Tensor]) -> Operand:

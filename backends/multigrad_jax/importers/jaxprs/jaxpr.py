@@ -40,7 +40,7 @@ from .convolutions import CONVOLUTIONS
 from .elementwise import ELEMENTS, elementwise
 from .linalg import LINALG, ONLY_OWN, OWN
 from .places import PLACES
-from .primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
+from .primitives import SHAPES, Handler, Operand, Scope, Step, Trial, Unknown
 
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
@@ -231,7 +231,7 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
         meant = NAMED.get(named or equation.params.get("name", ""))
         if meant is not None and is_jaxs_own(plain):
-            return [meant(step_of(scope, equation, operands))]
+            return _handled(meant, scope, equation, operands)
         own = OWN.get(named) if is_jaxs_own(plain) else None
         fits = ONLY_OWN.get(named, factors_its_argument)
         if own is not None and factors_its_argument(plain) and fits(plain):
@@ -253,14 +253,15 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
     if handler is None:
         lacks = f"jax's primitive {name}, which is not captured"
         raise Unknown(lacks, lacks=lacks)
-    result = handler(step_of(scope, equation, operands))
-    results = [result] if isinstance(result, Operand) else result
-    return [scope.noted(operand) for operand in results]
+    return _handled(handler, scope, equation, operands)
 
 
-def step_of(scope: Scope, equation: Any, operands: list[Operand]) -> Step:
+def _handled(
+    handler: Handler, scope: Scope, equation: Any, operands: list[Operand]
+) -> list[Operand]:
+    """Record one equation by what its primitive means."""
     avals = [variable.aval for variable in equation.invars]
-    return Step(
+    step = Step(
         scope=scope,
         operands=operands,
         shapes=[tuple(aval.shape) for aval in avals],
@@ -268,6 +269,9 @@ def step_of(scope: Scope, equation: Any, operands: list[Operand]) -> Step:
         shape=tuple(equation.outvars[0].aval.shape),
         params=equation.params,
     )
+    result = handler(step)
+    results = [result] if isinstance(result, Operand) else result
+    return [scope.noted(operand) for operand in results]
 
 
 def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand] | None:

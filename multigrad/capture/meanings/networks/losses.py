@@ -6,7 +6,6 @@ from what looks simplest, an infinity or a NaN would come out there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -107,13 +106,6 @@ def poisson(x: Tensor, target: Any, eps: float | None = None) -> Tensor:
     if eps is None:
         return xp.subtract(xp.exp(x), xp.multiply(target, x))
     return xp.subtract(x, xp.multiply(target, xp.log(xp.add(x, eps))))
-
-
-def stirling(target: Tensor) -> Tensor:
-    """Stirling's approximation of log(t!)."""
-    return xp.subtract(xp.multiply(target, xp.log(target)), target) + 0.5 * xp.log(
-        xp.multiply(target, 2.0 * math.pi)
-    )
 
 
 def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
