@@ -17,6 +17,10 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
+def split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    return [*parts.split(ary, indices_or_sections, axis)]
+
+
 def array_split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     return [*parts.array_split(ary, indices_or_sections, axis)]
 
@@ -155,7 +159,7 @@ FUNCTIONS: dict[Any, Handler] = {
             products: "cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
                 angle; array_split; average; cov; cross; cumulative_sum; divmod_: divmod; isclose;
-                meshgrid; modf; pad; polyval; ptp; vdot
+                meshgrid; modf; pad; polyval; ptp; split; vdot
             """,
             xp: """
                 matmul: linalg.matmul; matrix_transpose: matrix_transpose linalg.matrix_transpose;

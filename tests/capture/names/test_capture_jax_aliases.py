@@ -155,7 +155,7 @@ nn.sparse_sigmoid nn.squareplus nn.standardize numpy.array_split numpy.average
 numpy.broadcast_arrays numpy.convolve numpy.diag numpy.diagflat numpy.diagonal numpy.diff
 numpy.divmod numpy.fmax numpy.fmin numpy.hsplit numpy.linalg.cond numpy.linalg.eigvalsh
 numpy.linalg.matrix_norm numpy.linalg.slogdet numpy.linalg.vector_norm numpy.pad numpy.piecewise
-numpy.put_along_axis numpy.split numpy.tensordot numpy.unstack numpy.vsplit ops.segment_sum
+numpy.put_along_axis numpy.tensordot numpy.unstack numpy.vsplit ops.segment_sum
 scipy.linalg.cho_factor scipy.linalg.cho_solve scipy.linalg.cholesky scipy.linalg.det
 scipy.linalg.inv scipy.linalg.lu scipy.linalg.lu_factor scipy.linalg.lu_solve scipy.linalg.solve
 scipy.linalg.solve_triangular scipy.special.polygamma

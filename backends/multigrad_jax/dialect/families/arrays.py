@@ -98,7 +98,7 @@ ALIASES: dict[Any, Any] = {
                 cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile:
                 quantile
             """,
-            np_parts: "ptp",
+            np_parts: "ptp; split",
             parts: "expand_dims; fliplr; flipud",
             reductions: """
                 all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var

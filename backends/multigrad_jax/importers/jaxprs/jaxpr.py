@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from multigrad.capture.code.modes import ModeOf, modes
 from multigrad.capture.values.tracer import V
 from multigrad.errors import MultigradError, TraceError
 from multigrad.graph import ops
@@ -25,6 +26,7 @@ from multigrad.graph.ir.graph import Node, Region
 from multigrad.graph.ir.types import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
 from multigrad.graph.passes.facts import shape_fact
 from multigrad.trace.axes import ask_for, known_shape
+from multigrad.trace.scope.reads import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
@@ -63,6 +65,7 @@ def import_function(
         NeedsConcrete: it has one jaxpr per rank, dtype or shape.
         TraceError: it uses a primitive that has no op, or jax cannot trace it.
     """
+    note({ModeOf("jax"): modes()["jax"]})  # numbers that jax makes are of 64 bits, or are not
     try:
         return _import(function, trace, args, kwargs)
     except Unknown as error:
