@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from multigrad.capture.meanings import places
 from multigrad.capture.meanings.networks import convolutions
 from multigrad.capture.meanings.networks.convolutions import first_largest, per_axis
-from multigrad.capture.meanings.parts import rank
+from multigrad.capture.meanings.parts import rank, shape_of
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
@@ -162,6 +163,50 @@ def max_pool(axes: int) -> Any:
     return record
 
 
+def max_pool_with_indices(axes: int) -> Any:
+    """Return the pooling that gives the places of the largest, too: they count through the last
+    axes as if they were one. Where all are -inf, it is the first that is no border.
+    """
+
+    def record(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        given = (kernel_size, stride, padding, dilation, ceil_mode)
+        sizes, strides, border, dilations = pooling_of(input, *given, axes=axes)
+        lengths = shape_of(input)[-axes:]
+        if math.prod(lengths) > 2**24:  # float32 counts no further
+            raise TypeError(f"places among {math.prod(lengths)} elements")
+        numbers = torch.arange(math.prod(lengths)).reshape(lengths)
+        numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
+
+        def windows(x: Tensor) -> Tensor:
+            found = xp.windows(x, sizes, strides, dilations)
+            return xp.reshape(found, (*shape_of(found)[:-axes], -1))
+
+        seen = windows(convolutions.bordered(input, border, -math.inf))
+        within = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
+        within = xp.cast(xp.broadcast_to(within, shape_of(seen)), "int64")
+        largest, first = xp.argmax(seen, -1), xp.argmax(xp.cast(within >= 0, "int64"), -1)
+        found, inside = (
+            xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
+            for which in (largest, first)
+        )
+        found = xp.where(found < 0, inside, found)
+        lead = shape_of(input)[:-axes]
+        flat = [xp.reshape(x, (*lead, -1)) for x in (input, found)]
+        values = xp.reshape(xp.take_along(*flat, axis=-1), shape_of(found))
+        return values, found
+
+    record.__name__ = record.__qualname__ = f"max_pool{axes}d_with_indices"
+    return record
+
+
 def avg_pool(axes: int) -> Any:
     """Return the mean over windows of the last axes."""
 
@@ -222,6 +267,7 @@ def table() -> dict[Any, Any]:
             f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
             f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
         }
+        found[getattr(F, f"max_pool{n}d_with_indices")] = max_pool_with_indices(n)
         found[getattr(F, f"adaptive_max_pool{n}d_with_indices")] = with_indices
         for name, function in rows.items():
             for place in (F, torch):
