@@ -45,6 +45,7 @@ from multigrad.testing.under_test import BackendUnderTest, is_installed, split_n
 sys.modules.setdefault("tests", types.ModuleType("tests")).__path__ = [str(Path(__file__).parent)]
 
 from .harness import once
+from .support.sampling import WHOLE
 
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
@@ -74,6 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "anywhere: the test does more where more is installed; it runs where no framework is, and "
         "where all are",
+    )
+    config.addinivalue_line(
+        "markers",
+        "weekly: many seconds for what others nearly see; `tox -e tables` runs it each week",
     )
     config.addinivalue_line("markers", "peers: the test compares with a package, in tests/peers")
 
@@ -177,7 +182,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.is_relative_to(TESTS):
             once.tell_hidden(item.path, needed, "backend" in getattr(item, "fixturenames", ()))
         is_anywhere = item.get_closest_marker("anywhere") is not None
-        (here if environment.has(needed, is_anywhere) else elsewhere).append(item)
+        is_now = WHOLE or item.get_closest_marker("weekly") is None
+        (here if is_now and environment.has(needed, is_anywhere) else elsewhere).append(item)
     config.hook.pytest_deselected(items=elsewhere)
     items[:] = here
 
