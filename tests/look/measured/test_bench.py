@@ -85,6 +85,7 @@ def test_numpy_has_a_row_for_every_case_size_and_rival(tmp_path: Path) -> None:
 
 
 @pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+@pytest.mark.weekly("jax", "tensorflow")
 def test_each_framework_runs_each_of_its_rivals(backend: Any, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = ("--quick", "--backends", backend.name, "--rules", "d(ReLU)", "--sizes", 1000)
