@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,10 +19,31 @@ from multigrad.trace.xp import all as xp
 Tensor = Any
 
 
-def batched(x: Tensor, axes: int) -> tuple[Tensor, bool]:
-    """Return x with an axis of examples, and whether it had none."""
-    alone = rank(x) == axes + 1
-    return (xp.expand_dims(x, 0) if alone else x), alone
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Any,
+    dilation: Any,
+    transposed: bool = False,
+    output_padding: Any = 0,
+    groups: int = 1,
+) -> Tensor:
+    """What torch makes all of them of; it gives examples an axis where they have none."""
+    axes = len(stride)
+    if rank(input) != axes + 2:
+        raise TypeError("a convolution of one example")
+    how: dict[str, Any] = {
+        "strides": per_axis(stride, axes),
+        "border": tuple((n, n) for n in per_axis(padding, axes)),
+        "dilations": per_axis(dilation, axes),
+        "groups": groups,
+    }
+    if transposed:
+        more = per_axis(output_padding, axes)
+        return convolutions.transposed(input, weight, bias, **how, more=more)
+    return convolutions.convolution(input, weight, bias, **how)
 
 
 def conv(axes: int) -> Any:
@@ -36,52 +58,10 @@ def conv(axes: int) -> Any:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        x, alone = batched(input, axes)
-        border = padding
-        if not isinstance(padding, str):
-            border = tuple((n, n) for n in per_axis(padding, axes))
-        result = convolutions.convolution(
-            x,
-            weight,
-            bias,
-            strides=per_axis(stride, axes),
-            border=border,
-            dilations=per_axis(dilation, axes),
-            groups=groups,
-        )
-        return xp.squeeze(result, 0) if alone else result
+        how = {"padding": padding, "dilation": dilation, "groups": groups}
+        return convolution(input, weight, bias, per_axis(stride, axes), **how)
 
     record.__name__ = record.__qualname__ = f"conv{axes}d"
-    return record
-
-
-def conv_transpose(axes: int) -> Any:
-    """Return the transposed convolution over so many axes."""
-
-    def record(
-        input: Tensor,
-        weight: Tensor,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> Tensor:
-        x, alone = batched(input, axes)
-        result = convolutions.transposed(
-            x,
-            weight,
-            bias,
-            strides=per_axis(stride, axes),
-            border=tuple((n, n) for n in per_axis(padding, axes)),
-            dilations=per_axis(dilation, axes),
-            groups=groups,
-            more=per_axis(output_padding, axes),
-        )
-        return xp.squeeze(result, 0) if alone else result
-
-    record.__name__ = record.__qualname__ = f"conv_transpose{axes}d"
     return record
 
 
@@ -239,16 +219,12 @@ def adaptive_pool(axes: int, kind: str, reduce: Any) -> Any:
 
     def record(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
         if return_indices:
-            with_indices(input)
+            raise TypeError("pooling with return_indices; take its values alone")
         given = output_size if isinstance(output_size, list | tuple) else (output_size,) * axes
         return convolutions.adaptive(input, tuple(given), reduce)
 
     record.__name__ = record.__qualname__ = f"{kind}{axes}d"
     return record
-
-
-def with_indices(input: Tensor, *args: Any, **options: Any) -> Any:
-    raise TypeError("pooling with return_indices; take its values alone")
 
 
 def last_mean(x: Tensor) -> Tensor:
@@ -261,19 +237,17 @@ def table() -> dict[Any, Any]:
     for n in (1, 2, 3):
         rows = {
             f"conv{n}d": conv(n),
-            f"conv_transpose{n}d": conv_transpose(n),
             f"max_pool{n}d": max_pool(n),
             f"avg_pool{n}d": avg_pool(n),
             f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
             f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
         }
         found[getattr(F, f"max_pool{n}d_with_indices")] = max_pool_with_indices(n)
-        found[getattr(F, f"adaptive_max_pool{n}d_with_indices")] = with_indices
         for name, function in rows.items():
             for place in (F, torch):
                 if hasattr(place, name):
                     found[getattr(place, name)] = function
-    found[torch.adaptive_max_pool1d] = with_indices  # a pair, whatever it is asked for
+    del found[torch.adaptive_max_pool1d]  # a pair, whatever it is asked for
     return found
 
 
