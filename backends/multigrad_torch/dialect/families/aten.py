@@ -17,10 +17,11 @@ from multigrad.capture.values import methods
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from . import convolutions, linalg
+from . import convolutions, linalg, losses
 
 Tensor = Any
 LIBRARIES = (torch, torch._C._nn, F, torch.Tensor, torch.linalg, torch.special)
+LOSSES = frozenset(losses.ALIASES.values())  # of an operator, the reduction is a number
 PREFIXES = ("_", "linalg_", "special_")
 
 
@@ -133,6 +134,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "copy": copy,
     "diagonal_scatter": diagonal_scatter,
     "_linalg_svd": svd,
+    "convolution": convolutions.convolution,
     "convolution_backward": convolutions.backward,
     "constant_pad_nd": constant_pad_nd,
     "native_layer_norm": native_layer_norm,
@@ -150,6 +152,6 @@ def find_aten(function: Any, aliases: dict[Any, Callable[..., Any]]) -> Callable
             return OWN[each]
         for library in LIBRARIES:
             known = aliases.get(getattr(library, each, None))
-            if known is not None:
+            if known is not None and known not in LOSSES:
                 return known
     return None
