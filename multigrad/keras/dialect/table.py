@@ -40,6 +40,7 @@ from . import (
     parts,
 )
 from .asked import at_once, compute_at_once
+from .traced import find_traced
 from .types import TYPES
 
 Tensor = Any
@@ -318,7 +319,7 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
             return operation
         name = BEGINS_A_WORD.sub("_", type(operation).__name__).lower()
         function: Any = getattr(keras.ops, name, None)
-        if function not in DIALECT.aliases:
+        if function not in DIALECT.aliases and find_traced(function) is None:
             raise trace.error(f"calls {self.name!r}, whose {name!r} is not captured")
         named = inspect.signature(function).parameters
         options = {key: value for key, value in vars(operation).items() if key in named}
@@ -353,7 +354,8 @@ def is_activation(value: Any) -> bool:
     """Return whether a layer's attribute is a function of tensors: Keras's, or the user's own."""
     if not isinstance(value, FunctionType):
         return False
-    return value in DIALECT.aliases or not is_library_file(value.__code__.co_filename)
+    is_kerass = value in DIALECT.aliases or find_traced(value) is not None
+    return is_kerass or not is_library_file(value.__code__.co_filename)
 
 
 def is_layer(value: Any) -> bool:
@@ -392,6 +394,8 @@ DIALECT = Dialect(
     variables=(keras.Variable,),
     describe=describe,
     bookkeeping=frozenset(BOOKKEEPING.split()),
+    finds=find_traced,
+    other_way=find_traced,
     trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )
 register_dialect("keras", DIALECT)

@@ -104,6 +104,15 @@ def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Te
     return F.pad(input, list(pad), value=value)
 
 
+def convolution(
+    input: Tensor, weight: Tensor, bias: Any, stride: Sequence[int], *how: Any
+) -> Tensor:
+    padding, dilation, transposed, output_padding, groups = how
+    compute = getattr(F, f"conv{'_transpose' * transposed}{len(stride)}d")
+    more = (output_padding, groups, dilation) if transposed else (dilation, groups)
+    return compute(input, weight, bias, stride, padding, *more)
+
+
 def native_layer_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,6 +142,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "copy": copy,
     "diagonal_scatter": diagonal_scatter,
     "_linalg_svd": svd,
+    "convolution": convolution,
     "convolution_backward": convolutions.backward,
     "constant_pad_nd": constant_pad_nd,
     "native_layer_norm": native_layer_norm,
