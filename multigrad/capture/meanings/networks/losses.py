@@ -102,13 +102,6 @@ def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor
     return -xp.sum(xp.multiply(target, xp.log_softmax(logits, axis)), axis)
 
 
-def poisson(x: Tensor, target: Any, eps: float | None = None) -> Tensor:
-    """exp(x) - t x; with eps, x is the rate itself: x - t log(x + eps)."""
-    if eps is None:
-        return xp.subtract(xp.exp(x), xp.multiply(target, x))
-    return xp.subtract(x, xp.multiply(target, xp.log(xp.add(x, eps))))
-
-
 def stirling(target: Tensor) -> Tensor:
     """Stirling's approximation of log(t!)."""
     return xp.subtract(xp.multiply(target, xp.log(target)), target) + 0.5 * xp.log(
