@@ -27,6 +27,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # No test depends on what another process has proven.
 os.environ["MULTIGRAD_CACHE"] = "off"
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -45,6 +46,7 @@ from multigrad.testing.under_test import BackendUnderTest, is_installed, split_n
 sys.modules.setdefault("tests", types.ModuleType("tests")).__path__ = [str(Path(__file__).parent)]
 
 from .harness import once
+from .support.sampling import WHOLE, sample
 
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
@@ -74,6 +76,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "anywhere: the test does more where more is installed; it runs where no framework is, and "
         "where all are",
+    )
+    config.addinivalue_line(
+        "markers",
+        "weekly(*frameworks): many seconds for what others nearly see, on these frameworks or all; "
+        "`tox -e tables` runs it each week",
     )
     config.addinivalue_line("markers", "peers: the test compares with a package, in tests/peers")
 
@@ -177,9 +184,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.is_relative_to(TESTS):
             once.tell_hidden(item.path, needed, "backend" in getattr(item, "fixturenames", ()))
         is_anywhere = item.get_closest_marker("anywhere") is not None
-        (here if environment.has(needed, is_anywhere) else elsewhere).append(item)
+        is_now = WHOLE or not is_weekly(item, needed)
+        (here if is_now and environment.has(needed, is_anywhere) else elsewhere).append(item)
+    if not WHOLE and "jax" in environment.frameworks:
+        here, left = half_of_tables(here)
+        elsewhere += left
     config.hook.pytest_deselected(items=elsewhere)
     items[:] = here
+
+
+def half_of_tables(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return items with half of the conformance suite's cases, and the other half: XLA compiles
+    each for seconds.
+    """
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.path.is_relative_to(TESTS / "conformance"):
+            tables[item.nodeid.partition("[")[0]].append(item)
+    left = {case for cases in tables.values() for case in {*cases} - {*sample(cases, 1 / 2)}}
+    return [item for item in items if item not in left], [*left]
+
+
+def is_weekly(item: pytest.Item, needed: set[str]) -> bool:
+    mark = item.get_closest_marker("weekly")
+    return mark is not None and (not mark.args or not needed.isdisjoint(mark.args))
 
 
 class NumpyBackend:

@@ -124,7 +124,8 @@ def run(suite: Suite, options: list[str], is_alone: bool) -> bool:
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds = used.ru_utime + used.ru_stime
-    most = SECONDS.get(suite.name, math.inf)
+    is_whole = "MULTIGRAD_TABLES" in os.environ
+    most = math.inf if is_whole else SECONDS.get(suite.name, math.inf)
     costs = f"{time.monotonic() - began:.0f} s, {seconds:.0f} of at most {most} processor seconds"
     print(f"{said.decode(errors='replace')}--- {suite.name}: {costs}", flush=True)
     return process.returncode == 0 and (bool(options) or seconds <= most)

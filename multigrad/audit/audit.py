@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..backend.finding.discovery import backend_of
 from ..capture.code.signature import name_of
+from ..capture.code.state import Filled, State, held_by, read_state
 from ..errors import RuleTypeError
+from ..functions.calls.arguments import owner_of, unwrap
+from ..functions.calls.decision import SHOWN
+from ..functions.function import Function
+from ..functions.held import owner_of_method
+from ..functions.plain import function
+from ..functions.recipes.examples import find_variant
+from ..graph import ops
+from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.passes.simplify import is_elementwise
 from ..graph.support.notebook import InNotebooks
+from ..graph.support.trees import optree
 from ..graph.support.versions import ignoring_warnings
 from ..look.convert import brief
 from ..look.laws import Law
-from .exemptions import excuse
+from ..look.originals import find_original
+from ..look.show import captured_graph
+from ..look.subject import gives_surrogate
+from ..lowering.function_graph import FunctionGraph
+from ..rules.in_force.activation import Activation
+from ..rules.model.rule import Rule
+from ..trace.derived.derivatives import is_linear
 from .judging import NotApplicable
 from .laws import LAWS
-from .parameters import keeping_dtypes, open_up
 from .trial import Trial, trial_of
 
 REPEATABLE = "repeatable"
@@ -224,3 +243,135 @@ def _hold(called: Any, trial: Trial, law: Law[Trial, str]) -> Finding:
     except Exception as error:
         state, said = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
     return Finding(law.name, state, str(said), law.sentence, law.reason)
+
+
+# --- what a rule or a Function of ours states in its graph ----------------------------------------
+LINEAR = ("linear", "scale", "ones", "each output")
+
+
+def excuse(obj: Any, law: str) -> str:
+    """Return why an object does not mean to keep a law, "" where nothing of it says so."""
+    try:
+        graphs = _graphs_of(obj)
+    except Exception:  # of the user's code, too: no graph states nothing
+        return ""
+    if graphs is None:
+        return ""
+    if graphs.is_random:  # few draws may be alike twice
+        return "it draws at random, as its graph says"
+    if not graphs.is_rule:
+        return ""
+    if law in LINEAR and not is_linear(graphs.backward, graphs.cotangents):
+        return "it is not linear in the cotangent, as its graph says, and meant to differ"
+    if law == "not finite" and not is_elementwise(graphs.backward):
+        return "its gradient is of all elements together, as its graph says"
+    if law == "second derivative" and graphs.first_order:
+        return "it is registered with first_order=True: nobody differentiates it again"
+    if law == "second derivative" and any(n.op is ops.STOP_GRADIENT for n in graphs.backward.nodes):
+        return "it counts a number as a constant, by stop_gradient"
+    return ""
+
+
+def _graphs_of(obj: Any) -> FunctionGraph | None:
+    """Return an object's graphs; those whose gradient is meant to differ count as rules."""
+    inner = getattr(obj, "_activation", obj)  # of a module or layer
+    inner = getattr(inner, "captured_form", inner)  # of what `override` returned
+    if isinstance(inner, Function):
+        return replace(find_variant(inner, SHOWN).graphs, is_rule=gives_surrogate(inner))
+    if isinstance(inner, str | Rule):
+        inner = Activation("Linear", inner)
+    if isinstance(inner, Activation):
+        in_force = inner.in_force()
+        if in_force is not None:
+            rule = in_force.specialization.rule
+            backward = captured_graph(in_force.bound_rule)
+            return FunctionGraph(
+                rule.name, inner.forward.graph(), backward, rule.first_order, is_rule=True
+            )
+    return None
+
+
+# --- what of an object is audited beside its inputs -----------------------------------------------
+Tensor = Any
+
+
+def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+    """Return what is called, with which inputs, and the names of the parameters that follow them.
+
+    Args:
+        fn: what is audited. A forward and a backward, as `xg.function` takes them, run as they are;
+            of a module or a layer the parameters are added to the inputs.
+    """
+    if isinstance(fn, tuple) and 1 < len(fn) < 4 and all(map(callable, fn)):
+        forward, backward, *residuals = fn
+        return function(forward, backward, *residuals, native=True), inputs, ()
+    return _open_object(fn, inputs)
+
+
+def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+    if isinstance(fn, type):
+        original = find_original(fn)
+        fn = fn if original.is_custom else original.call
+    if not _is_model(fn):
+        return fn, inputs, ()
+    if not getattr(fn, "built", True):
+        fn(*inputs)  # its parameters are made by the first call
+    state = read_state(fn)
+    trained = {name: own for name, own in state.tensors.items() if _is_trained(own)}
+    inner = {id(held_by(own)) for own in trained.values() if held_by(own) is not own}
+    held = {name: held_by(own) for name, own in trained.items() if id(own) not in inner}
+    if not held:
+        return fn, inputs, ()
+    names = (getattr(trained[name], "path", name) for name in sorted(held))  # Keras' variables'
+    return Opened(fn, state, len(inputs), len(held)), (*inputs, held), tuple(names)
+
+
+@contextmanager
+def keeping_dtypes(fn: Any) -> Iterator[None]:
+    """Let Keras' layers compute in the dtype of their inputs, which they round to their own."""
+    flatten = getattr(fn.owner, "_flatten_layers", None) if isinstance(fn, Opened) else None
+    layers = [each for each in (flatten() if flatten else ()) if each.autocast]
+    try:
+        for layer in layers:
+            layer.autocast = False
+        yield
+    finally:
+        for layer in layers:
+            layer.autocast = True
+
+
+def _is_model(fn: Any) -> bool:
+    is_object = callable(fn) and not isinstance(fn, Function | type | types.FunctionType)
+    return is_object and owner_of_method(fn) is fn
+
+
+def _is_trained(held: Any) -> bool:
+    is_float = dtype_name(held_by(held).dtype) in FLOATS
+    flags = (getattr(held, name, True) for name in ("requires_grad", "trainable"))
+    return is_float and all(flag is not False for flag in flags)
+
+
+class Opened:
+    """A module or a layer as a function of its inputs and of what it trains, by name.
+
+    What else it holds, such as running means, has the dtype of its inputs.
+    """
+
+    def __init__(self, owner: Any, state: State, count: int, trained: int) -> None:
+        self.owner, self.state, self.count = owner, state, count
+        self.home_of_tensors, self.held = state.home, trained
+        self.__name__ = name_of(owner)
+        self.rest = {name: held for name, held in state.tensors.items() if not _is_trained(held)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs, held = args[: self.count], args[self.count]
+        dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
+        rest = {name: _with_dtype(held_by(own), dtype) for name, own in self.rest.items()}
+        return Filled(self.owner, self.state, {**rest, **held}).copy(*inputs, **kwargs)
+
+
+def _with_dtype(tensor: Tensor, dtype: Any) -> Tensor:
+    if dtype_name(tensor.dtype) not in FLOATS:
+        return tensor
+    backend = backend_of(unwrap(tensor))
+    return backend.kernels.rows[ops.CAST](tensor, dtype=dtype)

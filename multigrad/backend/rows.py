@@ -207,7 +207,8 @@ def lifted(row: Row) -> Row:
     @functools.wraps(row)
     def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
         if all(array.ndim == 0 for array in arrays):
-            return row(*(array[None] for array in arrays), axis=0, **attrs)[0]
+            found = row(*(array[None] for array in arrays), axis=0, **attrs)
+            return found[0] if found.ndim else found
         return row(*arrays, axis=axis, **attrs)
 
     return call

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.look.described import describe, describe_all
-from multigrad.look.exchanges import KINDS, exchanged_by
+from multigrad.look.described import KINDS, describe, describe_all, exchanged_by
 
 PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
 

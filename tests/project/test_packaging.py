@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
 # What the wheel holds: packages, the rooms of the first, and the files that are no source.
 SHIPPED = ["multigrad", "multigrad_torch", "multigrad_jax", "multigrad_tensorflow"]
-TESTING = {"__init__.py", "assertions.py", "memory.py", "oracles.py", "plugin.py", "under_test.py"}
+TESTING = {"__init__.py", "assertions.py", "oracles.py", "plugin.py", "under_test.py"}
 TEMPLATE = "multigrad/look/command/template/"
 DATA = {
     "multigrad/audit/lock/probes.txt",

@@ -16,7 +16,10 @@ import pytest
 from .test_demo import PNG_SIGNATURE, demo_command, invoke_demo, read_results, run_demo
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")]
-FRAMEWORKS = [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("torch", "jax")]
+FRAMEWORKS = [
+    pytest.param("torch", marks=pytest.mark.needs("torch")),
+    pytest.param("jax", marks=[pytest.mark.needs("jax"), pytest.mark.weekly]),
+]
 RULES = ("triangular", "dorefa_weights")
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from ..harness import fresh
+from ..support.sampling import sample
 
 pytestmark = pytest.mark.anywhere
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ALL = ("torch", "jax", "tensorflow")
 PACKAGES = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "sklearn.datasets")
 
 
@@ -77,7 +79,7 @@ def installed_keras_backends() -> list[str]:
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", ["torch", "jax", "tensorflow"])
+@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3))
 def test_keras_example_fits_and_rebuilds(
     keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_in_place_example_gives_the_same_numbers_everywhere(tmp_path: Path) -> N
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.weekly
 def test_a_class_keeps_its_bits_on_every_framework(tmp_path: Path) -> None:
     output = run_example("09_any_class.py", tmp_path)
     lines = [
@@ -151,6 +154,7 @@ def test_a_class_keeps_its_bits_on_every_framework(tmp_path: Path) -> None:
     assert "class ClampTowardsInside" in output
 
 
+@pytest.mark.weekly
 def test_one_custom_gradient_is_one_at_a_hundred_everywhere(tmp_path: Path) -> None:
     lines = run_example("10_custom_gradient.py", tmp_path).splitlines()
     assert sum(line.endswith("0.500000 0.731059 1.000000") for line in lines) >= 2
@@ -195,8 +199,6 @@ def test_flax_network_of_binary_neurons_learns_under_a_rule_for_its_gradients(
 
 
 # On each backend tests/keras asks for the same of layers: `tox run -e pages` runs these on all.
-ON_EACH = "MULTIGRAD_TIMES" in os.environ
-ALL = ["torch", "jax", "tensorflow"]
 
 
 def choose_keras_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +208,7 @@ def choose_keras_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", ALL if ON_EACH else ["jax"])
+@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3))
 def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(
     keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +225,8 @@ def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", ALL if ON_EACH else ["tensorflow"])
+@pytest.mark.parametrize("keras_backend", ALL)
+@pytest.mark.weekly
 def test_keras_example_anneals_the_width_in_every_batch(
     keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +241,7 @@ def test_keras_example_anneals_the_width_in_every_batch(
 
 
 @pytest.mark.needs("keras", "sklearn")
+@pytest.mark.weekly
 def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: Path) -> None:
     installed = installed_keras_backends()
     saves, loads = installed[0], installed[-1]
@@ -252,6 +256,7 @@ def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: 
 
 
 @pytest.mark.needs("torch", "sklearn", "matplotlib")
+@pytest.mark.weekly
 def test_heat_maps_lie_on_the_digits_and_leave_the_network_as_it_was(tmp_path: Path) -> None:
     output = run_example("14_heat_maps.py", tmp_path, "--quick")
     on_ink = {
@@ -270,12 +275,15 @@ def test_heat_maps_lie_on_the_digits_and_leave_the_network_as_it_was(tmp_path: P
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [
-        ("deep_equilibrium", 1e-9),
-        ("sparsemax", 1e-12),
-        ("sinkhorn", 1e-9),
-        ("quadratic_program", 1e-6),  # of the differences that it is compared with
-    ],
+    sample(
+        [
+            ("deep_equilibrium", 1e-9),
+            ("sparsemax", 1e-12),
+            ("sinkhorn", 1e-9),
+            ("quadratic_program", 1e-6),  # of the differences that it is compared with
+        ],
+        1 / 4,
+    ),
 )
 def test_an_implicit_layer_has_its_gradient_everywhere(
     name: str, most: float, tmp_path: Path

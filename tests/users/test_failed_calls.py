@@ -15,6 +15,7 @@ import multigrad as xg
 from multigrad.registry import epoch
 
 from ..support.failures import Row, fail_everywhere
+from ..support.sampling import sample
 
 X = np.array([-1.5, 0.2, 0.7])
 
@@ -312,11 +313,9 @@ def as_before() -> Iterator[None]:
         xg.unregister("fails")
 
 
-@pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
-def test_a_call_that_is_interrupted_at_any_step_changes_nothing(
-    make: Callable[[], Row[Any]],
-) -> None:
-    fail_everywhere(make())
+@pytest.mark.parametrize("name", sample(ROWS, 1 / 3))
+def test_a_call_that_is_interrupted_at_any_step_changes_nothing(name: str) -> None:
+    fail_everywhere(ROWS[name]())
 
 
 # --- errors that users meet -----------------------------------------------------------------------

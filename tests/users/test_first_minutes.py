@@ -16,7 +16,7 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 from multigrad.graph.support import html
-from multigrad.look.drawn import MOST_NODES
+from multigrad.look.notebook import MOST_NODES
 
 X = np.linspace(-1.0, 1.0, 5)
 EVIL = "<script>alert(1)</script>"

@@ -20,7 +20,7 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.values.methods import METHODS
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.look import exchanges
+from multigrad.look import described
 from multigrad.look.described import Param, describe_all, split_docstring
 from multigrad.rules.in_force.tasks import find_task_rule, task_rule_names
 
@@ -164,7 +164,7 @@ def render_rules() -> str:
         "range: a number out of range is an error where it is given.",
         "*Over shards*: what the rule exchanges when a tensor is a part of an array, "
         '`over="global"`; see [devices](devices.md).',
-        bullets(exchanges.KINDS),
+        bullets(described.KINDS),
         table(
             (
                 "rule",

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
+from tensorflow.python.framework.ops import EagerTensor
 
 from multigrad.capture.code.table import OwnTrace
 from multigrad.capture.symbols.dtypes import is_exact_cast, own_dtype
@@ -50,7 +51,7 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
     with giving_reasons("TensorFlow"), tf.init_scope():
         graph = tf.__internal__.FuncGraph("call")
         with graph.as_default():
-            inputs = [tf.compat.v1.placeholder(dtype, shape) for shape, dtype in specs]
+            inputs = [*map(stand_in, call.given, specs)]
             outputs, structure = optree.tree_flatten(call(*inputs), none_is_leaf=True)
         for other in outputs:
             if not (isinstance(other, tf.Tensor) or (other is None and call.has_none)):
@@ -65,6 +66,13 @@ def described(x: Any, trace: Trace) -> tuple[tuple[int | None, ...], tf.DType]:
     if isinstance(x, tf.Tensor):
         return tuple(x.shape), x.dtype
     return tuple(x.shape), tf.as_dtype(dtype_in(trace, x.node.type.dtype))
+
+
+def stand_in(x: Any, described_as: tuple[Any, tf.DType]) -> tf.Tensor:
+    """Return a tensor of a graph; of known numbers, as a shape may follow from them."""
+    shape, dtype = described_as
+    is_known = isinstance(x, EagerTensor)
+    return tf.constant(x.numpy(), dtype) if is_known else tf.compat.v1.placeholder(dtype, shape)
 
 
 class Run:

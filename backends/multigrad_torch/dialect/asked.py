@@ -139,10 +139,6 @@ def is_complex(input: Tensor) -> bool:
     return False
 
 
-def isreal(input: Tensor) -> Tensor:
-    return xp.ones_like(input, "bool")
-
-
 def angle(input: Tensor) -> Tensor:
     """Half a turn for what is negative; minus zero is not, as it is in NumPy."""
     turned = xp.where(xp.less(input, 0), math.pi, 0.0)
@@ -381,7 +377,7 @@ METHODS: dict[str, Callable[..., Any]] = {
         {
             __name__: """
                 angle; cpu; cuda; element_size; expand; get_device; is_complex: is_complex is_conj
-                is_neg; is_contiguous; isreal; itself: conj_physical resolve_conj resolve_neg; new;
+                is_neg; is_contiguous; itself: conj_physical resolve_conj resolve_neg; new;
                 resize_; resize_as_; squeeze; to; type_: type
             """,
             methods: "dim: ndimension",
@@ -396,7 +392,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.taking_the_same(
         {
             __name__: """
-                angle; is_complex: is_complex is_conj is_neg; isreal; itself: conj conj_physical
+                angle; is_complex: is_complex is_conj is_neg; itself: conj conj_physical
                 real resolve_conj resolve_neg
             """,
         }

@@ -103,7 +103,7 @@ UNCAST = frozenset(
     flatten flip fliplr flipud float greater greater_equal half int is_floating_point isfinite item
     less less_equal long max min moveaxis movedim multiply narrow negative new_tensor not_equal
     numel one_hot pad positive ravel relu6 reshape reshape_as selu short split square subtract
-    swapaxes swapdims tensor_split tile to tolist true_divide type type_as unflatten view_as where
+    swapaxes swapdims tensor_split tile to tolist true_divide type type_as view_as where
     """.split()  # noqa: SIM905
 )
 
@@ -138,7 +138,7 @@ CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as
 KERNELS = frozenset(
     """
     batch_norm floordiv group_norm instance_norm layer_norm prelu rms_norm
-    scaled_dot_product_attention std truediv var
+    std truediv var
     """.split()  # noqa: SIM905
 )
 

@@ -39,7 +39,7 @@ def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 view, view_as = viewing(arrays.view), viewing(arrays.view_as)
-diagonal, unflatten = viewing(parts.METHODS["diagonal"]), viewing(parts.METHODS["unflatten"])
+diagonal = viewing(parts.METHODS["diagonal"])
 expand = viewing(asked.expand)
 linalg_diagonal = viewing(parts.ALIASES[torch.linalg.diagonal])
 
@@ -91,7 +91,7 @@ METHODS: dict[str, Callable[..., Any]] = {
         {
             __name__: """
                 diagonal; expand; fill_diagonal_; movedim: moveaxis movedim; transpose:
-                swapdims; transpose_method: transpose; unflatten; view; view_as
+                swapdims; transpose_method: transpose; view; view_as
             """,
         }
     ),
@@ -103,7 +103,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
         {
             __name__: """
                 diagonal; linalg_diagonal: linalg.diagonal; movedim: moveaxis movedim;
-                transpose: swapdims transpose; unflatten
+                transpose: swapdims transpose
             """,
         }
     ),
@@ -111,7 +111,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
         {
             __name__: """
                 diagonal; movedim: moveaxis movedim; transpose: swapdims transpose;
-                unflatten; view; view_as
+                view; view_as
             """,
         }
     ),

@@ -25,28 +25,6 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-class Values:
-    """What torch returns for a running maximum: `.values`; indices are not captured."""
-
-    __slots__ = ("values",)
-
-    def __init__(self, values: Value) -> None:
-        self.values = values
-
-    def __getitem__(self, index: int) -> Any:
-        return self.values if index == 0 else self.indices
-
-    def __iter__(self) -> Any:
-        raise self.values.trace.error(f"unpacks values and indices. {ADVICE}")
-
-    @property
-    def indices(self) -> Any:
-        raise self.values.trace.error(f"uses indices, which are not captured. {ADVICE}")
-
-
-ADVICE = "Take .values"
-
-
 def habits_for(x: Tensor, name: str) -> Habits:
     """Return what spellings mean in the code of a tensor, of which one that differs is used.
 
@@ -93,23 +71,11 @@ def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
     return result if dtype is None else cast(result, dtype)
 
 
-def cummax(x: Tensor, dim: int) -> Values:
-    return Values(xp.cummax(x, dim))
-
-
-def cummin(x: Tensor, dim: int) -> Values:
-    return Values(xp.cummin(x, dim))
-
-
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Extremes:
     """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
     if not habits_for(x, "sort").sorts_anew:
         raise TypeError("it sorts in place; use np.sort(x)")
     return extremes.sort(x, dim, descending)
-
-
-def median(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    raise TypeError("torch takes the lower of two middle values; use torch.quantile(x, 0.5)")
 
 
 def quantile(
@@ -239,8 +205,8 @@ METHODS: dict[str, Handler] = {
             extremes: "topk",
             xp: "outer",
             __name__: """
-                cummax; cummin; cumprod; cumsum; expand: expand broadcast_to; flatten; flip;
-                log_softmax; median; narrow; permute; quantile; ravel; repeat; reshape; softmax;
+                cumprod; cumsum; expand: expand broadcast_to; flatten; flip;
+                log_softmax; narrow; permute; quantile; ravel; repeat; reshape; softmax;
                 sort; squeeze; tile; transpose; view; view_as: view_as reshape_as
             """,
         }

@@ -278,17 +278,6 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return xp.reshape(x, (*lengths[:first], together, *lengths[last + 1 :]))
 
 
-def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
-    """One axis made several; one length may be -1."""
-    lengths, axis = shape_of(x), dim % rank(x)
-    given = [operator.index(n) for n in sizes]
-    others = int(np.prod([n for n in given if n != -1]))
-    filled = [lengths[axis] // max(others, 1) if n == -1 else n for n in given]
-    if int(np.prod(filled)) != lengths[axis]:
-        raise TypeError(f"an axis of length {lengths[axis]} made {given}")
-    return xp.reshape(x, (*lengths[:axis], *filled, *lengths[axis + 1 :]))
-
-
 def rot90(x: Tensor, k: int = 1, axes: Any = (0, 1)) -> Tensor:
     """Turned by quarters, from the first axis towards the second."""
     first, second = axes

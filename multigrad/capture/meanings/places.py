@@ -258,14 +258,6 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     return x + (placed(added, x) if others else added)
 
 
-def scatter_reduce(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    if reduce != "sum" or not include_self:
-        raise TypeError(f"scatter_reduce by {reduce!r}; 'sum', with itself included, is known")
-    return scatter_add(x, dim, index, src)
-
-
 def along_axes(x: Tensor) -> Tensor:
     """Return a tensor that slices are taken of or put into.
 
@@ -388,7 +380,7 @@ METHODS: dict[str, Handler] = handlers(
         extremes: "kthvalue",
         __name__: """
             argmax; argmin; argsort; gather; index_add; index_copy; index_fill; index_select;
-            scatter; scatter_add; scatter_reduce; take_along_dim
+            scatter; scatter_add; take_along_dim
         """,
     }
 )

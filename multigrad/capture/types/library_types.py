@@ -37,7 +37,6 @@ from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.modes import ModeOf, modes
 from ..code.table import find_dialect
-from ..meanings.arrays import Values
 from ..meanings.casts import cast
 from ..meanings.extremes import Extremes
 from ..symbols.dtypes import (
@@ -178,9 +177,8 @@ class LibraryTypes:
                 listed = tuple(map(self._as_stacked, args))
                 given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
-            several = not isinstance(result, Value) and isinstance(result, Extremes | Values)
-            if answer is not None and several:
-                if isinstance(result, Extremes) and len(answer) > 1:
+            if answer is not None and isinstance(result, Extremes):
+                if len(answer) > 1:
                     result = self._with_places(result, answer[1][0])
                 answer = answer[:1]
             leaves = leaves_of(result)

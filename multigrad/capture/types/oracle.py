@@ -22,7 +22,6 @@ from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.data import dataclass
 from ...trace.trace import Value
-from ..meanings.arrays import Values
 from ..meanings.extremes import Extremes
 from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
@@ -188,7 +187,7 @@ def leaves_of(tree: Any) -> list[Any]:
     """Return the leaves of arguments, or of a result."""
     if isinstance(tree, Value):  # first: a symbol that is asked for another class looks who asks
         return [tree]
-    if isinstance(tree, Extremes | Values):
+    if isinstance(tree, Extremes):
         return [tree.values]
     if isinstance(tree, list | tuple) and not isinstance(tree, KnownShape):
         return [leaf for item in tree for leaf in leaves_of(item)]

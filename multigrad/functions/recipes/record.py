@@ -36,6 +36,7 @@ from ...graph.passes.outputs import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, name_cotangents
+from ...lowering.lower import PASSING
 from ...trace.answers import Pair
 from ...trace.assertions import ENTRANCES
 from ...trace.axes import known_shape
@@ -58,7 +59,6 @@ from ..calls.updates import COPIES, Update, describe, find_updates, hide
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..proof.verdict import Subject, leave_open
 from .again import check_draws, check_memory, check_tensors, refusing_read
-from .aliases import find_aliases
 from .missing import compare_missing
 from .tangents import tangent_graph
 from .ways import Way, record_ways
@@ -557,3 +557,29 @@ class CodeRecipe(Recipe):
 
         under_proof = FunctionUnderProof(self, variant, leaves)
         return prove_function(under_proof, recapture, is_call=is_call)
+
+
+# --- which outputs lie in the memory of arguments -------------------------------------------------
+def find_aliases(
+    values: Sequence[Value], arguments: Sequence[Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the positions of outputs that are views of an argument for certain, and of those that
+    are in no argument's memory, as `x.clone()`: what is equal to an argument is told by it.
+    """
+    viewed, copied = [], []
+    for i, value in enumerate(values):
+        shown = [value]
+        while (base := shown[-1].base) is not None:
+            shown.append(base)
+        if not any(shown[-1] is each for each in arguments):
+            copied += [i] if shown[-1].node.op not in PASSING else []
+        elif len(shown) > 1 and all(is_named_anew(each) for each in shown[:-1]):
+            viewed.append(i)
+    return tuple(viewed), tuple(copied)
+
+
+def is_named_anew(value: Value) -> bool:
+    """Return whether a symbol is a view for certain, with a gradient: a detached one is none that
+    torch knows of.
+    """
+    return value.is_certain and value.node.op is not ops.STOP_GRADIENT

@@ -192,8 +192,6 @@ ELSEWHERE = (
     "foldl", "foldr", "map_fn", "scan",
     *CONVOLUTIONS.split(),
     *QUANTIZATION.split(),
-    # The signs of vectors are the library's: `test_matrix_factors_names.py`.
-    "linalg.svd", "linalg.eigh", "linalg.qr",
     # Complex numbers: `test_complex_numbers.py`; its own result is of float32.
     "complex", "signal.fft", "signal.ifft", "signal.rfft", "signal.irfft", "signal.fft2d",
     "signal.ifft2d", "signal.rfft2d", "signal.irfft2d", "image.resize",

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.needs("jax", "flax", "optax")
 SCRIPT = Path(__file__).parents[2] / "harness" / "distributed" / "resumed_jax.py"
 
 
+@pytest.mark.weekly
 def test_training_goes_on_on_four_devices_then_two_then_one() -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],

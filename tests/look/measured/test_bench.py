@@ -62,6 +62,7 @@ def test_help_shows_an_example() -> None:
     assert "Example: python tools/bench" in result.output
 
 
+@pytest.mark.weekly
 def test_numpy_has_a_row_for_every_case_size_and_rival(tmp_path: Path) -> None:
     path = tmp_path / "figures" / "bench.json"
     words = ("--quick", "--backends", "numpy", "--sizes", "1e3,100", "--no-overheads")
@@ -85,6 +86,7 @@ def test_numpy_has_a_row_for_every_case_size_and_rival(tmp_path: Path) -> None:
 
 
 @pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+@pytest.mark.weekly("jax", "tensorflow")
 def test_each_framework_runs_each_of_its_rivals(backend: Any, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = ("--quick", "--backends", backend.name, "--rules", "d(ReLU)", "--sizes", 1000)
@@ -99,6 +101,7 @@ def test_each_framework_runs_each_of_its_rivals(backend: Any, tmp_path: Path) ->
     assert f"{backend.name}: ReLU + d(ReLU), 1,000 elements" in result.stderr
 
 
+@pytest.mark.weekly
 def test_overheads_are_measured_and_leave_no_rule_behind(tmp_path: Path) -> None:
     before = xg.rules()
     path = tmp_path / "bench.json"
@@ -308,6 +311,7 @@ def test_a_machine_that_is_slower_is_no_change_of_the_code(earlier: Path, tmp_pa
     assert set(words.values()) == {"no difference"}
 
 
+@pytest.mark.weekly
 def test_two_checkouts_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench import processes
 
@@ -408,6 +412,7 @@ def test_a_folder_in_the_place_of_a_file_is_an_error_before_anything_is_measured
 
 
 @pytest.mark.needs("matplotlib")
+@pytest.mark.weekly
 def test_plot_draws_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "pictures" / "bench.png"
     result = invoke_bench(*ALONE, "--plot", path)
@@ -435,6 +440,7 @@ def test_plot_without_matplotlib_names_the_install_line_first(tmp_path: Path) ->
 # --- threads and interrupts -----------------------------------------------------------------------
 
 
+@pytest.mark.weekly
 def test_both_numbers_of_threads_are_measured_in_their_own_processes(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     command = bench_command(*ALONE, "--threads", "both", "--json", path)

@@ -19,7 +19,7 @@ from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
-from .shapes import TENSORFLOW, static
+from .shapes import TENSORFLOW
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -47,19 +47,14 @@ def l2_loss(t: Tensor) -> Tensor:
 
 
 def norm(tensor: Tensor, ord: Any, axis: Any, keepdims: Any) -> Tensor:
-    """Two axes make a norm of matrices: of Frobenius only, which TensorFlow calls euclidean too."""
-    is_matrix = isinstance(axis, tuple | list) and len(axis) == 2
-    if is_matrix and ord not in ("euclidean", "fro"):
-        raise TypeError(f"norm of order {ord!r} over two axes, a matrix norm; 'euclidean' is known")
-    if ord == "fro" and not is_matrix:
-        raise TypeError("norm of order 'fro' of a vector; give two axes, or ord='euclidean'")
-    order = 2 if ord in ("euclidean", "fro") else float(ord)
-    return xp.norm(tensor, axis, keepdims, order)
+    """Of vectors: two axes make a norm of matrices, which TensorFlow's own trace is left to."""
+    if isinstance(axis, tuple | list) and len(axis) == 2:
+        raise TypeError(f"norm of order {ord!r} over two axes, a matrix norm")
+    return xp.norm(tensor, axis, keepdims, 2 if ord == "euclidean" else float(ord))
 
 
-def l2_normalize(x: Tensor, axis: Any, epsilon: Any, dim: Any) -> Tensor:
-    over = axis if dim is None else static(dim)
-    total = xp.sum(xp.square(x), over, keepdims=True)
+def l2_normalize(x: Tensor, axis: Any, epsilon: Any) -> Tensor:
+    total = xp.sum(xp.square(x), axis, keepdims=True)
     return x * xp.rsqrt(xp.maximum(total, epsilon))
 
 

@@ -31,12 +31,6 @@ def identity(x: Tensor, *ignored: Any) -> Tensor:
     return xp.stack(x, 0) if isinstance(x, list | tuple) else x
 
 
-def identity_n(x: Any, *ignored: Any) -> Any:
-    if isinstance(x, Value):
-        raise TypeError("a tensor instead of a list of tensors")
-    return x
-
-
 def cast_to(x: Any, dtype: Any) -> Any:
     """A number stays weak, but a float one that becomes an integer is truncated."""
     dtype = tf.as_dtype(dtype) if isinstance(dtype, str) else dtype
@@ -195,12 +189,6 @@ def dropout(x: Tensor, rate: Any, noise_shape: Any, seed: Any) -> Tensor:
     return xp.where(xp.rand_like(x) >= rate, x * scale, 0.0)
 
 
-def sigmoid_cross_entropy(labels: Any, logits: Any) -> Tensor:
-    """max(z, 0) - z labels + log(1 + exp(-|z|)), z being the logits."""
-    tail = xp.log1p(xp.exp(-xp.abs(logits)))
-    return xp.relu(logits) - xp.multiply(logits, labels) + tail
-
-
 NAMED = TENSORFLOW.called(
     {xp: "zeros_like: zeros_like math.imag; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"}
 )
@@ -211,14 +199,13 @@ ALIASES: dict[Any, Handler] = {
             __name__: """
                 add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
                 math.conj identity math.real raw_ops.Identity; divide_no_nan: math.divide_no_nan
-                raw_ops.DivNoNan; floordiv: math.floordiv raw_ops.FloorDiv; identity_n; is_tensor;
+                raw_ops.DivNoNan; floordiv: math.floordiv raw_ops.FloorDiv; is_tensor;
                 multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan; math.polygamma;
                 math.polyval; squared_difference: math.squared_difference
                 raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:
                 math.xdivy raw_ops.Xdivy; xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum
                 raw_ops.Maximum; minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
-                nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; sigmoid_cross_entropy:
-                nn.sigmoid_cross_entropy_with_logits; nn.silu
+                nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; nn.silu
             """,
         }
     ),

@@ -1,7 +1,4 @@
-"""TensorFlow's dialect, linear algebra; see `table.py`.
-
-A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`.
-"""
+"""TensorFlow's dialect, linear algebra; see `table.py` for the functions, and `operations.py`."""
 
 from __future__ import annotations
 
@@ -17,53 +14,34 @@ from multigrad.trace.xp import all as xp
 from .shapes import TENSORFLOW
 
 Tensor = Any
-# In a graph of its own: a function being compiled may be what imports this, and XLA cannot factor;
-# to run them would settle which devices there are, before the user could.
-with tf.Graph().as_default():
-    SLOGDET, QR, LU = (type(f([[1.0]])) for f in (tf.linalg.slogdet, tf.linalg.qr, tf.linalg.lu))
 
 
-def solve(matrix: Tensor, rhs: Tensor, adjoint: bool) -> Tensor:
+def solve(matrix: Tensor, rhs: Tensor, adjoint: bool = False) -> Tensor:
     return xp.solve(linalg.turned(matrix, adjoint), rhs)
 
 
-def inv(input: Tensor, adjoint: bool) -> Tensor:
+def inv(input: Tensor, adjoint: bool = False) -> Tensor:
     return xp.inv(linalg.turned(input, adjoint))
 
 
-def slogdet(input: Tensor) -> Any:
-    return SLOGDET(*xp.slogdet(input))
-
-
 # --- factors --------------------------------------------------------------------------------------
-def lu(input: Tensor, output_idx_type: Any) -> Any:
+def lu(input: Tensor) -> tuple[Tensor, Tensor]:
     packed, places = factors.lu_permuted(input)
-    return LU(packed, xp.cast(places, output_idx_type))
+    return packed, xp.cast(places, "int32")
 
 
-def svd(tensor: Tensor, full_matrices: bool, compute_uv: bool) -> Any:
+def svd(input: Tensor, compute_uv: bool = True, full_matrices: bool = False) -> tuple[Tensor, ...]:
     """The values, u and v."""
     if not compute_uv:
-        return factors.svdvals(tensor)
-    u, s, vh = factors.svd(tensor, full_matrices)
+        return (factors.svdvals(input),)
+    u, s, vh = factors.svd(input, full_matrices)
     return s, u, xp.matrix_transpose(vh)
 
 
-def of_lower(x: Tensor) -> Tensor:
-    """Made symmetric from the lower triangle, to which alone TensorFlow gives a gradient."""
-    return xp.add(xp.tril(x), xp.matrix_transpose(xp.tril(x, -1)))
-
-
-def eigh(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    return factors.eigh(of_lower(tensor))
-
-
-def eigvalsh(tensor: Tensor) -> Tensor:
-    return factors.eigvalsh(of_lower(tensor))
-
-
-def qr(input: Tensor, full_matrices: bool) -> Any:
-    return QR(*factors.qr(input, full_matrices))
+def eigh(input: Tensor, compute_v: bool = True) -> tuple[Tensor, ...]:
+    """Of the lower triangle, to which alone TensorFlow gives a gradient."""
+    symmetric = xp.add(xp.tril(input), xp.matrix_transpose(xp.tril(input, -1)))
+    return factors.eigh(symmetric)[: 2 if compute_v else 1]
 
 
 NAMED = TENSORFLOW.called(
@@ -75,14 +53,15 @@ NAMED = TENSORFLOW.called(
     }
 )
 ALIASES: dict[Any, Callable[..., Any]] = {
-    **TENSORFLOW.taking_the_same(
-        {
-            __name__: """
-                linalg.solve; linalg.inv; linalg.slogdet; linalg.lu; linalg.svd; linalg.eigh;
-                linalg.eigvalsh; linalg.qr
-            """,
-        }
-    ),
     **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
     tf.complex: complexes.Complex,
+}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "LogMatrixDeterminant": xp.slogdet,
+    "Lu": lu,
+    "MatrixInverse": inv,
+    "MatrixSolve": solve,
+    "Qr": lambda input, full_matrices=False: factors.qr(input, full_matrices),
+    "SelfAdjointEigV2": eigh,
+    "Svd": svd,
 }

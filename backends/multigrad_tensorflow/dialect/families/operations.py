@@ -12,9 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from multigrad.capture.meanings import parts
 from multigrad.capture.meanings.parts import rank
 from multigrad.trace.xp import all as xp
 
+from . import linalg
+from .parts import OPERATIONS
 from .shapes import static
 
 Tensor = Any
@@ -26,12 +29,8 @@ ROOMS = (tf, tf.math, tf.nn, tf.linalg, tf.bitwise)
 ROWS = """
     argmax: ArgMax; argmin: ArgMin; cast: Cast(x DstT=dtype); concat: ConcatV2; gather:
     GatherV2(params indices axis); identity: Snapshot EnsureShape(input shape=); linalg.band_part:
-    MatrixBandPart; linalg.det: MatrixDeterminant; linalg.diag: MatrixDiag
-    MatrixDiagV3(diagonal k num_rows num_cols padding_value); linalg.diag_part: MatrixDiagPart
-    MatrixDiagPartV3(input k padding_value); linalg.eigh: SelfAdjointEigV2; linalg.inv:
-    MatrixInverse; linalg.set_diag: MatrixSetDiag MatrixSetDiagV3(input diagonal k);
-    linalg.slogdet: LogMatrixDeterminant; linalg.solve: MatrixSolve; linalg.tensor_diag: Diag;
-    linalg.tensor_diag_part: DiagPart; linalg.triangular_solve: MatrixTriangularSolve;
+    MatrixBandPart; linalg.det: MatrixDeterminant; linalg.diag_part: MatrixDiagPart
+    MatrixDiagPartV3(input k padding_value); linalg.triangular_solve: MatrixTriangularSolve;
     math.reciprocal: Inv; math.top_k: TopKV2; matmul: MatMul
     BatchMatMul(a b adj_x=adjoint_a adj_y=adjoint_b)
     BatchMatMulV2(a b adj_x=adjoint_a adj_y=adjoint_b); nn.avg_pool2d: AvgPool; nn.avg_pool3d:
@@ -40,18 +39,16 @@ ROWS = """
     DepthwiseConv2dNative; nn.max_pool2d: MaxPool; nn.max_pool3d: MaxPool3D;
     nn.softmax_cross_entropy_with_logits: SoftmaxCrossEntropyWithLogits(logits labels);
     nn.sparse_softmax_cross_entropy_with_logits: SparseSoftmaxCrossEntropyWithLogits(logits labels);
-    pad: Pad PadV2(tensor paddings constant_values) MirrorPad; split:
-    Split(axis value num_split=num_or_size_splits)
-    SplitV(value num_or_size_splits axis num_split=num); squeeze: Squeeze(input squeeze_dims=axis);
+    squeeze: Squeeze(input squeeze_dims=axis);
     stack: Pack; tensor_scatter_nd_add: TensorScatterAdd; tensor_scatter_nd_update:
-    TensorScatterUpdate; truncatediv: TruncateDiv; truncatemod: Mod TruncateMod; unstack: Unpack;
+    TensorScatterUpdate; truncatediv: TruncateDiv; truncatemod: Mod TruncateMod;
     math.reduce_euclidean_norm: EuclideanNorm(input_tensor axis keep_dims=keepdims)
 """
 SAME = """
     AddN BiasAdd BitwiseAnd BitwiseOr BitwiseXor BroadcastTo Cholesky ClipByValue Cross Cumprod
-    Cumsum CumulativeLogsumexp Equal ExpandDims Fill GatherNd IdentityN Invert L2Loss LeftShift
-    LogSoftmax Lu NotEqual OneHot OnesLike Polygamma Qr Reshape ReverseV2 RightShift Roll ScatterNd
-    Slice Softmax StopGradient Svd Tile Transpose UnsortedSegmentSum ZerosLike
+    Cumsum CumulativeLogsumexp Equal ExpandDims Fill GatherNd Invert L2Loss LeftShift
+    LogSoftmax NotEqual OneHot OnesLike Polygamma Reshape ReverseV2 RightShift Roll ScatterNd
+    Slice Softmax StopGradient Tile Transpose UnsortedSegmentSum ZerosLike
 """
 REDUCTIONS = "All Any Max Mean Min Prod Sum"
 
@@ -134,6 +131,13 @@ def batch_to_space(x: Tensor, block_shape: Any, crops: Any) -> Tensor:
     return xp.reshape(mixed, (-1, *whole, *lengths[count:]))[(slice(None), *inside)]
 
 
+def pieces(x: Tensor, lengths: Any, axis: int, num_split: int) -> tuple[Tensor, ...]:
+    """Stretches of these lengths, of which one may be -1."""
+    sizes = static(lengths)
+    rest = parts.length(x, axis) - sum(sizes) - 1
+    return parts.pieces(x, [rest if n == -1 else n for n in sizes], axis)
+
+
 @functools.cache
 def table() -> dict[str, tuple[Any, Sequence[str]]]:
     found = {}
@@ -146,12 +150,18 @@ def table() -> dict[str, tuple[Any, Sequence[str]]]:
 
 OWN: dict[str, Handler] = {
     "BatchToSpaceND": batch_to_space,
+    **linalg.OPERATIONS,
+    **OPERATIONS,
     "Einsum": lambda inputs, equation: xp.einsum(equation, *inputs),
     "DepthToSpace": depth_to_space,
+    "IdentityN": lambda inputs: inputs,
     "Select": select,
     "SpaceToBatchND": space_to_batch,
     "SpaceToDepth": space_to_depth,
+    "Split": lambda axis, value, num_split: parts.split(value, num_split, axis),
+    "SplitV": pieces,
     "StridedSlice": strided_slice,
+    "Unpack": lambda value, axis=0, num=0: parts.unstack(value, axis),
 }
 
 

@@ -19,71 +19,62 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-def only(k: Any, *defaults: tuple[str, Any, Any]) -> int:
+def only(k: Any) -> int:
     """Return a diagonal's number.
 
     Raises:
-        TypeError: it is a band, or one of the options has another value than its default.
+        TypeError: it is a band.
     """
     given = static(k)
     if isinstance(given, list | tuple):
         raise TypeError(f"a band of diagonals {given}; give one")
-    for name, value, default in defaults:
-        if static(value) != default:
-            raise TypeError(f"{name}={value!r}; only its default is known")
     return index(given)
-
-
-def diag(
-    diagonal: Tensor, k: Any, num_rows: Any, num_cols: Any, padding_value: Any, align: Any
-) -> Tensor:
-    size = (("num_rows", num_rows, -1), ("num_cols", num_cols, -1))
-    return diagonals.embedded(diagonal, only(k, *size, ("padding_value", padding_value, 0)))
 
 
 def diag_part(input: Tensor, k: Any, padding_value: Any, align: Any) -> Tensor:
     return diagonals.matrix_diagonal(input, only(k))
 
 
-def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: Any) -> Tensor:
-    return diagonals.with_diagonal(input, diagonal) if only(k) == 0 else _refuse_k(k)
+# --- operations of graphs -------------------------------------------------------------------------
+def diag(
+    diagonal: Tensor, k: Any, rows: Any, columns: Any, padding: Any, align: str = ""
+) -> Tensor:
+    if (rows, columns, padding) != (-1, -1, 0):
+        raise TypeError("diag of another size than its diagonal's, or with a padding")
+    return diagonals.embedded(diagonal, only(k))
 
 
-def _refuse_k(k: Any) -> Tensor:
-    raise TypeError(f"set_diag of the diagonal {k}; the main one is known")
+def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: str = "") -> Tensor:
+    if only(k):
+        raise TypeError(f"set_diag of the diagonal {k}; the main one is known")
+    return diagonals.with_diagonal(input, diagonal)
 
 
-def tensor_diag(diagonal: Tensor) -> Tensor:
-    if parts.rank(diagonal) != 1:
-        raise TypeError(f"tensor_diag of {parts.rank(diagonal)} axes; 1 is known")
-    return diagonals.embedded(diagonal)
+def of_rank(axes: int, record: Handler) -> Handler:
+    """Return what is recorded of tensors of so many axes alone."""
+
+    def operation(x: Tensor) -> Tensor:
+        if parts.rank(x) != axes:
+            raise TypeError(f"{parts.rank(x)} axes; {axes} are known")
+        return record(x)
+
+    return operation
 
 
-def tensor_diag_part(input: Tensor) -> Tensor:
-    if parts.rank(input) != 2:
-        raise TypeError(f"tensor_diag_part of {parts.rank(input)} axes; 2 are known")
-    return diagonals.diagonal(input)
-
-
-MODES = {"CONSTANT": "constant", "REFLECT": "reflect", "SYMMETRIC": "symmetric"}
-
-
-def pad(tensor: Tensor, paddings: Any, mode: str, constant_values: Any) -> Tensor:
-    if mode.upper() not in MODES:
-        raise TypeError(f"pad in mode {mode!r}; {', '.join(MODES)} are known")
-    return neighbors.padded(tensor, static(paddings), MODES[mode.upper()], constant_values)
+def pad(x: Tensor, pairs: Any, fill: Any = 0.0, *, mode: str = "constant") -> Tensor:
+    return neighbors.padded(x, static(pairs), mode.lower(), fill)
 
 
 NAMED = TENSORFLOW.called({products: "tensordot; cross: linalg.cross"})
-ALIASES: dict[Any, Handler] = {
-    **TENSORFLOW.taking_the_same(
-        {
-            __name__: """
-                linalg.diag; linalg.diag_part; linalg.set_diag; linalg.tensor_diag;
-                linalg.tensor_diag_part; pad
-            """,
-        }
-    ),
+ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same({__name__: "linalg.diag_part"})
+OPERATIONS: dict[str, Handler] = {
+    "Diag": of_rank(1, diagonals.embedded),
+    "DiagPart": of_rank(2, diagonals.diagonal),
+    "MatrixDiag": diagonals.embedded,
+    "MatrixDiagV3": diag,
+    "MatrixSetDiag": diagonals.with_diagonal,
+    "MatrixSetDiagV3": set_diag,
+    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), pad),
 }
 
 

@@ -91,26 +91,6 @@ def is_length(value: Any) -> bool:
     return isinstance(value, Value) and value.node.type.kind == "scalar"
 
 
-def unstack(value: Tensor, num: Any, axis: int) -> list[Tensor]:
-    count = index(xp.dim(value, axis) if num is None else num)
-    return [xp.take(value, i, axis) for i in range(count)]
-
-
-def split(value: Tensor, num_or_size_splits: Any, axis: Any, num: Any) -> list[Tensor]:
-    """Parts of one length, or of those given, of which one may be -1."""
-    sizes = static(num_or_size_splits)
-    if not isinstance(sizes, list | tuple):
-        whole = index(xp.dim(value, axis))
-        if whole % sizes:
-            raise TypeError(f"split of {whole} elements into {sizes} parts, which do not fit")
-        sizes = [whole // sizes] * sizes
-    elif -1 in sizes:
-        rest = index(xp.dim(value, axis)) - sum(n for n in sizes if n != -1)
-        sizes = [rest if n == -1 else n for n in sizes]
-    ends = np.cumsum(sizes).tolist()
-    return [arrays.cut(value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
-
-
 def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
     starts, lengths = static(begin), static(size)
     return xp.getitem(
@@ -224,7 +204,7 @@ ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
             __name__: """
-                size; rank; reshape; broadcast_to; squeeze; transpose; stack; unstack; split;
+                size; rank; reshape; broadcast_to; squeeze; transpose; stack;
                 slice_of: slice; linalg.band_part; nn.bias_add; zeros; ones;
                 fill; range_of: range; eye; linspace; random.normal; random.uniform
             """,

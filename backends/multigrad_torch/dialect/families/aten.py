@@ -17,10 +17,11 @@ from multigrad.capture.values import methods
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from . import convolutions, linalg
+from . import convolutions, linalg, losses
 
 Tensor = Any
 LIBRARIES = (torch, torch._C._nn, F, torch.Tensor, torch.linalg, torch.special)
+LOSSES = frozenset(losses.ALIASES.values())  # of an operator, the reduction is a number
 PREFIXES = ("_", "linalg_", "special_")
 
 
@@ -104,15 +105,6 @@ def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Te
     return F.pad(input, list(pad), value=value)
 
 
-def convolution(
-    input: Tensor, weight: Tensor, bias: Any, stride: Sequence[int], *how: Any
-) -> Tensor:
-    padding, dilation, transposed, output_padding, groups = how
-    compute = getattr(F, f"conv{'_transpose' * transposed}{len(stride)}d")
-    more = (output_padding, groups, dilation) if transposed else (dilation, groups)
-    return compute(input, weight, bias, stride, padding, *more)
-
-
 def native_layer_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,7 +134,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "copy": copy,
     "diagonal_scatter": diagonal_scatter,
     "_linalg_svd": svd,
-    "convolution": convolution,
+    "convolution": convolutions.convolution,
     "convolution_backward": convolutions.backward,
     "constant_pad_nd": constant_pad_nd,
     "native_layer_norm": native_layer_norm,
@@ -160,6 +152,6 @@ def find_aten(function: Any, aliases: dict[Any, Callable[..., Any]]) -> Callable
             return OWN[each]
         for library in LIBRARIES:
             known = aliases.get(getattr(library, each, None))
-            if known is not None:
+            if known is not None and known not in LOSSES:
                 return known
     return None

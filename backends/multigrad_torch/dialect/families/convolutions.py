@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,17 +12,38 @@ import torch.nn.functional as F
 from multigrad.capture.meanings import places
 from multigrad.capture.meanings.networks import convolutions
 from multigrad.capture.meanings.networks.convolutions import first_largest, per_axis
-from multigrad.capture.meanings.parts import rank
+from multigrad.capture.meanings.parts import rank, shape_of
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
 Tensor = Any
 
 
-def batched(x: Tensor, axes: int) -> tuple[Tensor, bool]:
-    """Return x with an axis of examples, and whether it had none."""
-    alone = rank(x) == axes + 1
-    return (xp.expand_dims(x, 0) if alone else x), alone
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Any,
+    dilation: Any,
+    transposed: bool = False,
+    output_padding: Any = 0,
+    groups: int = 1,
+) -> Tensor:
+    """What torch makes all of them of; it gives examples an axis where they have none."""
+    axes = len(stride)
+    if rank(input) != axes + 2:
+        raise TypeError("a convolution of one example")
+    how: dict[str, Any] = {
+        "strides": per_axis(stride, axes),
+        "border": tuple((n, n) for n in per_axis(padding, axes)),
+        "dilations": per_axis(dilation, axes),
+        "groups": groups,
+    }
+    if transposed:
+        more = per_axis(output_padding, axes)
+        return convolutions.transposed(input, weight, bias, **how, more=more)
+    return convolutions.convolution(input, weight, bias, **how)
 
 
 def conv(axes: int) -> Any:
@@ -35,52 +58,10 @@ def conv(axes: int) -> Any:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        x, alone = batched(input, axes)
-        border = padding
-        if not isinstance(padding, str):
-            border = tuple((n, n) for n in per_axis(padding, axes))
-        result = convolutions.convolution(
-            x,
-            weight,
-            bias,
-            strides=per_axis(stride, axes),
-            border=border,
-            dilations=per_axis(dilation, axes),
-            groups=groups,
-        )
-        return xp.squeeze(result, 0) if alone else result
+        how = {"padding": padding, "dilation": dilation, "groups": groups}
+        return convolution(input, weight, bias, per_axis(stride, axes), **how)
 
     record.__name__ = record.__qualname__ = f"conv{axes}d"
-    return record
-
-
-def conv_transpose(axes: int) -> Any:
-    """Return the transposed convolution over so many axes."""
-
-    def record(
-        input: Tensor,
-        weight: Tensor,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> Tensor:
-        x, alone = batched(input, axes)
-        result = convolutions.transposed(
-            x,
-            weight,
-            bias,
-            strides=per_axis(stride, axes),
-            border=tuple((n, n) for n in per_axis(padding, axes)),
-            dilations=per_axis(dilation, axes),
-            groups=groups,
-            more=per_axis(output_padding, axes),
-        )
-        return xp.squeeze(result, 0) if alone else result
-
-    record.__name__ = record.__qualname__ = f"conv_transpose{axes}d"
     return record
 
 
@@ -162,6 +143,50 @@ def max_pool(axes: int) -> Any:
     return record
 
 
+def max_pool_with_indices(axes: int) -> Any:
+    """Return the pooling that gives the places of the largest, too: they count through the last
+    axes as if they were one. Where all are -inf, it is the first that is no border.
+    """
+
+    def record(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        given = (kernel_size, stride, padding, dilation, ceil_mode)
+        sizes, strides, border, dilations = pooling_of(input, *given, axes=axes)
+        lengths = shape_of(input)[-axes:]
+        if math.prod(lengths) > 2**24:  # float32 counts no further
+            raise TypeError(f"places among {math.prod(lengths)} elements")
+        numbers = torch.arange(math.prod(lengths)).reshape(lengths)
+        numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
+
+        def windows(x: Tensor) -> Tensor:
+            found = xp.windows(x, sizes, strides, dilations)
+            return xp.reshape(found, (*shape_of(found)[:-axes], -1))
+
+        seen = windows(convolutions.bordered(input, border, -math.inf))
+        within = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
+        within = xp.cast(xp.broadcast_to(within, shape_of(seen)), "int64")
+        largest, first = xp.argmax(seen, -1), xp.argmax(xp.cast(within >= 0, "int64"), -1)
+        found, inside = (
+            xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
+            for which in (largest, first)
+        )
+        found = xp.where(found < 0, inside, found)
+        lead = shape_of(input)[:-axes]
+        flat = [xp.reshape(x, (*lead, -1)) for x in (input, found)]
+        values = xp.reshape(xp.take_along(*flat, axis=-1), shape_of(found))
+        return values, found
+
+    record.__name__ = record.__qualname__ = f"max_pool{axes}d_with_indices"
+    return record
+
+
 def avg_pool(axes: int) -> Any:
     """Return the mean over windows of the last axes."""
 
@@ -194,16 +219,12 @@ def adaptive_pool(axes: int, kind: str, reduce: Any) -> Any:
 
     def record(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
         if return_indices:
-            with_indices(input)
+            raise TypeError("pooling with return_indices; take its values alone")
         given = output_size if isinstance(output_size, list | tuple) else (output_size,) * axes
         return convolutions.adaptive(input, tuple(given), reduce)
 
     record.__name__ = record.__qualname__ = f"{kind}{axes}d"
     return record
-
-
-def with_indices(input: Tensor, *args: Any, **options: Any) -> Any:
-    raise TypeError("pooling with return_indices; take its values alone")
 
 
 def last_mean(x: Tensor) -> Tensor:
@@ -216,18 +237,17 @@ def table() -> dict[Any, Any]:
     for n in (1, 2, 3):
         rows = {
             f"conv{n}d": conv(n),
-            f"conv_transpose{n}d": conv_transpose(n),
             f"max_pool{n}d": max_pool(n),
             f"avg_pool{n}d": avg_pool(n),
             f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
             f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
         }
-        found[getattr(F, f"adaptive_max_pool{n}d_with_indices")] = with_indices
+        found[getattr(F, f"max_pool{n}d_with_indices")] = max_pool_with_indices(n)
         for name, function in rows.items():
             for place in (F, torch):
                 if hasattr(place, name):
                     found[getattr(place, name)] = function
-    found[torch.adaptive_max_pool1d] = with_indices  # a pair, whatever it is asked for
+    del found[torch.adaptive_max_pool1d]  # a pair, whatever it is asked for
     return found
 
 

@@ -64,22 +64,6 @@ def batch_norm(
     return layers.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
 
 
-# --- attention ------------------------------------------------------------------------------------
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: Any = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    if dropout_p or enable_gqa:
-        raise TypeError("attention with dropout_p or enable_gqa")
-    return layers.attention(query, key, value, mask=attn_mask, is_causal=is_causal, scale=scale)
-
-
 def rrelu(
     input: Tensor,
     lower: float = 1.0 / 8,
@@ -107,7 +91,7 @@ ALIASES: dict[Any, Any] = {
         {
             __name__: """
                 layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; F.batch_norm;
-                attention: F.scaled_dot_product_attention; rrelu: F.rrelu rrelu
+                rrelu: F.rrelu rrelu
             """,
         }
     ),

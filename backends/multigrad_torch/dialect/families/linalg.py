@@ -24,7 +24,6 @@ from ..schemas import TENSOR, TORCH
 
 Tensor = Any
 TYPES: Any = torch.return_types
-_T = torch.Tensor
 
 
 def succeeded(x: Tensor, result: Tensor) -> Tensor:
@@ -131,21 +130,15 @@ def pinv(
     return linalg.pinv(A, rcond if rtol is None else rtol, 1.0)
 
 
-def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
-    return linalg.pinv(input, rcond, 1.0)
-
-
 def linalg_slogdet(A: Tensor) -> Any:
     return TYPES.linalg_slogdet(xp.slogdet(A))
 
 
 # Under one name in torch and among its tensors' methods: what means the same, and what does not.
 NAMED: dict[Any, str] = {
-    linalg: "cholesky; cholesky_inverse; cholesky_solve; logdet",
+    __name__: "pinv: pinverse",
+    linalg: "cholesky; cholesky_inverse; cholesky_solve",
     xp: "det; expm: matrix_exp; inv: inverse",
-}
-SHARED: dict[str, Callable[..., Any]] = {
-    **handlers({__name__: "pinverse"}),
 }
 LINALG: dict[str, Callable[..., Any]] = {
     **handlers(
@@ -158,10 +151,7 @@ LINALG: dict[str, Callable[..., Any]] = {
         }
     ),
 }
-OF_TENSORS: dict[Any, Callable[..., Any]] = {
-    **TENSOR.called(NAMED),
-    **{getattr(_T, name): handler for name, handler in SHARED.items()},
-}
+OF_TENSORS: dict[Any, Callable[..., Any]] = TENSOR.called(NAMED)
 METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
 ALIASES: dict[Any, Callable[..., Any]] = {
     **complexes.of_library(torch.fft),
@@ -170,7 +160,6 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.view_as_complex: complexes.view_as_complex,
     **TORCH.taking_the_same({__name__: "lu_unpack"}),
     **OF_TENSORS,
-    **{getattr(torch, name): handler for name, handler in SHARED.items()},
     **{getattr(torch.linalg, name): handler for name, handler in LINALG.items()},
     **TORCH.called(NAMED),
     **TORCH.called(

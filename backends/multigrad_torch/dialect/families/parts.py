@@ -41,20 +41,17 @@ def _given(tensors: tuple[Any, ...]) -> Sequence[Tensor]:
 
 
 # --- neighbors ------------------------------------------------------------------------------------
-MODES = {"circular": "wrap", "constant": "constant", "reflect": "reflect", "replicate": "edge"}
-
-
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
     """`pad` lists (before, after) from the last axis on; a negative number cuts."""
-    if mode not in MODES:
-        raise TypeError(f"pad in mode {mode!r}; {', '.join(MODES)} are known")
+    if mode != "constant":
+        raise TypeError(f"pad in mode {mode!r} of these shapes")
     if len(pad) % 2:
         raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
     if not pad:
         return copy_of(input)
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     fill = 0.0 if value is None else value
-    return neighbors.padded(input, tuple(reversed(pairs)), MODES[mode], fill)
+    return neighbors.padded(input, tuple(reversed(pairs)), fill=fill)
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -96,7 +93,7 @@ NAMED: dict[Any, str] = {
     composites: "isclose; logaddexp2",
     diagonals: "diag(diagonal=k); diagonal",
     np_dialect: "round_: round",
-    parts: "unstack: unbind; pieces: split_with_sizes; flatten; unflatten",
+    parts: "unstack: unbind; pieces: split_with_sizes; flatten",
     products: "correlation: corrcoef",
     xp: "matmul: dot vdot; outer: outer ger",
 }

@@ -6,7 +6,6 @@ library to library: a dialect says it.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -114,8 +113,3 @@ def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
     if rtol is None:
         return xp.pinv(x, 0.0, epsilons)
     return xp.pinv(x, float(rtol), 0.0)
-
-
-def logdet(x: Tensor) -> Tensor:
-    """The logarithm of the determinant; NaN where it is below zero."""
-    return xp.where(xp.less(xp.signdet(x), 0), math.nan, xp.logabsdet(x))

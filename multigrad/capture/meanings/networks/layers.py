@@ -1,4 +1,4 @@
-"""Layers as functions of their inputs: linear maps, normalizations, distances, attention."""
+"""Layers as functions of their inputs: linear maps, normalizations, distances."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ....graph.ir.types import BOOL, dtype_name
-from ....trace.trace import Value
 from ....trace.xp import all as xp
 from ..parts import length, rank
 
@@ -85,23 +83,3 @@ def own_distances(x: Tensor, p: float = 2.0) -> Tensor:
     n = length(x, 0)
     flat = xp.reshape(distances(x, x, p), (n * n,))
     return xp.take(flat, [i * n + j for i in range(n) for j in range(i + 1, n)], 0)
-
-
-# --- attention ------------------------------------------------------------------------------------
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, scale: Any
-) -> Tensor:
-    """softmax(query key^T scale + mask) value; a mask of bools says what is looked at."""
-    factor = 1.0 / math.sqrt(length(query, -1)) if scale is None else scale
-    scores = xp.matmul(query, xp.matrix_transpose(key)) * factor
-    if is_causal:
-        scores = xp.where(xp.tril(xp.ones_like(scores, "bool")), scores, -math.inf)
-    if mask is not None:
-        scores = xp.where(mask, scores, -math.inf) if is_bool(mask) else scores + mask
-    return xp.matmul(xp.softmax(scores, -1), value)
-
-
-def is_bool(mask: Any) -> bool:
-    if isinstance(mask, Value):
-        return mask.node.type.dtype == BOOL
-    return dtype_name(mask.dtype) == BOOL

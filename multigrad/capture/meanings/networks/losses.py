@@ -7,7 +7,6 @@ from what looks simplest, an infinity or a NaN would come out there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from ....trace.xp import all as xp
@@ -19,22 +18,11 @@ LEAST_VARIANCE = 9.999999960041972e-13
 
 def reduced(loss: Tensor, reduction: str) -> Tensor:
     """Return the loss as it is ("none"), its mean or its sum."""
-    reductions: dict[str, Callable[[Tensor], Tensor]] = {
-        "none": as_it_is,
-        "mean": xp.mean,
-        "sum": xp.sum,
-    }
+    reductions = {"none": None, "mean": xp.mean, "sum": xp.sum}
     if reduction not in reductions:
         raise TypeError(f"the reduction {reduction!r}; none, mean and sum are known")
-    return reductions[reduction](loss)
-
-
-def as_it_is(loss: Tensor) -> Tensor:
-    return loss
-
-
-def weighted(loss: Tensor, weight: Any) -> Tensor:
-    return loss if weight is None else xp.multiply(loss, weight)
+    reduce = reductions[reduction]
+    return loss if reduce is None else reduce(loss)
 
 
 def raised(x: Tensor, least: float) -> Tensor:

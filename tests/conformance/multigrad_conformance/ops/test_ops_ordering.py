@@ -193,6 +193,16 @@ def test_the_first_of_all_the_largest_and_smallest_is_marked(backend: Any) -> No
         exactly_equal(run(backend, lambda t: xp.argmin_mask(t, axis=1), rows), smallest, "rows")
 
 
+@pytest.mark.parametrize("function", [xp.argmax, xp.argmin])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_the_extreme_of_a_scalar_is_at_its_first_place(
+    backend: Any, function: Any, keepdims: bool
+) -> None:
+    place = run(backend, lambda t: function(t, 0, keepdims=keepdims), np.float32(2.0))
+    assert place.shape == ()
+    assert place == 0
+
+
 def test_values_follow_another_tensors_order_and_go_back(backend: Any) -> None:
     for dtype, descending in itertools.product(DTYPES, (False, True)):
         for x, axis in inputs(dtype)[-4:]:
