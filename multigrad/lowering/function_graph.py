@@ -25,6 +25,7 @@ from ..graph.support.data import dataclass
 from ..graph.support.fused import Fused
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map
+from ..trace.trace import NeedsConcrete
 from .packing import CHEAP_MASKS, PACKED, TIME, pack_masks
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
@@ -154,7 +155,7 @@ class FunctionGraph:
             return False
         try:
             derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
-        except (UnsupportedOp, TraceError):
+        except (UnsupportedOp, TraceError, NeedsConcrete):
             return False
         return derivative.outputs == self.backward.outputs
 

@@ -52,6 +52,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "keras": TORCH
     | {
         r".*average\(x, 0, 2\)": "weights of another shape, which are summed as they are",
+        r".*numpy\.size\(.*": "a number, which is Python's or of another dtype",
     },
     "tensorflow": {
         r".*(gelu|leaky_relu)\(.*": "constants in single precision",

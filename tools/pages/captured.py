@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from multigrad.backend.finding.discovery import load_backend
-from multigrad.capture.code.table import Dialect, find_dialect, load_dialects
+from multigrad.capture.code.table import Dialect, OwnTrace, find_dialect, load_dialects
 from multigrad.capture.meanings import casts
 from multigrad.capture.meanings.creation import Creator, creators
 from multigrad.graph import ops
@@ -119,6 +119,8 @@ def find_place(place: str) -> Any:
 
 def describe(handler: Any) -> str:
     """Return the ops that a handler may record, as a cell of a table: one, or its parts."""
+    if isinstance(handler, OwnTrace):
+        return "by its own code"
     names = recorded_ops(handler)
     if len(names) > 1 and "cast" in names:  # where a dtype is asked for
         names.remove("cast")

@@ -233,10 +233,11 @@ def render_dialects() -> str:
         "row. Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
         "numbers are captured in every dialect.",
         "A function of torch or TensorFlow without a row, or called as its row does not take, is "
-        "captured by the library's own trace of the call, for its shapes and dtypes; jax's by the "
-        "jaxpr of the function that calls it; NumPy's by the Python code that it consists of, "
-        "where what this calls is captured. `xg.show` says which. What draws, reads a value or has "
-        "an operator without an op of ours is refused with the library's reason.",
+        "captured by the library's own trace of the call, for its shapes and dtypes; Keras's by "
+        "that of its backend, jax's by the jaxpr of the function that calls it; NumPy's by the "
+        "Python code that it consists of, where what this calls is captured. `xg.show` says which. "
+        "What draws, reads a value or has an operator without an op of ours is refused with the "
+        "library's reason.",
         "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` "
         "keras.ops. *No op*: the name gives the tensor itself, a shape, a dtype, a constant or a"
         " Python value.",

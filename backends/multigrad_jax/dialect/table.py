@@ -39,7 +39,7 @@ from multigrad.trace.trace import NeedsConcrete, Value
 from multigrad.trace.xp import all as xp
 
 from ..importers import custom_gradients, equinox
-from ..importers.jaxprs.jaxpr import import_function
+from ..importers.jaxprs.jaxpr import import_function, own_trace
 from ..versions import PRIMALS
 from . import collectives
 from .families import ALIASES, arrays, elementwise, places, slopes
@@ -355,6 +355,7 @@ register_dialect(
         at_once=computing,
         import_function=import_function,
         import_route="import of its jaxpr",
+        own_trace=own_trace,
         shown="jax.numpy",
         wrappers={
             type(jax.jit(at_once)): "__wrapped__",

@@ -17,7 +17,7 @@ from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
 from multigrad.capture.code.names import AliasesAndMore, named
-from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
@@ -201,6 +201,10 @@ def find_traced(function: Any) -> Handler | None:
     return traced.find_traced(function, find_operation)
 
 
+def own_trace(function: Handler) -> Handler:
+    return OwnTrace(traced.record, function, find_operation)
+
+
 DIALECT = Dialect(
     AliasesAndMore(ALIASES, parts.of_keras),
     tf.Tensor,
@@ -240,6 +244,7 @@ DIALECT = Dialect(
     passes=tape.watching,
     finds=find_traced,
     other_way=find_traced,
+    own_trace=own_trace,
 )
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

@@ -56,8 +56,8 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
         for other in outputs:
             if not (isinstance(other, tf.Tensor) or (other is None and call.has_none)):
                 raise TypeError(f"it gives {other!r}, which is no tensor")
-        found = Run(graph, call.trace, find).results(inputs, call.given, outputs)
-    call.note_route("tensorflow")
+        with call.read_by("tensorflow"):
+            found = Run(graph, call.trace, find).results(inputs, call.given, outputs)
     return optree.tree_unflatten(structure, found)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from multigrad.capture.code.conventions import Convention, register_conventions
 from multigrad.capture.code.names import named, reflected
 from multigrad.capture.code.outside import CHANGES, SWITCHES
-from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
 from multigrad.capture.meanings import composites, creation, extremes, places, reductions
 from multigrad.capture.meanings.matrices import norms
 from multigrad.capture.symbols.classes import is_instance
@@ -255,6 +255,11 @@ def other_way(function: Any) -> Callable[..., Any] | None:
     return traced.find_traced(function, find_aten)
 
 
+def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what records any function by torch's own trace of its call."""
+    return OwnTrace(traced.record, function, find_aten)
+
+
 def find_aten(function: Any) -> Callable[..., Any] | None:
     """Return what records an operator of ATen."""
     return aten.find_aten(function, ALIASES)
@@ -332,6 +337,7 @@ register_dialect(
         keeps=autograd_function.is_custom_gradient,
         finds=find_other,
         other_way=other_way,
+        own_trace=own_trace,
         interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
         one_class=True,
         asking=("torch.distributions.", "torch._dynamo.decorators"),

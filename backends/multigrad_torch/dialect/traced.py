@@ -65,11 +65,11 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
         traced = trace_call(call, [described(x, trace) for x in given], find)
     if any(node.target is function for node in traced.module.graph.nodes):
         raise TypeError("torch does not take it apart")
-    outputs = run(traced.module, given, trace)
+    with call.read_by("torch"):
+        outputs = run(traced.module, given, trace)
     for output, base in zip(outputs, traced.bases, strict=True):
         if base is not None and isinstance(given[base], Value) and output is not given[base]:
             mark_view(output, given[base], False)
-    call.note_route("torch")
     return optree.tree_unflatten(traced.structure, outputs)
 
 

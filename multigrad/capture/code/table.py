@@ -35,7 +35,9 @@ Handler = Callable[..., Any]
 
 
 class OwnTrace(functools.partial[Any]):
-    """A handler that records a function by its library's own trace, which says of which types."""
+    """A handler that records a function by its library's own trace or code, which says of which
+    types.
+    """
 
 
 # Augmented assignments, and what each computes.
@@ -119,6 +121,8 @@ class Dialect:
             wherever a rule refers to the library's modules or functions.
         finds: optional; what records a callable that is not among the aliases, None for none.
         other_way: optional; what records a callable where its row does not take a call.
+        own_trace: optional; what records any callable by the library's own trace, for shapes and
+            dtypes that are known.
         trees: its functions of nested structures, called as they are: a symbol is a leaf.
         refused: functions that a rule may not call, and the reason, which ends a sentence.
         at_once: a context in which the library computes at once, though a compiler may be reading
@@ -202,6 +206,7 @@ class Dialect:
     trees: frozenset[Any] = frozenset()
     finds: Callable[[Any], Handler | None] | None = None
     other_way: Callable[[Any], Handler | None] | None = None
+    own_trace: Callable[[Handler], Handler] | None = None
     pauses: Callable[[], bool] | None = None
     passes: Callable[[], AbstractContextManager[Any]] | None = None
     types: Any = None

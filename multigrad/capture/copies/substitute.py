@@ -444,9 +444,9 @@ class _Substitution:
     def _is_known(self, function: types.FunctionType) -> bool:
         """Return whether a function of the rule's own library is captured: of a Keras layer."""
         own = self.index.libraries.get(self.root)
-        return own is not None and any(
-            function in row for row in (own.aliases, own.refused, own.trees)
-        )
+        if own is None or any(function in row for row in (own.aliases, own.refused, own.trees)):
+            return own is not None
+        return own.finds is not None and own.finds(function) is not None
 
     def is_users(self, helper: Any) -> bool:
         """Return whether a helper is the user's: of the rule's own package, or of no library."""

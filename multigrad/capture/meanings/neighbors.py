@@ -6,10 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.ir.types import BOOL, INT64, WHOLE
-from ...trace.trace import Value, cast
+from ...trace.trace import Value
 from ...trace.xp import all as xp
-from ..symbols.dtypes import own_dtype
 from .arrays import at
 from .parts import length, rank
 
@@ -44,16 +42,6 @@ def ediff1d(x: Tensor, to_end: Any = None, to_begin: Any = None) -> Tensor:
 def trapezoid(y: Tensor, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The integral by the trapezoid rule."""
     return xp.sum(_trapezoids(y, x, dx, axis), axis)
-
-
-def trapezoid_less_ends(y: Tensor, dx: Any = 1.0, axis: int = -1) -> Tensor:
-    """The integral as torch has it: the sum, less half of both ends, which is NaN where one is inf.
-
-    Integers are summed in 64 bits, their ends added in their own.
-    """
-    ends = xp.add(at(y, axis, slice(None, 1)), at(y, axis, slice(-1, None)))  # none of nothing
-    total = xp.sum(cast(y, INT64) if own_dtype(y) in (BOOL, *WHOLE) else y, axis)
-    return xp.multiply(xp.subtract(total, xp.multiply(xp.sum(ends, axis), 0.5)), dx)
 
 
 def _trapezoids(y: Tensor, x: Any, dx: Any, axis: int) -> Tensor:

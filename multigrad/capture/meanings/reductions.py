@@ -16,7 +16,6 @@ from ...trace import trace
 from ...trace.trace import NeedsConcrete
 from ...trace.xp import all as xp
 from ..symbols.dtypes import own_dtype
-from .arrays import cumprod, cumsum
 from .casts import cast
 from .places import counted
 
@@ -186,11 +185,3 @@ def nanmax(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
 def nanmin(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     smallest = xp.min(without_nan(x, math.inf), axis, keepdims)
     return xp.where(xp.equal(count(x, axis, keepdims), 0), math.nan, smallest)
-
-
-def nancumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
-    return cumsum(without_nan(x, 0.0), axis, dtype=dtype)
-
-
-def nancumprod(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
-    return cumprod(without_nan(x, 1.0), axis, dtype=dtype)

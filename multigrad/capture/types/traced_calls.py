@@ -13,6 +13,7 @@ from ...errors import TraceError
 from ...graph.ir.types import INT_SCALAR, T
 from ...graph.support.trees import optree
 from ...trace.axes import ask_for
+from ...trace.owners import CODE
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 
@@ -60,7 +61,20 @@ class TracedCall:
         args, kwargs = optree.tree_unflatten(self._tree, whole)
         return self._function(*args, **kwargs)
 
-    def note_route(self, library: str) -> None:
+    @contextmanager
+    def read_by(self, library: str) -> Iterator[None]:
+        """Record what a library's trace holds, which the code that calls it may not mention."""
+        trace = self.trace
+        before, routes = (trace.dialect, trace.readings, trace.types_of), dict(trace.routes)
+        trace.dialect, trace.readings, trace.types_of = library, (library,), CODE
+        try:
+            yield
+        finally:
+            trace.dialect, trace.readings, trace.types_of = before
+        trace.routes = routes
+        self._note_route(trace.dialect)
+
+    def _note_route(self, library: str) -> None:
         """Say of which functions the library's own trace was taken."""
         words = f" and by {library}{OWN_TRACE}"
         before, _, names = self.trace.routes.get(library, "").partition(words)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,45 +12,38 @@ import keras
 
 from multigrad.capture.code.names import handlers, spelled
 from multigrad.capture.dialects import numpy_parts
-from multigrad.capture.meanings import arrays, extremes, index_tensors, parts, places, reductions
-from multigrad.capture.meanings.matrices import factors, linalg, norms
+from multigrad.capture.meanings import (
+    arrays,
+    diagonals,
+    extremes,
+    parts,
+    places,
+    products,
+    reductions,
+)
+from multigrad.capture.meanings.matrices import linalg, norms
+from multigrad.capture.meanings.networks import convolutions, layers
+from multigrad.capture.meanings.networks.convolutions import channels_first, channels_last, per_axis
 from multigrad.capture.values.elementwise import is_whole
-from multigrad.graph.ir.types import INT64, T
+from multigrad.graph.ir.types import FLOATS_OF_16_BITS, T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
-from .asked import limits_infinity, limits_moments, multiplies_in_floats, truncates_indices
 from .elementwise import KERAS, of_floats
 
 Tensor = Any
 Handler = Callable[..., Any]
-LARGEST = 65504.0  # of float16, at which Keras ends moments
 
 
 # --- reductions -----------------------------------------------------------------------------------
+# --- normalization --------------------------------------------------------------------------------
 def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
     """The mean and the variance."""
-    if synchronized:
-        raise TypeError("moments with synchronized=True")
-    found = xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
-    if x.trace.is_in("float16") or (x.trace.is_in("bfloat16") and limits_moments()):
-        found = tuple(xp.clip(each, -LARGEST, LARGEST) for each in found)
-    return found
+    if synchronized or x.trace.is_in(*FLOATS_OF_16_BITS):
+        raise TypeError("moments that are synchronized, or limited to those of float16")
+    return xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
 
 
-def nancumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
-    return reductions.nancumsum(limited(x), axis, dtype)
-
-
-def nancumprod(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
-    return reductions.nancumprod(limited(x), axis, dtype)
-
-
-def limited(x: Tensor) -> Tensor:
-    return xp.nan_to_num(x, math.nan) if limits_infinity() else x
-
-
-# --- normalization --------------------------------------------------------------------------------
 def normalize(x: Tensor, axis: Any = -1, order: int = 2, epsilon: float | None = None) -> Tensor:
     """x over its norm, or over epsilon where that is larger; of order 2 times what Keras takes for
     one over it, which is 0 where the sum of the squares overflows.
@@ -96,11 +88,6 @@ def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any 
     return numpy_parts.pad(x, pad_width, mode, constant_values=value)
 
 
-def slice_(inputs: Tensor, start_indices: Any, shape: Any) -> Tensor:
-    pairs = zip(start_indices, shape, strict=True)
-    return xp.getitem(inputs, tuple(slice(start, start + n) for start, n in pairs))
-
-
 def get_item(x: Tensor, key: Any) -> Tensor:
     return x[key]
 
@@ -109,10 +96,8 @@ def one_hot(
     x: Tensor, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
 ) -> Tensor:
     """1 at the index that x holds, along a new axis."""
-    if sparse:
-        raise TypeError("one_hot as a sparse tensor")
-    if not is_whole(x) and truncates_indices():
-        x = cast(x, INT64)
+    if sparse or not is_whole(x):
+        raise TypeError("one_hot as a sparse tensor, or of numbers that are no integers")
     hot = xp.one_hot(x, num_classes, axis)
     return cast(hot, T if dtype is None else dtype)
 
@@ -125,84 +110,82 @@ def segment_sum(
     return places.segment_sum(data, segment_ids, num_segments)
 
 
-def scatter_update(inputs: Tensor, indices: Any, updates: Any, reduction: Any = None) -> Tensor:
-    if reduction not in (None, "add"):
-        raise TypeError(f"scatter_update with the reduction {reduction!r}")
-    write = index_tensors.put if reduction is None else index_tensors.added
-    return write(inputs, places.columns(inputs, indices), updates)
+def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    return [*parts.split(x, indices_or_sections, axis)]
 
 
-# --- products -------------------------------------------------------------------------------------
-@of_floats
-def vdot(x1: Tensor, x2: Tensor) -> Tensor:
-    """The sum of the products of all elements."""
-    return xp.vecdot(xp.reshape(x1, -1), xp.reshape(x2, -1))
-
-
-# --- linear algebra -------------------------------------------------------------------------------
 def solve(a: Tensor, b: Tensor) -> Tensor:
     return linalg.solve(a, b, linalg.has_vectors(a, b))
 
 
-def solve_triangular(a: Tensor, b: Tensor, lower: bool = False) -> Tensor:
-    return linalg.solve_triangular(a, b, lower=lower, vectors=linalg.has_vectors(a, b))
+# --- pooling, which TensorFlow's trace does not take of a batch of unknown length -----------------
+def pool(reduce: Handler, name: str) -> Handler:
+    """Return a reduction of windows over the lengths of images."""
+
+    def record(
+        inputs: Tensor,
+        pool_size: Any,
+        strides: Any = None,
+        padding: str = "valid",
+        data_format: str | None = None,
+    ) -> Tensor:
+        last = (data_format or keras.config.image_data_format()) == "channels_last"
+        x, axes = channels_first(inputs) if last else inputs, parts.rank(inputs) - 2
+        sizes, ones = per_axis(pool_size, axes), (1,) * axes
+        steps = sizes if strides is None else per_axis(strides, axes)
+        border = convolutions.same_border(x, sizes, steps, ones) if padding == "same" else ()
+        result = reduce(x, sizes, steps, border)
+        return channels_last(result) if last else result
+
+    record.__name__ = record.__qualname__ = name
+    return record
 
 
-def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    return factors.svd(x, full_matrices) if compute_uv else factors.svdvals(x)
+def largest(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
+    return convolutions.max_pool(x, sizes, steps, border, (1,) * len(sizes))
 
 
-def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of symmetric matrices; which triangle is read is its backend's."""
-    return factors.eigh(linalg.symmetric(x))
+def mean(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
+    if any(before != after for before, after in border):
+        raise TypeError("average_pool with a border that is wider at one end")
+    return convolutions.mean_pool(x, sizes, steps, border, counted=False)
 
 
-def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    if mode not in ("reduced", "complete"):
-        raise TypeError(f"qr with mode={mode!r}")
-    return factors.qr(x, mode == "complete")
-
-
+max_pool, average_pool = pool(largest, "max_pool"), pool(mean, "average_pool")
 OPS: dict[str, Handler] = {
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
-    "vdot": vdot,
     **handlers(
         {
             arrays: "np_ravel: ravel; np_sort: sort",
-            parts: "fliplr; flipud",
             places: "argmax; argmin; count_nonzero",
             __name__: """
-                get_item; layer_normalization; moments; normalize; one_hot; pad;
-                rms_normalization; scatter_update; segment_sum; slice_: slice; solve;
-                solve_triangular; svd; eigh; qr
+                average_pool; get_item; layer_normalization; max_pool; moments; normalize; one_hot; pad; rms_normalization;
+                segment_sum; solve; split
             """,
             xp: "logsumexp; median",
         }
     ),
 }
-dot = of_floats(arrays.np_dot)
-
-
-def matmul(x1: Tensor, x2: Tensor) -> Tensor:
-    multiply = of_floats(xp.matmul) if multiplies_in_floats() else xp.matmul
-    return multiply(x1, x2)
-
-
+dot, matmul = of_floats(arrays.np_dot), of_floats(xp.matmul)
+inner, tensordot = of_floats(products.inner), of_floats(products.tensordot)
 NAMED = KERAS.called(
     {
         arrays: """
             cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
             np_quantile: quantile; np_reshape: reshape
         """,
+        diagonals: "diag; diagonal; kron; trace",
         extremes: "topk: top_k",
+        layers: "batch_norm: batch_normalization(offset=shift)",
         linalg: "cholesky; cholesky_inverse",
         norms: "norm",
+        parts: "expand_dims",
         places: "argsort; take_along_axis",
         reductions: """
             all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
             nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var
         """,
-        __name__: "dot; matmul; nancumprod; nancumsum",
+        __name__: "dot; inner; matmul; tensordot",
         xp: """
             concatenate; einsum(kwargs=); permute_dims: transpose; squeeze; stack; take;
             tile; det; inv; logabsdet: logdet; slogdet

@@ -18,14 +18,13 @@ import keras
 from multigrad.capture.code.binding import Library
 from multigrad.capture.code.names import handlers, spelled
 from multigrad.capture.dialects import numpy as numpy_dialect
-from multigrad.capture.meanings import composites
 from multigrad.capture.symbols.dtypes import own_dtype
 from multigrad.capture.values import elementwise
-from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, WHOLE, T
+from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from .asked import close_in, floors_quotients, log_of_2_in_sums, takes_lower_limit
+from .asked import floors_quotients, takes_lower_limit
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -63,25 +62,9 @@ def logical_not(x: Tensor) -> Tensor:
     return xp.logical_not(as_bool(x))
 
 
-def isreal(x: Tensor) -> Tensor:
-    return xp.ones_like(x, "bool")
-
-
 def copy(x: Any) -> Tensor:
     """The real part and the conjugate, too; a list is what it stacks to."""
     return xp.stack(x, 0) if isinstance(x, list | tuple) else copy_of(x)
-
-
-def of_angles(function: Handler) -> Handler:
-    """Return a conversion of angles, which Keras on torch makes of int64 in float32."""
-
-    @functools.wraps(function)
-    def record(x: Tensor) -> Tensor:
-        if own_dtype(x) == INT64:
-            raise TypeError("int64, which Keras rounds to float32 on torch: cast to float64 first")
-        return function(x)
-
-    return record
 
 
 def of_floats(product: Handler) -> Handler:
@@ -125,32 +108,6 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
     return cast(quotient, dtype) if dtype in (T, *FLOATS) else quotient
 
 
-def isclose(
-    x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Tensor:
-    """Integers are equal or not, or, on some backends, close as floats."""
-    if isinstance(rtol, Value) or isinstance(atol, Value):
-        raise TypeError("a tolerance that is a tensor, which Keras rounds to another dtype")
-    kinds = {own_dtype(x) for x in (x1, x2) if not isinstance(x, int)}
-    has_number = any(isinstance(x, int) for x in (x1, x2))
-    narrows = has_number and keras.backend.result_type(INT64, INT32) != INT64
-    is_cast = (narrows and not close_in(INT64)) or len(kinds & {BOOL, *WHOLE}) > 1
-    if INT64 in kinds and is_cast:
-        raise TypeError("int64 beside another dtype, to which Keras casts it: cast it first")
-    if kinds <= {BOOL, *WHOLE}:
-        dtype = close_in(*kinds) if len(kinds) == 1 else close_in(INT32)
-        if not dtype:
-            return xp.equal(x1, x2)
-        x1, x2 = cast(x1, dtype), cast(x2, dtype)
-    return composites.isclose(x1, x2, rtol, atol, equal_nan)
-
-
-def allclose(
-    x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Tensor:
-    return xp.all(isclose(x1, x2, rtol, atol, equal_nan))
-
-
 def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
     if isinstance(fill_value, list | tuple):
         raise TypeError("full_like of several values; use broadcast_to")
@@ -164,10 +121,6 @@ def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
     return xp.clip(x, x_min, x_max)
 
 
-def logaddexp2(x1: Any, x2: Any) -> Tensor:
-    return composites.logaddexp2(x1, x2, log_of_2_in_sums())
-
-
 # --- activations ----------------------------------------------------------------------------------
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if alpha == 0:
@@ -175,36 +128,12 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return xp.celu(x, alpha)
 
 
-def squareplus(x: Tensor, b: Any = 4) -> Tensor:
-    """Integers are squared as such, and wrap around."""
-    if own_dtype(x) in WHOLE:
-        return (x + xp.sqrt(x * x + b)) / 2
-    return xp.squareplus(x, b)
-
-
-def with_sign(function: Handler) -> Handler:
-    """Return an activation that compares with -1, which integers without a sign do not hold."""
-
-    @functools.wraps(function)
-    def record(x: Tensor) -> Tensor:
-        if own_dtype(x) == "uint8":
-            raise TypeError("integers without a sign, beside which Keras has -1: cast to a float")
-        return function(x)
-
-    return record
-
-
-def general_relu(
+def relu(
     x: Tensor, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0
 ) -> Tensor:
-    """`keras.activations.relu`: x above the threshold, up to max_value; a slope below it."""
-    if all(type(n) in (int, float) and n == 0 for n in (negative_slope, threshold)):
-        return xp.relu(x) if max_value is None else xp.clip(x, 0.0, max_value)
-    above = xp.where(xp.greater(x, threshold), x, 0.0)
-    if max_value is not None:
-        above = xp.clip(above, 0.0, max_value)
-    below = xp.minimum(xp.subtract(x, threshold), 0.0)
-    return xp.add(above, xp.multiply(negative_slope, below))
+    if any(type(n) not in (int, float) or n != 0 for n in (negative_slope, threshold)):
+        raise TypeError("relu with a slope or a threshold")
+    return xp.relu(x) if max_value is None else xp.clip(x, 0.0, max_value)
 
 
 def linear(x: Tensor) -> Tensor:
@@ -215,8 +144,6 @@ maximum, minimum = together(xp.maximum), together(xp.minimum)
 fmax, fmin = together(xp.fmax), together(xp.fmin)
 logical_and, logical_or = of_bools(xp.logical_and), of_bools(xp.logical_or)
 logical_xor = of_bools(xp.logical_xor)
-sparse_plus, sparse_sigmoid = with_sign(xp.sparse_plus), with_sign(xp.sparse_sigmoid)
-
 UNARY: dict[str, Handler] = {
     **spelled("""
         neg: negative; square; sqrt; rsqrt; reciprocal; cbrt; abs: abs absolute fabs; sign; floor;
@@ -225,14 +152,7 @@ UNARY: dict[str, Handler] = {
         acosh: arccosh; atanh: arctanh; erf; erfc; erfinv; sinc; isnan; isinf; isfinite; signbit;
         bitwise_invert: bitwise_invert bitwise_not; nan_to_num
     """),
-    **handlers(
-        {
-            composites: "isneginf; isposinf",
-            __name__: "copy: copy real conj conjugate; isreal; logical_not",
-        }
-    ),
-    "deg2rad": of_angles(xp.deg2rad),
-    "rad2deg": of_angles(xp.rad2deg),
+    **handlers({__name__: "copy: copy real conj conjugate; logical_not"}),
 }
 # In keras.ops and in keras.activations.
 SHARED_ACTIVATIONS: dict[str, Handler] = spelled("""
@@ -241,7 +161,7 @@ SHARED_ACTIVATIONS: dict[str, Handler] = spelled("""
     softmax; log_softmax; glu
 """)
 SHARED: dict[Any, str] = {
-    __name__: "celu; sparse_plus; sparse_sigmoid; squareplus",
+    __name__: "celu",
     elementwise: "hard_shrink(threshold=lambd)",
     xp: """
         gelu; hard_tanh; leaky_relu(negative_slope=slope); soft_shrink(threshold=lambd); threshold
@@ -250,23 +170,23 @@ SHARED: dict[Any, str] = {
 OPS: dict[str, Handler] = {
     **UNARY,
     **SHARED_ACTIVATIONS,
-    **{f.__name__: f for f in (allclose, isclose, xp.relu, where)},
+    **{f.__name__: f for f in (xp.relu, where)},
 }
 ACTIVATIONS: dict[str, Handler] = {
     **spelled("exp: exponential; tanh; mish"),
     **SHARED_ACTIVATIONS,
     "linear": linear,
-    "relu": general_relu,
+    "relu": relu,
 }
 NAMED: dict[Any, Handler] = {
     **KERAS.called(SHARED),
     **Library(keras.activations).called(SHARED),
     **KERAS.called(
         {
-            numpy_dialect: "heaviside; round_: round; select",
+            numpy_dialect: "round_: round",
             __name__: """
-                divide_no_nan; floor_divide; fmax; fmin; logaddexp2; logical_and; logical_or;
-                logical_xor; clip; maximum; minimum
+                divide_no_nan; floor_divide; fmax; fmin; logical_and; logical_or; logical_xor; clip;
+                maximum; minimum
             """,
             xp: """
                 add; subtract; multiply; divide: divide true_divide; pow: power; remainder: mod;

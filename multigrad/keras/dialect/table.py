@@ -22,24 +22,19 @@ from keras.src.backend.common.masking import get_keras_mask
 
 from multigrad.capture.code.interception import Interception
 from multigrad.capture.code.libraries import is_library_file
-from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
 from multigrad.capture.control import scans
 from multigrad.capture.copies.substitute import substitute
 from multigrad.capture.meanings import creation
 from multigrad.capture.symbols.symbols import SymbolicShape
-from multigrad.graph.ir.types import FLOATS, INT32, T
+from multigrad.graph.ir.types import FLOATS, INT32, WHOLE, T
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, cast, dtype_name
 from multigrad.trace.xp import all as xp
 
-from . import (
-    arrays,
-    convolutions,
-    elementwise,
-    losses,
-    parts,
-)
+from . import arrays, elementwise, losses
 from .asked import at_once, compute_at_once
+from .traced import find_traced
 from .types import TYPES
 
 Tensor = Any
@@ -52,6 +47,8 @@ class BackendTensor:
 
 # --- tensors and dtypes ---------------------------------------------------------------------------
 def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None) -> Tensor:
+    if isinstance(x, float) and dtype_name(dtype) in WHOLE:
+        raise TypeError("a number that is rounded to an integer: cast to a float first")
     tensor = xp.stack(x, 0) if isinstance(x, list | tuple) else x
     return tensor if dtype is None else cast(tensor, dtype)
 
@@ -134,15 +131,15 @@ def _refuse_seed(seed: Any) -> None:
 def by_its_code(function: Handler) -> Handler:
     """Return the handler of a function of Keras's that is written in `keras.ops`: its own code."""
     # Another function: the same would be a call of the handler.
-    code = FunctionType(function.__code__, function.__globals__, argdefs=function.__defaults__)
+    held, cells = function.__globals__, function.__closure__
+    code = FunctionType(function.__code__, held, argdefs=function.__defaults__, closure=cells)
+    return OwnTrace(call_code, code)
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
-        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
-        return substitute(code, trace)(*args, **kwargs)
 
-    return call
+def call_code(code: Handler, /, *args: Any, **kwargs: Any) -> Any:
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    return substitute(code, trace)(*args, **kwargs)
 
 
 TENSORS: dict[str, Handler] = {
@@ -175,18 +172,22 @@ TREES = """
     assert_same_paths assert_same_structure flatten flatten_with_path is_nested lists_to_tuples
     map_structure map_structure_up_to pack_sequence_as traverse
 """
+# Of targets and predictions.
+LOSSES = {
+    name: loss
+    for name, loss in vars(keras.losses).items()
+    if isinstance(loss, FunctionType) and "y_true" in inspect.signature(loss).parameters
+}
 # By module of Keras.
 NAMES: dict[str, Mapping[str, Handler]] = {
     "ops": {
         **elementwise.OPS,
         **arrays.OPS,
-        **parts.OPS,
-        **convolutions.OPS,
         **losses.OPS,
         **TENSORS,
         **LOOPS,
     },
-    "losses": losses.LOSSES,
+    "losses": {name: by_its_code(loss) for name, loss in LOSSES.items()},
     "utils": {"normalize": arrays.normalize},
     "activations": elementwise.ACTIVATIONS,
     "quantizers": {
@@ -318,7 +319,7 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
             return operation
         name = BEGINS_A_WORD.sub("_", type(operation).__name__).lower()
         function: Any = getattr(keras.ops, name, None)
-        if function not in DIALECT.aliases:
+        if function not in DIALECT.aliases and find_traced(function) is None:
             raise trace.error(f"calls {self.name!r}, whose {name!r} is not captured")
         named = inspect.signature(function).parameters
         options = {key: value for key, value in vars(operation).items() if key in named}
@@ -353,7 +354,8 @@ def is_activation(value: Any) -> bool:
     """Return whether a layer's attribute is a function of tensors: Keras's, or the user's own."""
     if not isinstance(value, FunctionType):
         return False
-    return value in DIALECT.aliases or not is_library_file(value.__code__.co_filename)
+    is_kerass = value in DIALECT.aliases or find_traced(value) is not None
+    return is_kerass or not is_library_file(value.__code__.co_filename)
 
 
 def is_layer(value: Any) -> bool:
@@ -371,7 +373,6 @@ DIALECT = Dialect(
         **by_function(NAMES),
         **elementwise.NAMED,
         **arrays.NAMED,
-        **parts.NAMED,
         **elementwise.KERAS.called({xp: "stop_gradient"}),
     },
     BackendTensor,
@@ -392,6 +393,8 @@ DIALECT = Dialect(
     variables=(keras.Variable,),
     describe=describe,
     bookkeeping=frozenset(BOOKKEEPING.split()),
+    finds=find_traced,
+    other_way=find_traced,
     trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )
 register_dialect("keras", DIALECT)

@@ -9,7 +9,6 @@ import keras
 
 from ...capture.code.table import find_dialect
 from ...capture.types.oracle import StandInCall, TypeOracle
-from .asked import crosses_in_float32, subtracts_ends
 
 backend: Any = vars(keras)["backend"]
 
@@ -48,29 +47,23 @@ def canonical(dtype: str, mode: Any) -> str:
 
 WIDE = frozenset(
     """
-    batch_normalization dot_product_attention layer_normalization moments rms_normalization round
-    std var
+    batch_normalization layer_normalization moments rms_normalization round std var
     """.split()  # noqa: SIM905
 )
 
 
 # Those that compute in an operand's own dtype before they take a root, a product or a choice.
-AT_ONCE = frozenset({"floor_divide", "squareplus", "where"})
+AT_ONCE = frozenset({"floor_divide", "where"})
 
 
 def casts_first(function: Any) -> bool:
-    """Return whether a function promotes its operands before it computes; a loss casts its
-    targets by itself.
-    """
-    name = getattr(function, "__name__", "")
-    is_loss = "losses" in str(getattr(function, "__module__", ""))
-    return not is_loss and name not in AT_ONCE and not (name == "trapezoid" and subtracts_ends())
+    """Return whether a function promotes its operands before it computes."""
+    return getattr(function, "__name__", "") not in AT_ONCE
 
 
 def is_wide(function: Any) -> bool:
     """Return whether an operation computes in float32 by itself."""
-    name = getattr(function, "__name__", "")
-    return name in WIDE or (name == "cross" and crosses_in_float32())
+    return getattr(function, "__name__", "") in WIDE
 
 
 TYPES = TypeOracle(

@@ -256,3 +256,16 @@ def test_a_deviation_from_infinity_is_nan(name: str) -> None:
         expected = function(x, axis=1)
         found = xg.function(lambda x: function(x, axis=1), native=False)(x)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.needs("torch")
+def test_of_equal_operands_in_a_narrower_dtype_in_torch() -> None:
+    import torch
+
+    def function(x: Any) -> Any:
+        size = torch.linalg.vector_norm(x.float(), 1)
+        return x / torch.maximum(size, torch.tensor(3.5)).to(x.dtype)
+
+    x = np.array([0.5, -1.0, 2.0])
+    np.testing.assert_allclose(xg.function(function, native=False)(x), x / 3.5)
+    assert_as_in("torch", function, x)

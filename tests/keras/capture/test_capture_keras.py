@@ -123,7 +123,7 @@ def refused() -> dict[str, Callable[..., Any]]:
         return grad_out * ops.argpartition(tin, 1, axis=-1)
 
     def unknown(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return ops.sparsemax(grad_out)
+        return ops.bincount(ops.cast(tin, "int32"))
 
     def seeded(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return keras.random.normal(ops.shape(tin), seed=1)
@@ -137,7 +137,7 @@ def refused() -> dict[str, Callable[..., Any]]:
     return {
         "switch.*where": branches,
         "argpartition.*argmax_mask": takes_indices,
-        "sparsemax.*not captured": unknown,
+        "bincount.*not captured": unknown,
         "normal.*seed.*key": seeded,
         "where.*without x1 and x2": indices_of_a_condition,
         "convert_to_numpy.*keras.ops": to_numpy,
@@ -170,7 +170,6 @@ def test_losses_and_extremes_cast_as_keras_casts() -> None:
         (keras.ops.maximum, (numbers, large)),
         (keras.ops.floor_divide, (doubles, torch.tensor([[0], [0]]))),
         (keras.ops.add, (torch.tensor([3], dtype=torch.int8), torch.tensor(5))),
-        (keras.ops.squareplus, (numbers,)),
         (lambda x: keras.ops.moments(x, (0,)), (halves * 60,)),
         (lambda x, y: keras.ops.std([x, y]), (halves, numbers)),
     ]
@@ -246,17 +245,6 @@ def test_where_the_backends_of_keras_part_it_is_as_the_one_in_use(name: str) -> 
     np.testing.assert_allclose(found, expected, rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["trapezoid", "vdot"])
-def test_integers_that_wrap_or_are_rounded_are_refused(name: str) -> None:
-    import keras
-
-    function = getattr(keras.ops, name)
-    count = 2 if name == "vdot" else 1
-    graph = xg.function(lambda *x: function(*x), native=False)
-    with pytest.raises(xg.TraceError, match="cast"):
-        graph(*[np.int32([1, 2, 3])] * count)
-
-
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "bool"])
 @pytest.mark.parametrize("more", [(), (0.0, 1.0), 3])
 def test_whole_numbers_are_close_as_the_backend_says(dtype: str, more: Any) -> None:
@@ -268,10 +256,6 @@ def test_whole_numbers_are_close_as_the_backend_says(dtype: str, more: Any) -> N
     largest = {"bool": 1, "int8": 127}.get(dtype, 2**24)
     x, y = np.array([1, 0, 1, largest], dtype), np.array([1, 1, 0, largest - 1], dtype)
     given = [keras.ops.convert_to_tensor(each) for each in (x, y)]
-    if more == 3 and dtype == "int64" and keras.backend.backend() == "torch":
-        with pytest.raises(xg.TraceError, match="cast it first"):
-            xg.function(close, native=False)(*given)
-        return
     found, expected = xg.function(close, native=False)(*given), close(*given)
     np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (found, expected)))
 

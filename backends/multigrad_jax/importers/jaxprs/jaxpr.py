@@ -3,7 +3,8 @@ see through.
 
 It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries written in jax), at a
 price: the rank is frozen, and the shape too where jax cannot stay symbolic. The dtype stays open
-where the jaxpr is the same for float32 and float64. Functions called inside are inlined.
+where the jaxpr is the same for float32 and float64. Functions called inside are inlined. A single
+call of a library written for jax, as Keras is, is imported so, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 from jax import export
 
 from multigrad.capture.code.modes import ModeOf, modes
+from multigrad.capture.code.table import OwnTrace
+from multigrad.capture.types.traced_calls import TracedCall, giving_reasons
 from multigrad.capture.values.tracer import V
 from multigrad.errors import MultigradError, TraceError
 from multigrad.graph import ops
@@ -70,6 +73,30 @@ def import_function(
         return _import(function, trace, args, kwargs)
     except Unknown as error:
         raise trace.error(f"has a jaxpr that is not captured: {error}") from error
+
+
+def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what records any function by the jaxpr of its call."""
+    return OwnTrace(_record_call, function)
+
+
+def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call by its jaxpr.
+
+    Raises:
+        NeedsConcrete: a shape or dtype is not known in this capture.
+        TypeError: jax cannot trace it, or it uses a primitive that has no op.
+    """
+    call = TracedCall(function, jax.Array, args, kwargs)
+    lifted = call.trace.lifted
+    before = len(lifted)
+    try:
+        with giving_reasons("jax"), call.read_by("jax"):
+            result = _import(call, call.trace, tuple(call.given), {})
+    except Unknown as error:
+        raise TypeError(str(error)) from error
+    lifted[before:] = [x for x in lifted[before:] if any(x is each for each in call.given)]
+    return result
 
 
 def _import(

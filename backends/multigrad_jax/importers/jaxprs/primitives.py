@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
+from multigrad.capture.code.modes import ModeOf
 from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
 from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
@@ -52,10 +53,10 @@ class Trial:
     """
 
     dtype: str
-    is_wide: bool = field(default_factory=lambda: bool(jax.config.jax_enable_x64))
+    is_wide: bool = field(default_factory=lambda: bool(ModeOf("jax").meaning()[0]))
 
     def context(self) -> AbstractContextManager[Any]:
-        return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
+        return jax.enable_x64(self.is_wide or self.dtype == "float64")
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,30 @@ def space_to_depth(x: Tensor, block_size: int) -> Tensor:
     return xp.reshape(xp.permute_dims(blocks, (0, 1, 3, 2, 4, 5)), (n, high, wide, -1))
 
 
+def space_to_batch(x: Tensor, block_shape: Any, paddings: Any) -> Tensor:
+    steps, count = static(block_shape), len(static(block_shape))
+    x = xp.pad(x, ((0, 0), *map(tuple, static(paddings)), *((0, 0),) * (rank(x) - count - 1)))
+    n, *lengths = x.shape
+    pairs = zip(lengths, steps, strict=False)
+    parts = [each for whole, step in pairs for each in (whole // step, step)]
+    blocks = xp.reshape(x, (n, *parts, *lengths[count:]))
+    inner, outer = range(2, 2 * count + 1, 2), range(1, 2 * count, 2)
+    mixed = xp.permute_dims(blocks, (*inner, 0, *outer, *range(2 * count + 1, rank(blocks))))
+    return xp.reshape(mixed, (-1, *parts[::2], *lengths[count:]))
+
+
+def batch_to_space(x: Tensor, block_shape: Any, crops: Any) -> Tensor:
+    steps, count = static(block_shape), len(static(block_shape))
+    _, *lengths = x.shape
+    blocks = xp.reshape(x, (*steps, -1, *lengths))
+    pairs = (each for i in range(count) for each in (count + 1 + i, i))
+    mixed = xp.permute_dims(blocks, (count, *pairs, *range(2 * count + 1, rank(blocks))))
+    whole = [n * step for n, step in zip(lengths, steps, strict=False)]
+    ends = zip(static(crops), whole, strict=True)
+    inside = (slice(before, n - after) for (before, after), n in ends)
+    return xp.reshape(mixed, (-1, *whole, *lengths[count:]))[(slice(None), *inside)]
+
+
 def pieces(x: Tensor, lengths: Any, axis: int, num_split: int) -> tuple[Tensor, ...]:
     """Stretches of these lengths, of which one may be -1."""
     sizes = static(lengths)
@@ -125,12 +149,14 @@ def table() -> dict[str, tuple[Any, Sequence[str]]]:
 
 
 OWN: dict[str, Handler] = {
+    "BatchToSpaceND": batch_to_space,
     **linalg.OPERATIONS,
     **OPERATIONS,
     "Einsum": lambda inputs, equation: xp.einsum(equation, *inputs),
     "DepthToSpace": depth_to_space,
     "IdentityN": lambda inputs: inputs,
     "Select": select,
+    "SpaceToBatchND": space_to_batch,
     "SpaceToDepth": space_to_depth,
     "Split": lambda axis, value, num_split: parts.split(value, num_split, axis),
     "SplitV": pieces,

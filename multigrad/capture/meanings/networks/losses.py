@@ -89,13 +89,6 @@ def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor
     return -xp.sum(xp.multiply(target, xp.log_softmax(logits, axis)), axis)
 
 
-def poisson(x: Tensor, target: Any, eps: float | None = None) -> Tensor:
-    """exp(x) - t x; with eps, x is the rate itself: x - t log(x + eps)."""
-    if eps is None:
-        return xp.subtract(xp.exp(x), xp.multiply(target, x))
-    return xp.subtract(x, xp.multiply(target, xp.log(xp.add(x, eps))))
-
-
 def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
     """Half of log var + (x - t)^2 / var; the variance is raised to eps, its gradient is not cut."""
     spread = raised(variance, eps)
