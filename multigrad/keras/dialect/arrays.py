@@ -159,8 +159,8 @@ OPS: dict[str, Handler] = {
             arrays: "np_ravel: ravel; np_sort: sort",
             places: "argmax; argmin; count_nonzero",
             __name__: """
-                average_pool; get_item; layer_normalization; max_pool; moments; normalize; one_hot; pad; rms_normalization;
-                segment_sum; solve; split
+                average_pool; get_item; layer_normalization; max_pool; moments; normalize; one_hot;
+                pad; rms_normalization; segment_sum; solve; split
             """,
             xp: "logsumexp; median",
         }
