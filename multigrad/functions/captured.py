@@ -14,7 +14,7 @@ from ..backend.emitted import Attached
 from ..capture.code.table import find_dialect
 from ..errors import DisprovedError, TraceError
 from ..graph import ops
-from ..graph.passes.facts import computed_shape, needed_shapes
+from ..graph.passes.facts import Shapes, computed_shape, needed_shapes
 from ..graph.support.fused import Fused
 from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
@@ -175,8 +175,9 @@ class Captured:
         dialect = find_dialect(self.recipe.dialect()) if indexed else None
         if dialect is None or dialect.habits.outside[0] == "refused":
             return
+        shapes = Shapes({})
         for node in indexed:
-            needed = frozenset(needed_shapes(node))
+            needed = frozenset(needed_shapes(node, shapes))
             if needed <= facts.keys():
                 continue
             known = gather_facts(self.recipe.subject, needed, layout, leaves)

@@ -177,7 +177,7 @@ class LibraryTypes:
                 listed = tuple(map(self._as_stacked, args))
                 given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
-            if answer is not None and isinstance(result, Extremes):
+            if answer is not None and type(result) is Extremes:
                 if len(answer) > 1:
                     result = self._with_places(result, answer[1][0])
                 answer = answer[:1]

@@ -42,13 +42,16 @@ def shape_fact(node: Node, what: str) -> str | None:
     return f"{what}:{node.attr('name')}" if is_tensor_input(node) else None
 
 
-def needed_shapes(node: Node) -> tuple[str, ...]:
+def needed_shapes(node: Node, shapes: Shapes | None = None) -> tuple[str, ...]:
     """Return the facts from which a value's shape follows.
+
+    Args:
+        shapes: remembers them of the values below, for the next one.
 
     Raises:
         TraceError: it depends on how many shards there are.
     """
-    found = Shapes({}).needed(node)
+    found = (shapes or Shapes({})).needed(node)
     if SHARDS in found:
         raise note(
             TraceError(
@@ -109,7 +112,7 @@ class Shapes:
     def needed(self, node: Node) -> tuple[str, ...]:
         """Return the facts from which a value's shape follows."""
         found = self._needed
-        for each in _below(node, found):
+        for each in _below(node, found) if node not in found else ():
             if is_tensor_input(each):
                 found[each] = (shape_fact(each, "shape") or "",)
             else:
@@ -128,7 +131,7 @@ class Shapes:
             self._computed.clear()
             self._used.clear()
         found = self._computed
-        for each in _below(node, found):
+        for each in _below(node, found) if node not in found else ():
             found[each] = self._shape(each)
         return found[node]
 

@@ -4,7 +4,6 @@ nothing, and hides nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,14 @@ FAR = [("float16", 300.0), ("float32", 1e20), ("bfloat16", 1e20), ("float32", 3e
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("dtype", "far"), FAR)
-@pytest.mark.parametrize("name", ["nn.squareplus", "nn.standardize", "numpy.linalg.norm"])
 def test_a_first_call_far_out_where_jax_overflows_disproves_nothing(
-    name: str, dtype: str, far: float, sign: int
+    dtype: str, far: float, sign: int
 ) -> None:
-    jax: Any = import_module("jax")
-    room, _, rest = name.rpartition(".")
-    function = getattr(import_module(f"jax.{room}"), rest)
-    x = jax.numpy.asarray([sign * far, 1.0, -3.0], dtype)
-    found = np.asarray(xg.function(function, lambda g, x: None, native=False)(x), np.float64)
-    assert np.isfinite(found).all() == (name != "numpy.linalg.norm" or dtype == "float16")
+    import jax.numpy as jnp
+
+    x = jnp.asarray([sign * far, 1.0, -3.0], dtype)
+    norm = xg.function(jnp.linalg.norm, lambda g, x: None, native=False)
+    assert np.isfinite(np.asarray(norm(x), np.float64)) == (dtype == "float16")
 
 
 @pytest.mark.needs("jax")
