@@ -142,6 +142,17 @@ def call_code(code: Handler, /, *args: Any, **kwargs: Any) -> Any:
     return substitute(code, trace)(*args, **kwargs)
 
 
+def typed_by_keras(function: Handler) -> Handler:
+    """Return the same, of a function of whose result Keras alone says the dtype."""
+    record = by_its_code(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return record(*args, **kwargs)
+
+    return call
+
+
 TENSORS: dict[str, Handler] = {
     "array": convert_to_tensor,
     **{f.__name__: f for f in (convert_to_tensor, is_tensor, ndim, shape)},
@@ -191,7 +202,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     "utils": {"normalize": arrays.normalize},
     "activations": elementwise.ACTIVATIONS,
     "quantizers": {
-        name: by_its_code(getattr(keras.quantizers, name))
+        name: typed_by_keras(getattr(keras.quantizers, name))
         for name in ("fake_quant_with_min_max_vars",)
         if hasattr(keras.quantizers, name)
     },
