@@ -13,6 +13,8 @@ import pytest
 
 import multigrad as xg
 
+from ...support import sampling
+
 pytestmark = [pytest.mark.needs("jax"), pytest.mark.usefixtures("registry_as_found")]
 
 X = np.array([[-2.3, -1.0, -0.5, -0.0], [0.0, 0.3, 0.5, 1.0], [1.7, 2.5, 3.0, 0.9]])
@@ -249,10 +251,11 @@ def compare(name: str, function: Any, results: list[Any]) -> str:
 def test_every_captured_name_gives_jaxs_numbers_with_jaxs_defaults() -> None:
     import jax
 
+    drawn = sampling.sample(table(), 1 / 3)
     with jax.enable_x64(True):
-        parts = [table()[i : i + 40] for i in range(0, len(table()), 40)]
+        parts = [drawn[i : i + 40] for i in range(0, len(drawn), 40)]
         given = [result for part in parts for result in results_of(part)]
-        pairs = zip(table(), given, strict=True)
+        pairs = zip(drawn, given, strict=True)
         wrong = {name: compare(name, f, results) for (name, f), results in pairs}
-    assert len(wrong) > 250
+    assert len(table()) > 250
     assert not {name: how for name, how in wrong.items() if how}
