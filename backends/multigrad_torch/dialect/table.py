@@ -256,7 +256,7 @@ def other_way(function: Any) -> Callable[..., Any] | None:
 
 
 def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what records any function by torch's own trace of its call."""
+    """Return a recorder of any function, by torch's own trace of its call."""
     return OwnTrace(traced.record, function, find_aten)
 
 

@@ -328,7 +328,7 @@ def record_call(
         if changed is not None:
             return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
     if dialect == "numpy" and trace.types_of in UNDECIDED and trace.types is not None:
-        given = list(_symbols_in((args, kwargs)))
+        given = list(symbols_in((args, kwargs)))
         if not given or any(x.is_number or x.node.type.kind != "scalar" for x in given):
             meet_numpy(trace)
         elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
@@ -380,13 +380,13 @@ def _find_pair(tree: Any) -> Pair | None:
     return None
 
 
-def _symbols_in(tree: Any) -> Iterator[Value]:
+def symbols_in(tree: Any) -> Iterator[Value]:
     """Yield the symbols in nested arguments."""
     if isinstance(tree, Value):
         yield tree
     elif isinstance(tree, list | tuple | dict):
         for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _symbols_in(item)
+            yield from symbols_in(item)
 
 
 def _with_numbers(tree: Any) -> Any:

@@ -18,7 +18,6 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Location, Node, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
-from ...graph.support.trees import optree
 from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.calls import drop_calls
 from ...trace.owners import CODE, LEANING, lend
@@ -35,6 +34,7 @@ from ..code.table import (
     register_dialect,
     registered_dialects,
     require_dialect,
+    symbols_in,
 )
 from ..dialects import numpy as _numpy_dialect
 from ..dialects import xp
@@ -43,7 +43,6 @@ from .substitute import substitute
 from .witness import Witness
 
 __all__ = ["capture", "run_function", "run_or_import", "run_written_in"]
-
 _DIALECTS = _numpy_dialect  # imported for its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
@@ -361,7 +360,7 @@ def run_or_import(
 
 # --- functions of NumPy without a row -------------------------------------------------------------
 def find_numpys_code(function: Any) -> Callable[..., Any] | None:
-    """Return what records a function of NumPy's by the Python code that it consists of."""
+    """Return a recorder of a function of NumPy's by its own code; None: it is not in Python."""
     code = getattr(function, "_implementation", None)
     return OwnTrace(run_numpys_code, code) if isinstance(code, FunctionType) else None
 
@@ -372,19 +371,21 @@ def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
     Raises:
         TypeError: what it calls is not captured.
     """
-    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
-    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    trace = next(symbols_in((args, kwargs))).trace
     users, witness = set(trace.codes), trace.witness
     trace.witness = None  # nothing that the code reads changes
-    copy = substitute(code, trace, "numpy")
-    trace.codes, trace.witness = users, witness
-    trace.routes["numpy"] = "protocol and by NumPy's own code"
+    try:
+        copy = substitute(code, trace, "numpy")
+    finally:
+        trace.codes, trace.witness = users, witness
     asked = questions.count()
     try:
-        return copy(*args, **kwargs)
+        found = copy(*args, **kwargs)
     except TraceError as error:
         questions.forget(asked)
         raise TypeError("nor is NumPy's own code of it") from error
+    trace.routes["numpy"] = "protocol and by NumPy's own code"
+    return found
 
 
 register_dialect("numpy", replace(registered_dialects()["numpy"], finds=find_numpys_code))

@@ -35,7 +35,6 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-# --- reductions -----------------------------------------------------------------------------------
 # --- normalization --------------------------------------------------------------------------------
 def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
     """The mean and the variance."""

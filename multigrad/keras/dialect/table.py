@@ -22,7 +22,13 @@ from keras.src.backend.common.masking import get_keras_mask
 
 from multigrad.capture.code.interception import Interception
 from multigrad.capture.code.libraries import is_library_file
-from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
+from multigrad.capture.code.table import (
+    Dialect,
+    Habits,
+    OwnTrace,
+    register_dialect,
+    symbols_in,
+)
 from multigrad.capture.control import scans
 from multigrad.capture.copies.substitute import substitute
 from multigrad.capture.meanings import creation
@@ -137,8 +143,7 @@ def by_its_code(function: Handler) -> Handler:
 
 
 def call_code(code: Handler, /, *args: Any, **kwargs: Any) -> Any:
-    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
-    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    trace = next(symbols_in((args, kwargs))).trace
     return substitute(code, trace)(*args, **kwargs)
 
 

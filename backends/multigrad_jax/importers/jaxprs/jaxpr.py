@@ -76,7 +76,7 @@ def import_function(
 
 
 def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what records any function by the jaxpr of its call."""
+    """Return a recorder of any function, by the jaxpr of its call."""
     return OwnTrace(_record_call, function)
 
 

@@ -51,7 +51,7 @@ def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: str = "") -> Tensor
 
 
 def of_rank(axes: int, record: Handler) -> Handler:
-    """Return what is recorded of tensors of so many axes alone."""
+    """Return a recorder that takes tensors of this many axes alone."""
 
     def operation(x: Tensor) -> Tensor:
         if parts.rank(x) != axes:

@@ -122,8 +122,8 @@ def pooling_of(
     return sizes, strides, border, dilations
 
 
-def max_pool(axes: int) -> Any:
-    """Return the largest of windows of the last axes."""
+def max_pool(axes: int, has_places: bool) -> Any:
+    """Return the largest of windows of the last axes, or these and their places."""
 
     def record(
         input: Tensor,
@@ -133,58 +133,45 @@ def max_pool(axes: int) -> Any:
         dilation: Any = 1,
         ceil_mode: bool = False,
         return_indices: bool = False,
-    ) -> Tensor:
-        if return_indices:
+    ) -> Any:
+        if return_indices and not has_places:
             raise TypeError("return_indices given by position")
         given = (kernel_size, stride, padding, dilation, ceil_mode)
-        return convolutions.max_pool(input, *pooling_of(input, *given, axes=axes))
+        pool = with_places if has_places else convolutions.max_pool
+        return pool(input, *pooling_of(input, *given, axes=axes))
 
-    record.__name__ = record.__qualname__ = f"max_pool{axes}d"
+    record.__name__ = record.__qualname__ = f"max_pool{axes}d{'_with_indices' * has_places}"
     return record
 
 
-def max_pool_with_indices(axes: int) -> Any:
-    """Return the pooling that gives the places of the largest, too: they count through the last
-    axes as if they were one. Where all are -inf, it is the first that is no border.
+def with_places(
+    input: Tensor, sizes: Any, strides: Any, border: Any, dilations: Any
+) -> tuple[Tensor, Tensor]:
+    """Return the largest of windows, and their places: these count through the last axes as if
+    they were one. Where all are -inf, it is the first that is no border.
     """
+    axes, shape = len(sizes), shape_of(input)
+    lead, lengths = shape[:-axes], shape[-axes:]
+    if math.prod(lengths) > 2**24:  # float32 counts no further
+        raise TypeError(f"places among {math.prod(lengths)} elements")
+    numbers = torch.arange(math.prod(lengths)).reshape(lengths)
+    numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
 
-    def record(
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        given = (kernel_size, stride, padding, dilation, ceil_mode)
-        sizes, strides, border, dilations = pooling_of(input, *given, axes=axes)
-        lengths = shape_of(input)[-axes:]
-        if math.prod(lengths) > 2**24:  # float32 counts no further
-            raise TypeError(f"places among {math.prod(lengths)} elements")
-        numbers = torch.arange(math.prod(lengths)).reshape(lengths)
-        numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
+    def windows(x: Tensor) -> Tensor:
+        found = xp.windows(x, sizes, strides, dilations)
+        return xp.reshape(found, (*shape_of(found)[:-axes], -1))
 
-        def windows(x: Tensor) -> Tensor:
-            found = xp.windows(x, sizes, strides, dilations)
-            return xp.reshape(found, (*shape_of(found)[:-axes], -1))
-
-        seen = windows(convolutions.bordered(input, border, -math.inf))
-        within = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
-        within = xp.cast(xp.broadcast_to(within, shape_of(seen)), "int64")
-        largest, first = xp.argmax(seen, -1), xp.argmax(xp.cast(within >= 0, "int64"), -1)
-        found, inside = (
-            xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
-            for which in (largest, first)
-        )
-        found = xp.where(found < 0, inside, found)
-        lead = shape_of(input)[:-axes]
-        flat = [xp.reshape(x, (*lead, -1)) for x in (input, found)]
-        values = xp.reshape(xp.take_along(*flat, axis=-1), shape_of(found))
-        return values, found
-
-    record.__name__ = record.__qualname__ = f"max_pool{axes}d_with_indices"
-    return record
+    seen = windows(convolutions.bordered(input, border, -math.inf))
+    within = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
+    within = xp.cast(xp.broadcast_to(within, shape_of(seen)), "int64")
+    largest, first = xp.argmax(seen, -1), xp.argmax(xp.cast(within >= 0, "int64"), -1)
+    found, inside = (
+        xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
+        for which in (largest, first)
+    )
+    found = xp.where(found < 0, inside, found)
+    flat = [xp.reshape(x, (*lead, -1)) for x in (input, found)]
+    return xp.reshape(xp.take_along(*flat, axis=-1), shape_of(found)), found
 
 
 def avg_pool(axes: int) -> Any:
@@ -237,12 +224,12 @@ def table() -> dict[Any, Any]:
     for n in (1, 2, 3):
         rows = {
             f"conv{n}d": conv(n),
-            f"max_pool{n}d": max_pool(n),
+            f"max_pool{n}d": max_pool(n, has_places=False),
             f"avg_pool{n}d": avg_pool(n),
             f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
             f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
         }
-        found[getattr(F, f"max_pool{n}d_with_indices")] = max_pool_with_indices(n)
+        found[getattr(F, f"max_pool{n}d_with_indices")] = max_pool(n, has_places=True)
         for name, function in rows.items():
             for place in (F, torch):
                 if hasattr(place, name):
