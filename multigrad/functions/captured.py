@@ -22,12 +22,11 @@ from ..trace.scope.identity import items_key
 from ..trace.scope.reads import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .calls.arguments import Layout
-from .calls.decision import Decision, Door, decide
+from .calls.decision import Decision, Door, decide, warn_disproved
+from .calls.effects import warn_left_out
 from .calls.facts import facts_of_symbols, gather_facts
-from .calls.native import warn_disproved
 from .calls.recipe import Recipe, Variant
-from .calls.updates import warn_left_out
-from .proof.setting import is_asked
+from .proof.verdict import is_asked
 from .recipes.record import NotCaptured
 
 MOST_VARIANTS = 256

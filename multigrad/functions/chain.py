@@ -13,8 +13,7 @@ from ..graph.support.params import find_part, is_address
 from ..graph.support.trees import optree
 from ..trace.scope.draws import keyed
 from ..trace.trace import Trace
-from .calls.arguments import owner_of, unwrap
-from .calls.bound import BoundFunction
+from .calls.arguments import BoundFunction, owner_of, unwrap
 from .calls.recipe import Recorded
 from .function import Function
 from .held import OfObject

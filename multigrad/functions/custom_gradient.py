@@ -20,9 +20,8 @@ from ..graph.support.fused import Fused, read_fused
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace
 from .calls.arguments import read_parameters, signature_of
-from .calls.failures import kind_name
-from .calls.recipe import Recorded
-from .calls.variables import asked_variables, deliver
+from .calls.gradients import asked_variables, deliver
+from .calls.recipe import Recorded, kind_name
 from .function import Function
 from .recipes.record import CodeRecipe
 

@@ -16,7 +16,7 @@ from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
-from ..trace.omissions import AUTOCAST, FORWARD_MODE
+from ..trace.assertions import AUTOCAST, FORWARD_MODE
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
 from ..trace.scope.present import now
@@ -31,8 +31,7 @@ from .calls.arguments import (
     positional_names,
     unwrap,
 )
-from .calls.assumptions import check_assumptions
-from .calls.binding import Entry, bind_leaves
+from .calls.binding import Entry, bind_leaves, check_assumptions
 from .calls.decision import (
     EAGER,
     ORIGINAL,
@@ -40,23 +39,19 @@ from .calls.decision import (
     TRANSFORMED,
     Decision,
     decide,
-    way_while_cast,
-)
-from .calls.facts import watch
-from .calls.mutable import callers_own, giving
-from .calls.native import (
     explain_fallback,
     is_imported,
     is_original_on,
     no_original,
     refuse_elsewhere,
     run_as_it_is,
+    way_while_cast,
 )
-from .calls.notes import left_out
+from .calls.effects import callers_own, check_apart, copied_all, giving, left_out
+from .calls.facts import watch
 from .calls.recipe import Recipe, Variant
-from .calls.updates import check_apart, copied_all
 from .captured import Captured
-from .proof.setting import ALL, how_much
+from .proof.verdict import ALL, how_much
 from .recipes.record import NotCaptured
 
 MOST_ENTRIES = 1024

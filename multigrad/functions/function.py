@@ -26,14 +26,12 @@ from ..graph.support.typed import P, R
 from ..lowering.packing import read_way
 from ..trace.scope.draws import FREE, Counter, keyed
 from ..trace.trace import Value
-from .calls.arguments import PLAIN, as_numbers, flatten
-from .calls.bound import BoundFunction
-from .calls.mutable import CONTAINERS, giving
-from .calls.native import is_imported
+from .calls.arguments import PLAIN, BoundFunction, as_numbers, flatten
+from .calls.decision import is_imported
+from .calls.effects import giving, has_containers
 from .calls.recipe import Recipe, Variant
 from .documents.format import unseal
-from .recipes.document import decode_function
-from .recipes.functions_to_data import encode_function
+from .recipes.document import decode_function, encode_function
 from .recipes.saved import SavedRecipe
 
 if TYPE_CHECKING:
@@ -47,18 +45,15 @@ from ..graph.ir.array_values import freeze
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, T
-from ..trace.assertions import is_caught
-from ..trace.constants import array_node
-from ..trace.derived.calls import CustomCall, mark
-from ..trace.omissions import ORDERS
-from ..trace.replay import replay
+from ..trace.assertions import ORDERS, is_caught
+from ..trace.coercion import array_node
+from ..trace.derived.calls import CustomCall, mark, replay
 from ..trace.scope.draws import Draws
 from ..trace.trace import NeedsConcrete, Trace, lift
-from .calls.accumulation import modes_of
 from .calls.arguments import Layout, Leaf
 from .calls.binding import assemble
-from .calls.notes import put_notes
-from .calls.updates import check_apart, put_updates
+from .calls.effects import check_apart, put_notes, put_updates
+from .calls.gradients import modes_of
 from .entries import Entries
 from .recipes.record import AppliesItself, CodeRecipe, NotCaptured
 
@@ -462,7 +457,7 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         call = find_call(leaves)
         if call is not None:
             return call(self, args, kwargs)
-        if not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values()))):
+        if has_containers(args, kwargs):
             with giving((args, kwargs), leaves):
                 return self._find_entry(leaves, tree, key).run(leaves, self.draws)
         return self._find_entry(leaves, tree, key).run(leaves, self.draws)

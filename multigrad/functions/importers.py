@@ -25,15 +25,13 @@ from ..errors import (
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.data import dataclass
 from ..graph.support.typed import P, R
-from ..trace.constants import lift_array
+from ..trace.coercion import lift_array
 from ..trace.trace import Trace
-from .calls.arguments import signature_of
-from .calls.bound import BoundFunction
+from .calls.arguments import BoundFunction, signature_of
 from .calls.recipe import Recorded, Variant
 from .custom_gradient import refuse_rule
 from .function import Function
-from .held import STATE, HeldRecipe, holds_state, owner_of_method
-from .holding import MayTakeObjects
+from .held import STATE, HeldRecipe, MayTakeObjects, holds_state, owner_of_method
 from .plain import function
 from .proof.verdict import Subject, leave_open
 from .recipes.record import CodeRecipe

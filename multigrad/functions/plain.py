@@ -18,15 +18,8 @@ from ..graph.support.fused import Fused, read_fused
 from ..graph.support.typed import P, R, Residuals
 from ..lowering.packing import read_way
 from ..trace.trace import Trace
-from .calls.accumulation import (
-    Modes,
-    note_uses,
-    read_modes,
-    refuse_second_call,
-    tensors_with_modes,
-)
-from .calls.arguments import signature_of
-from .calls.bound import BoundFunction
+from .calls.arguments import BoundFunction, signature_of
+from .calls.gradients import Modes, note_uses, read_modes, refuse_second_call, tensors_with_modes
 from .calls.recipe import Recorded, Variant
 from .custom_gradient import library_of, named_library, refuse_class, refuse_rule
 from .function import Function

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..backend.finding.discovery import Statuses
 from ..errors import MultigradError
-from ..functions.calls.bound import BoundFunction
+from ..functions.calls.arguments import BoundFunction
 from ..functions.calls.decision import SHOWN
 from ..functions.chain import Chain
 from ..functions.function import Function

@@ -15,8 +15,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..functions.calls.arguments import flatten, owner_of
-from ..functions.proof.bounded import Bounded, run_bounded
-from ..functions.proof.choices import Signs
+from ..functions.proof.bounded import Bounded, Signs, run_bounded
 from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.random import key_from_int

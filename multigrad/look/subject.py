@@ -20,8 +20,7 @@ from ..backend.finding.discovery import (
 )
 from ..capture.code.signature import name_of
 from ..errors import RuleTypeError
-from ..functions.calls.arguments import owner_of, positional_names, unwrap
-from ..functions.calls.bound import BoundFunction
+from ..functions.calls.arguments import BoundFunction, owner_of, positional_names, unwrap
 from ..functions.calls.decision import SHOWN
 from ..functions.function import Function
 from ..functions.plain import PairRecipe

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..errors import GradientError
-from ..functions.calls.bound import BoundFunction
+from ..functions.calls.arguments import BoundFunction
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function
 from ..lowering.input_checks import shapes_agree
 from ..rules.model.names import epoch
 from ..rules.model.rule import Rule, resolve
-from ..trace.scope.regions import is_of_then
+from ..trace.scope.moving import is_of_then
 
 Tensor = Any
 Over: TypeAlias = Function | BoundFunction

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from ..capture.code.options import Capture, settled
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
-from ..functions.calls.bound import BoundFunction
+from ..functions.calls.arguments import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
 from ..graph.support.fused import agreed

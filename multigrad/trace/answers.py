@@ -16,9 +16,8 @@ from ..graph import ops
 from ..graph.ir.graph import Node, walk
 from ..graph.ir.types import is_float
 from ..graph.passes.facts import needed_shapes, shape_fact
-from .assertions import Assumption, find_assertion, is_caught
+from .assertions import ASSERTIONS, SPARSE, Assumption, find_assertion, is_caught
 from .coercion import NeedsConcrete
-from .omissions import ASSERTIONS, SPARSE
 
 STANDARD = os.path.dirname(os.__file__)
 # What stands in for builtins asks on behalf of the user's code.

@@ -1,8 +1,10 @@
-"""What code asserts of a value that no symbol knows: by `assert`, or by a branch that does nothing
-but raise.
+"""What a graph leaves out of the code that it was captured from, by kind, and the one kind that is
+assumed: what code asserts of a value that no symbol knows, by `assert`, or by a branch that does
+nothing but raise.
 
-A graph holds no assertion: a capture assumes what it says, and notes that the original does more.
-What an exception is caught for decides on more than that, and is no assertion.
+A capture notes each kind in `Trace.omissions`; where one matters, the code itself runs
+(`functions.calls.decision`). What an exception is caught for decides on more than to raise, and is
+no assertion.
 """
 
 from __future__ import annotations
@@ -15,6 +17,23 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from ..graph.ir.graph import Location, Node
+
+# --- what a graph leaves out, by kind ------------------------------------------------------------
+
+ASSERTIONS = "what it asserts of values"
+AUTOCAST = "what it computes under autocast"
+BRANCHES = "the one way of several that it takes"
+FORWARD_MODE = "its own jvp, in forward mode"
+ORDERS = "the derivative of its backward"
+SPARSE = "what it does with a sparse gradient"
+TWICE = "the tensor that it returns twice"
+UNDIFFERENTIATED = "what it computes where nobody differentiates it"
+# What code does besides returning, which a graph never does.
+NOTES = "the attributes that it sets"
+UPDATES = "the arguments that it updates in place"
+# Why there is no graph.
+MISSING = "another gradient where a cotangent is missing"
+
 
 OWN = __name__.partition(".")[0]
 SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")

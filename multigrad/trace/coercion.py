@@ -1,7 +1,10 @@
 """What operands become before an op takes them: bools are cast, numbers stay weak, one dtype
-remains; and what ops of floats are on integers, and arithmetic on bools.
+remains; and what ops of floats are on integers, and arithmetic on bools. Every coercion is a node
+of its own, so that no framework's promotion rules leak in.
 
-Every coercion is a node of its own, so that no framework's promotion rules leak in.
+Constant arrays (`torch.tensor([...])`, whatever a rule closes over) are copied when the rule is
+captured: one that changes later does not change the rule. As numbers, they are weak: their floats
+and integers take the dtype of the tensor that they meet; bools stay bools.
 """
 
 from __future__ import annotations
@@ -9,18 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..backend.finding.discovery import backend_of
+from ..errors import BackendNotFound
 from ..graph import ops
+from ..graph.ir.array_values import MOST_ELEMENTS, ArrayValue, freeze
 from ..graph.ir.graph import Node, make_node
 from ..graph.ir.op import Op, Refused
 from ..graph.ir.questions import note
 from ..graph.ir.types import (
     BOOL,
+    DTYPES,
     FLOAT8,
+    FLOATS,
     INT32,
     INT64,
     INT_SCALAR,
     SCALAR_SHAPE,
     SMALL,
+    UNKNOWN,
     WHOLE,
     T,
     Type,
@@ -28,7 +39,90 @@ from ..graph.ir.types import (
     promote,
 )
 from ..graph.passes.scalars import constant
-from .constants import array_node
+
+# --- constants -----------------------------------------------------------------------------------
+
+
+Trace = Any  # of record.py
+
+
+def lift_array(trace: Trace, operand: Any) -> Node:
+    """Return the node of a constant array or tensor; of its number, where it has no axes.
+
+    Raises:
+        TraceError: it is no array of numbers, it is too large, or it waits for a gradient.
+    """
+    array = _read(trace, operand)
+    given = f"a constant {type(operand).__name__} of shape {array.shape}"
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise trace.error(
+            f"uses {given} and dtype {array.dtype}: rules compute in bool and float dtypes"
+        )
+    if array.size > MOST_ELEMENTS:
+        raise trace.error(
+            f"uses {given}, {array.size} elements, which is not captured: at most {MOST_ELEMENTS} "
+            f"become part of a rule{trace.words.advise()}"
+        )
+    if array.ndim == 0:
+        return constant(array.item())
+    dtype = BOOL if array.dtype.kind == "b" else T
+    node = array_node(trace.like(), freeze(array), dtype)
+    if not array.flags.c_contiguous:
+        trace.scattered.add(node)
+    return node
+
+
+def array_node(like: Node, value: ArrayValue, dtype: str) -> Node:
+    """Return the node of a constant array, on the device of `like`."""
+    attrs = {"dtype": dtype, "value": value}
+    return make_node(ops.ARRAY, (like,), attrs, Type("tensor", dtype, UNKNOWN))
+
+
+def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
+    """Return a constant as a NumPy array."""
+    kind = type(operand).__name__
+    if isinstance(operand, complex):
+        raise trace.error(
+            "uses a complex number: rules compute in float dtypes. Apply the rule to the real and "
+            "the imaginary part"
+        )
+    if isinstance(operand, list | tuple):
+        array = np.asarray(operand, dtype=None if _numbers_only(operand) else object)
+        if array.dtype != object:
+            return array
+        raise trace.error(f"uses a {kind} that is no array of numbers, which is not captured")
+    if getattr(operand, "requires_grad", False) is True or getattr(operand, "trainable", False):
+        raise trace.error(
+            f"uses a {kind} that waits for a gradient, which a rule does not give. Pass a number "
+            f"as {trace.words.param}, or take the tensor's values: .detach()"
+        )
+    try:
+        backend = backend_of(operand)
+    except BackendNotFound:
+        raise trace.error(
+            f"uses a {kind}, which is not captured: "
+            f"{trace.words.ways('write it as a Python number or an array')}"
+        ) from None
+    if backend.name != "numpy":
+        trace.lifted.append(operand)
+    # Not `is_traced`: a compiler may be reading along while a rule makes a constant all the same.
+    try:
+        return np.asarray(backend.tensors.to_numpy(operand))
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise trace.error(
+            f"uses a {kind} whose values are known at run time only. Pass it as {trace.words.param}"
+        ) from error
+
+
+def _numbers_only(items: Any) -> bool:
+    """Return whether nested lists hold Python and NumPy numbers alone."""
+    return all(
+        _numbers_only(item)
+        if isinstance(item, list | tuple)
+        else isinstance(item, bool | int | float | np.generic)
+        for item in items
+    )
+
 
 HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # what holds others' integers
 
@@ -324,3 +418,93 @@ def in_integers(trace: Any, library: Any, node: Node) -> Any:
     dtype = library.whole()
     is_other = node.type.kind == "tensor" and node.type.dtype != dtype
     return trace.value(cast_node(node, dtype) if is_other else node)
+
+
+# --- promotion as a library has it ---------------------------------------------------------------
+
+
+Trace = Any  # of trace.py
+Mark = Any  # what the library is told of an operand
+
+
+def is_exact(trace: Trace) -> bool:
+    """Return whether dtypes are the library's in what is recorded now."""
+    return trace.types is not None and trace.types.is_active()
+
+
+class Promotion:
+    """How a library promotes the operands of one op."""
+
+    __slots__ = ("floats", "marks", "types")
+
+    def __init__(self, types: Any, operands: Sequence[Any], floats: str) -> None:
+        self.types = types
+        self.floats = floats  # their one dtype; "" where they have several, or others
+        self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
+
+    def small(self, op: Op, nodes: list[Node]) -> str | None:
+        """Return the dtype of few bits of the result, which is computed in int32; None: no such.
+
+        Raises:
+            TypeError: a number beside them does not fit.
+        """
+        dtype = self.target(op) if op.integer or op.coerce == "int" else None
+        if dtype is None or dtype not in SMALL:
+            return None
+        check_numbers(op, nodes, dtype)
+        return dtype
+
+    def wrapped(self, node: Node, op: Op) -> Node:
+        """Return an operand as a dtype of few bits has it, where the library computes in one."""
+        dtype = self.target(op)
+        is_other = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
+        return cast_node(node, dtype) if dtype in SMALL and is_other else node
+
+    def wide(self, op: Op) -> str | None:
+        """Return the dtype that tensors are cast to; None: nobody tells.
+
+        Raises:
+            TypeError: graphs do not compute in it.
+        """
+        dtype = self.target(op)
+        if dtype and dtype not in (T, *DTYPES):
+            raise TypeError(f"it computes in {dtype}: cast to int64 first")
+        return INT32 if dtype in SMALL else dtype
+
+    def whole(self) -> str:
+        """Return the dtype of integers in which the library computes, "" for none."""
+        if self.floats:
+            return ""
+        expected = self.types.expected
+        common = self.types.common(self.marks)
+        if common == BOOL and expected in WHOLE:
+            return str(expected)
+        return common if common in WHOLE else ""
+
+    def is_whole(self) -> bool:
+        """Return whether the library computes in integers, and gives such."""
+        return bool(self.whole()) and self.types.expected not in (T, *FLOATS)
+
+    def filled(self) -> str:
+        """Return the dtype of a tensor that is made of numbers."""
+        return str(self.types.expected)
+
+    def target(self, op: Op) -> str | None:
+        if self.floats:
+            return self.floats
+        marks = self.marks[1:] if op.coerce == "where" else self.marks
+        if not any(mark.is_tensor for mark in marks):
+            # Of numbers that are compared the result's dtype says nothing.
+            holds = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
+            return (self.types.expected or None) if holds else None
+        common = self.types.common(marks)
+        if not common or common in (T, *FLOATS):
+            return common or None
+        expected = self.types.expected
+        if op.coerce in ("where", "int") or op.integer is True:
+            if common == BOOL and op.coerce != "where":
+                return expected if expected in WHOLE else INT32
+            return common
+        if op.integer:  # wide, whatever is given back
+            return str(op.integer)
+        return self.types.float_of(marks) or None

@@ -32,17 +32,18 @@ from .assertions import Assumption
 from .coercion import (
     ON_INTEGERS,
     NeedsConcrete,
+    Promotion,
     are_floats,
     cast_node,
     chosen_floats,
     coerce,
     in_dtype,
     in_integers,
+    is_exact,
+    lift_array,
     on_bools,
     small_dtype,
 )
-from .constants import lift_array
-from .promotion import Promotion, is_exact
 
 __all__ = [
     "NeedsConcrete",

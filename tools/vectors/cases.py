@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.audit.vectors.document import TABLE_NAMES
-from multigrad.functions.documents.canonical import hex_of
+from multigrad.functions.documents.format import hex_of
 from multigrad.graph.ops.kinks import KINKS
 
 from . import points, rules, whole

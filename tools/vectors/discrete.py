@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multigrad.functions.documents.canonical import hex_of
+from multigrad.functions.documents.format import hex_of
 
 from . import points
 from .rounding import FORMATS, Format

@@ -14,7 +14,7 @@ import numpy as np
 
 from multigrad.audit.vectors.document import NoVectors
 from multigrad.functions.calls.decision import SHOWN
-from multigrad.functions.documents.canonical import hex_of
+from multigrad.functions.documents.format import hex_of
 from multigrad.functions.function import Function
 from multigrad.functions.recipes.examples import find_variant
 from multigrad.graph.ir.graph import Graph, Node

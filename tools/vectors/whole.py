@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multigrad.functions.documents.canonical import hex_of
+from multigrad.functions.documents.format import hex_of
 
 from . import points
 from .rounding import Format, High, Rounded, round_to, write_distance

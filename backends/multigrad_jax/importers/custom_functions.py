@@ -19,17 +19,17 @@ from multigrad.capture.code.table import contents
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import positional_names, signature_of
-from multigrad.functions.calls.failures import kind_name
-from multigrad.functions.recipes.itself import outputs_of
-from multigrad.functions.recipes.missing import are_close
+from multigrad.functions.calls.recipe import kind_name
+from multigrad.functions.recipes.again import are_close
 from multigrad.functions.recipes.record import CodeRecipe
+from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.outputs import unmarked
 from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
-from multigrad.trace.omissions import UNDIFFERENTIATED
+from multigrad.trace.assertions import UNDIFFERENTIATED
 from multigrad.trace.trace import Trace, Value
 
 from ..versions import primal_of, static_of

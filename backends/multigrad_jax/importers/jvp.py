@@ -13,8 +13,7 @@ import jax
 
 from multigrad.errors import GradientError
 from multigrad.functions.calls.recipe import Pushed, Recorded
-from multigrad.functions.recipes.itself import as_outputs
-from multigrad.functions.recipes.tangents import make_tangent
+from multigrad.functions.recipes.tangents import as_outputs, make_tangent
 from multigrad.graph.ir.graph import Graph, Node, walk
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.simplify import substitute

@@ -11,8 +11,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import Layout
-from multigrad.functions.calls.failures import kind_name
-from multigrad.functions.calls.recipe import Recorded
+from multigrad.functions.calls.recipe import Recorded, kind_name
 from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.axes import known_shape

@@ -18,7 +18,7 @@ from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 
 from multigrad.errors import GradientError
-from multigrad.functions.calls.variables import pull_delivering
+from multigrad.functions.calls.gradients import pull_delivering
 from multigrad.graph.ir.types import is_float
 
 if TYPE_CHECKING:

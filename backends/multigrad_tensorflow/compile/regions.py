@@ -29,8 +29,7 @@ from multigrad.errors import GradientError
 from multigrad.graph.support.data import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.moving import Moving
-from multigrad.trace.scope.regions import Noted
+from multigrad.trace.scope.moving import Moving, Noted
 
 Tensor: TypeAlias = Any
 MOST_REGIONS = 4096

@@ -23,12 +23,11 @@ from multigrad.capture.code.signature import name_of
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import read_parameters, signature_of
-from multigrad.functions.calls.failures import kind_name
-from multigrad.functions.calls.recipe import Recorded
-from multigrad.functions.calls.variables import asked_variables, deliver
+from multigrad.functions.calls.gradients import asked_variables, deliver
+from multigrad.functions.calls.recipe import Recorded, kind_name
 from multigrad.functions.function import Function
-from multigrad.functions.recipes.itself import outputs_of
 from multigrad.functions.recipes.record import CodeRecipe
+from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph.support.data import dataclass
 from multigrad.trace.trace import Trace, Value
 

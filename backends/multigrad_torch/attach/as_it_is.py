@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import Function, forward_ad
 
-from multigrad.functions.calls.variables import pull_delivering
+from multigrad.functions.calls.gradients import pull_delivering
 
 from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
 from .attach import is_pushing, warn_of_trace

@@ -13,7 +13,7 @@ from torch.autograd import Function, forward_ad
 
 from multigrad.backend.emitted import find_like
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.trace.omissions import FORWARD_MODE
+from multigrad.trace.assertions import FORWARD_MODE
 
 from .. import dynamo
 from ..distributed.tensors import is_distributed, run_bare, run_distributed

@@ -33,7 +33,7 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, plain
 from multigrad.rules.model.under import forward_on, put_under
-from multigrad.trace.omissions import AUTOCAST
+from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.scope.draws import Draws
 from multigrad.trace.scope.moving import Moving, settle
 from multigrad.trace.scope.reads import Telling, is_read

@@ -21,7 +21,7 @@ from multigrad.graph.support.trees import optree
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
-from multigrad.trace.omissions import MISSING, TWICE
+from multigrad.trace.assertions import MISSING, TWICE
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions

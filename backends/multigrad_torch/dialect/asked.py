@@ -26,8 +26,8 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes
 from multigrad.graph.support.data import dataclass
 from multigrad.trace.answers import assume, gradient_of, is_dense, place_of, refuse_other_layouts
+from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.axes import known_shape
-from multigrad.trace.omissions import AUTOCAST
 from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
 from multigrad.trace.xp import all as xp
 

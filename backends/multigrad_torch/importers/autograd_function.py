@@ -25,17 +25,16 @@ from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.meanings.extremes import Extremes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
-from multigrad.functions.calls.failures import is_users_own
-from multigrad.functions.calls.recipe import Pushed, Recorded
+from multigrad.functions.calls.recipe import Pushed, Recorded, is_users_own
 from multigrad.functions.function import Function
-from multigrad.functions.holding import MayTakeObjects
+from multigrad.functions.held import MayTakeObjects
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.graph.support.data import dataclass
 from multigrad.trace.answers import needs_gradient
-from multigrad.trace.omissions import AUTOCAST, FORWARD_MODE, TWICE
+from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
 from multigrad.trace.trace import Trace, Value, cast_node
 from multigrad.trace.xp import all as xp
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import FormatError
-from ...functions.documents.canonical import digest
-from ...functions.documents.format import parse
+from ...functions.documents.format import digest, parse
 from ...graph.passes.fields import describe, fail, read_fields, read_text
 from .asking import FRAMEWORKS, Answer
 from .probes import Probe

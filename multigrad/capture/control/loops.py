@@ -19,7 +19,7 @@ from ...graph.ops.arrays.loops import keeps
 from ...graph.passes.simplify import simplify, substitute
 from ...graph.support.trees import optree
 from ...trace.axes import known_shape
-from ...trace.constants import lift_array
+from ...trace.coercion import lift_array
 from ...trace.derived.calls import drop_calls, move_calls
 from ...trace.derived.scans import asked_of
 from ...trace.trace import Trace, Value, apply, lift

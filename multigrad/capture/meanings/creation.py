@@ -19,8 +19,7 @@ from ...graph.ir.array_values import freeze
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.passes.facts import BUFFERS
 from ...graph.support.data import dataclass
-from ...trace.constants import array_node
-from ...trace.promotion import is_exact
+from ...trace.coercion import array_node, is_exact
 from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from ..symbols.dtypes import own_dtype

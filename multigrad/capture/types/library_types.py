@@ -30,8 +30,8 @@ from ...graph.ir.types import (
 )
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
+from ...trace.assertions import AUTOCAST
 from ...trace.axes import known_shape
-from ...trace.omissions import AUTOCAST
 from ...trace.owners import OF_CODE, OF_TENSORS
 from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node

@@ -18,7 +18,7 @@ import numpy as np
 from ...graph import ops
 from ...graph.ir.types import BOOL, is_float
 from ...trace import trace
-from ...trace.promotion import is_exact
+from ...trace.coercion import is_exact
 from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from ..code.conventions import passes_at

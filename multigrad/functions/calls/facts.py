@@ -26,8 +26,8 @@ from ...trace.owners import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.scope.reads import is_read, look_up
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
-from .failures import NotCaptured
-from .notes import attribute_of
+from .effects import attribute_of
+from .recipe import NotCaptured
 
 Tensor = Any
 ATTRIBUTE = "attribute."

@@ -1,4 +1,5 @@
-"""What a gradient function returned, as one gradient for each leaf of the arguments.
+"""What a gradient function returned, as one gradient for each leaf of the arguments, and where
+gradients meet: in variables that nobody passed, in an input that is used several times.
 
 Gradients may come flat (one for each tensor, or for each argument) or structured like the
 arguments.
@@ -6,22 +7,29 @@ arguments.
 
 from __future__ import annotations
 
+import contextvars
+import re
+import weakref
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import Signature
 from typing import Any
 
 import numpy as np
 
 from ...capture.code.table import habits_of
-from ...errors import GradientError
+from ...errors import GradientError, RuleTypeError, RuleValueError
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from ...graph.passes.facts import shape_fact
+from ...graph.support.data import dataclass
 from ...graph.support.trees import optree, with_own_classes
 from ...trace.axes import known_shape
-from ...trace.constants import lift_array
+from ...trace.coercion import lift_array
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ...trace.xp import all as xp
-from .arguments import PLAIN, Forgotten, Layout, Leaf
+from .arguments import PLAIN, Forgotten, Layout, Leaf, owner_of
 
 Tensor = Any
 CONTAINERS = (tuple, list, dict)
@@ -264,3 +272,186 @@ def describe(type_: Type) -> str:
     if type_.shape == INPUT_SHAPE:
         return "the first tensor's shape"
     return "one number" if type_.shape == () else f"[{type_}]"
+
+
+# --- of variables that a function reads besides its arguments ------------------------------------
+
+
+Tensor = Any
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The variables that a function has read, and the gradients that it delivers to them.
+
+    Attributes:
+        is_added: whether its backward has added to one's gradient by itself.
+        is_done: whether it has delivered.
+    """
+
+    variables: Sequence[Any]
+    gradients: Sequence[Tensor | None]
+    is_added: Callable[[Any], bool]
+    is_done: bool = False
+
+
+# Set by a backend while a function's own pull runs; None: nobody asks.
+DELIVERY: contextvars.ContextVar[Delivery | None] = contextvars.ContextVar(
+    "multigrad_delivery", default=None
+)
+
+
+def never_added(variable: Any) -> bool:
+    """Return that nothing was added to a variable's gradient."""
+    return False
+
+
+def pull_delivering(
+    pull: Callable[..., Any],
+    cotangents: Sequence[Tensor],
+    variables: Sequence[Any],
+    is_added: Callable[[Any], bool] = never_added,
+) -> tuple[Any, list[Tensor | None]]:
+    """Return the gradients that a pull gives, and those that it delivers to variables, None where
+    it does not.
+    """
+    delivery = Delivery(variables, [None] * len(variables), is_added)
+    reset = DELIVERY.set(delivery)
+    try:
+        gradients = pull(*cotangents)
+    finally:
+        DELIVERY.reset(reset)
+    return gradients, list(delivery.gradients)
+
+
+def asked_variables() -> list[Any]:
+    """Return the variables whose gradients are asked for."""
+    delivery = DELIVERY.get()
+    return [] if delivery is None else list(delivery.variables)
+
+
+def lost_variables() -> list[Any]:
+    """Return the variables whose gradients are asked for and were not delivered."""
+    delivery = DELIVERY.get()
+    if delivery is None or delivery.is_done:
+        return []
+    return [each for each in delivery.variables if not delivery.is_added(each)]
+
+
+def deliver(gradients: Sequence[Tensor | None]) -> None:
+    """Hand over the gradients of the variables that were asked for.
+
+    Raises:
+        GradientError: there is not one for each.
+    """
+    delivery = DELIVERY.get()
+    if delivery is None:
+        return
+    if len(gradients) != len(delivery.variables):
+        raise GradientError(
+            f"a gradient function returned {len(gradients)} gradients for "
+            f"{len(delivery.variables)} variables; expected one for each, None where there is none"
+        )
+    delivery.gradients, delivery.is_done = gradients, True
+
+
+# --- of an input that is used several times: `accumulate=` ---------------------------------------
+
+
+Tensor = Any
+MODES = ("sum", "max", "overwrite")
+Modes = tuple[tuple[str, str], ...]  # by the name of an argument; a sum is not among them
+ROOT = re.compile(r"\w+")
+# What was given to such an argument, by its id, and whether a derivative may pass through the call.
+_used: dict[int, tuple[weakref.ref[Any], Callable[[], bool]]] = {}
+
+
+def read_modes(name: str, signature: Signature | None, accumulate: Any) -> Modes:
+    """Return what `accumulate` says of the arguments of a function.
+
+    Raises:
+        RuleTypeError: it names an argument that there is not, or is neither a word nor a mapping.
+        RuleValueError: a word is unknown.
+    """
+    if accumulate is None or accumulate == "sum":
+        return ()
+    if not isinstance(accumulate, str | Mapping):
+        raise RuleTypeError(
+            f"accumulate= of {name!r} is 'sum', 'max' or 'overwrite', or one of these for each "
+            f"argument, as {{'scale': 'max'}}; got {accumulate!r:.60}"
+        )
+    known = () if signature is None else tuple(signature.parameters)
+    by_name = dict.fromkeys(known, accumulate) if isinstance(accumulate, str) else accumulate
+    for argument, mode in by_name.items():
+        if argument not in known:
+            raise RuleTypeError(
+                f"accumulate= of {name!r} names {argument!r}, which is no argument of it; its "
+                f"arguments are {', '.join(known) or 'not known'}"
+            )
+        if mode not in MODES:
+            raise RuleValueError(
+                f"accumulate= of {name!r} says {mode!r} for {argument!r}; it is 'sum', 'max' or "
+                "'overwrite'"
+            )
+    return tuple((argument, mode) for argument, mode in by_name.items() if mode != "sum")
+
+
+def modes_of(modes: Modes, layout: Layout) -> dict[str, str]:
+    """Return how the cotangents of each leaf become one, by its name, where it is no sum."""
+    if not modes:
+        return {}
+    declared = dict(modes)
+    roots = {leaf.name: ROOT.match(leaf.path) for leaf in layout.leaves}
+    return {name: declared[r[0]] for name, r in roots.items() if r and r[0] in declared}
+
+
+def refuse_second_call(name: str, given: Sequence[tuple[str, str, Tensor]]) -> None:
+    """Refuse tensors that another call was given, where a derivative may pass through both: a
+    framework adds up what calls give, and knows no other way.
+
+    Args:
+        given: the tensors, each with its argument and its mode.
+
+    Raises:
+        GradientError: there is one.
+    """
+    for argument, mode, tensor in given:
+        known = _used.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1]():
+            owner = owner_of(tensor)
+            raise GradientError(
+                f"{name!r} says accumulate={mode!r} for {argument!r}, and another call was given "
+                f"this tensor already: {owner.name if owner else 'autodiff'} adds up what calls "
+                f"give. Make them in one function, xg.function(..., accumulate={{{argument!r}: "
+                f"{mode!r}}}), or take the one's derivative before the other is made"
+            )
+
+
+def tensors_with_modes(
+    modes: Modes, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[str, str, Tensor]]:
+    """Return the tensors that a call is given for arguments with a mode."""
+    bound = signature.bind(*args, **kwargs).arguments
+    return [
+        (argument, mode, leaf)
+        for argument, mode in modes
+        for leaf in optree.tree_leaves(bound.get(argument))  # pyright: ignore[reportArgumentType]
+        if owner_of(leaf) is not None
+    ]
+
+
+def note_uses(given: Sequence[tuple[str, str, Tensor]], outputs: Any) -> None:
+    """Note the tensors that a call was given, for `refuse_second_call`."""
+    flat = optree.tree_leaves(outputs)  # pyright: ignore[reportArgumentType]
+    for _, _, tensor in given:
+        owner = owner_of(tensor)
+        note = None if owner is None else owner.autodiff.note_use
+        is_open = None if note is None else note(tensor, flat)
+        if is_open is not None:
+            number = id(tensor)
+            _used[number] = weakref.ref(tensor, partial(_forget, number)), is_open
+
+
+def _forget(number: int, ref: weakref.ref[Any]) -> None:
+    if number in _used and _used[number][0] is ref:
+        del _used[number]

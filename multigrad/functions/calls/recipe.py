@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from types import TracebackType
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
+from ...capture.copies.capture import find_opaque
 from ...capture.types.answers import Reach
 from ...errors import DisprovedError, TraceError
-from ...graph.ir.graph import Node
+from ...graph.ir.graph import Location, Node
 from ...graph.support.data import dataclass
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
-from ...trace.trace import Trace
-from .accumulation import Modes
+from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, read_layout
-from .notes import Note
-from .updates import Update
+from .effects import Note, Update
+from .gradients import Modes
 
 # The cotangents, structured like the outputs -> what the user's code returns.
 Pull = Callable[..., Any]
@@ -223,3 +226,92 @@ class Recipe:
         if self.native is False:
             raise error
         return error.to_keep()
+
+
+# --- what fails while a function is captured -----------------------------------------------------
+
+
+# What symbols are called in the messages of libraries.
+INTERNAL = re.compile(r"\b(multigrad|Attributed|Item|Picked|Size|Symbolic\w+|V|Value)\b")
+
+
+class NotCaptured(Exception):
+    """A function cannot be captured, or its graph does not serve.
+
+    Attributes:
+        error: says why.
+        kinds: of what a graph would leave out; see `trace.omissions`.
+    """
+
+    def __init__(self, error: TraceError, kinds: Iterable[str] = ()) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.kinds = frozenset(kinds)
+
+
+def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
+    """Return what an exception in the user's code means: it met a symbol, which is no error of the
+    user's.
+    """
+    opaque = find_opaque(trace, error)
+    facts = _facts_for(opaque, layout) - trace.facts.keys() if opaque else set()
+    if facts:
+        return NeedsConcrete(*sorted(facts))
+    place = find_place(trace, error)
+    at = f" ({Location(*place)})" if place else ""
+    kind = type(error).__name__
+    # A library that was handed a symbol speaks of its class.
+    if INTERNAL.search(str(error)) and not is_users_own(trace, error):
+        message = f"{trace.kind} {trace.name!r}{at} hands a tensor to what needs its numbers"
+    else:
+        message = f"{trace.kind} {trace.name!r}{at} raised {kind} while captured: {error}"
+    return NotCaptured(TraceError(message, place))
+
+
+def _facts_for(kind: str, layout: Layout) -> set[str]:
+    """Return the facts that turn a symbol of this kind into the real thing."""
+    if kind == "device":
+        return {kind, "device_type"}
+    if kind != "shape":
+        return {kind}
+    return {"shape", *(f"shape:{leaf.name}" for leaf in layout.tensors[1:])}
+
+
+def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
+    """Return the file and the line of the user's code in a traceback, the innermost."""
+    place, tb = None, error.__traceback__
+    while tb is not None:
+        if _is_users(trace, tb):
+            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
+        tb = tb.tb_next
+    return place
+
+
+def is_users_own(trace: Trace, error: Exception) -> bool:
+    """Return whether an exception comes from a `raise` statement of the user's."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    if tb is None or not _is_users(trace, tb):
+        return False
+    operation = tb.tb_frame.f_code.co_code[tb.tb_lasti]
+    return dis.opname[operation] == "RAISE_VARARGS"
+
+
+def _is_users(trace: Trace, tb: TracebackType) -> bool:
+    # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
+    return any(tb.tb_frame.f_code is code for code in trace.codes)
+
+
+def defined_at(functions: Iterable[object]) -> Location | None:
+    """Return where the first of a recipe's functions begins."""
+    for function in functions:
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            return Location(code.co_filename, code.co_firstlineno, "")
+    return None
+
+
+def kind_name(value: Any) -> str:
+    """Return what messages call a value that the user's code gave: a symbol is a tensor to it."""
+    return "tensor" if isinstance(value, Value) else type(value).__name__

@@ -1,4 +1,5 @@
-"""The format: plain data, its JSON text and its head, read strictly.
+"""The format: plain data, its JSON text and its head, read strictly; the hash of what a document
+means; the forms that rules and Functions are saved in. docs/format.md is the specification.
 
 A text is measured (bytes, nesting, items, digits) before it is parsed, so that no document can take
 more time or memory than its size explains.
@@ -6,17 +7,25 @@ more time or memory than its size explains.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
 from ...errors import FormatError
+from ...graph import ops
 from ...graph.ir.array_values import ArrayValue
+from ...graph.ir.graph import Graph, Location, Node, every_node, make_node
+from ...graph.ir.types import KEY
 from ...graph.passes.fields import MOST_INTEGER, decode_array, describe, fail, read_list
+from ...graph.passes.serialize import draws
+from ...graph.passes.simplify import substitute
+from ...graph.support.data import dataclass
+from ...trace.trace import NeedsConcrete, Trace, Value
 
 Data = Any
 FORMAT, VERSION = "multigrad", 1
@@ -238,3 +247,146 @@ def _format_field(name: str, value: Data, indent: str) -> str:
 def _separated(lines: list[str], indent: str) -> list[str]:
     last = len(lines) - 1
     return [f"{indent}{line}{',' if i < last else ''}" for i, line in enumerate(lines)]
+
+
+# --- the content hash: of what is computed, not of how it is written -----------------------------
+
+
+Data = Any
+READ_BY_PEOPLE = ("doc", "evidence")  # and "at" of a node: where in a source it stood
+
+
+def hash_of(document: Mapping[str, Data]) -> str:
+    """Return the hash of a rule's or a Function's document."""
+    return digest(_meaning(document))
+
+
+def digest(data: Data) -> str:
+    """Return the hash of plain data by their canonical bytes."""
+    return f"sha256:{hashlib.sha256(canonical(data)).hexdigest()}"
+
+
+def canonical(data: Data) -> bytes:
+    """Return the canonical bytes of plain data: JSON in ASCII without spaces, sorted by names, each
+    float as `{"float": hex}`.
+    """
+    text = json.dumps(_plain(data), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode("ascii")
+
+
+def hex_of(number: float) -> str:
+    """Return a float as C prints it by %a: 0x1.8p+0; nan, inf or -inf."""
+    return re.sub(r"\.?0*p", "p", float(number).hex())
+
+
+def _plain(data: Data) -> Data:
+    if isinstance(data, dict):
+        return {name: _plain(item) for name, item in data.items()}
+    if isinstance(data, list):
+        return [_plain(item) for item in data]
+    return {"float": hex_of(data)} if isinstance(data, float) else data
+
+
+def _meaning(document: Mapping[str, Data]) -> Data:
+    kept = {name: data for name, data in document.items() if name not in READ_BY_PEOPLE}
+    for name, of_one in (("parts", _meaning), ("graphs", _graph), ("forms", _form)):
+        if isinstance(kept.get(name), list):
+            kept[name] = [of_one(each) for each in kept[name]]
+    return kept
+
+
+def _form(form: Data) -> Data:
+    return {**form, **{way: _graph(form[way]) for way in ("forward", "backward")}}
+
+
+def _graph(graph: Data) -> Data:
+    return {**graph, "nodes": [_node(node) for node in graph["nodes"]]}
+
+
+def _node(node: Data) -> Data:
+    kept = {name: data for name, data in node.items() if name != "at"}
+    if "attrs" in kept:
+        kept["attrs"] = {name: _attr(data) for name, data in kept["attrs"].items()}
+    return kept
+
+
+def _attr(data: Data) -> Data:
+    is_graph = isinstance(data, dict) and set(data) == {"graph"}
+    return {"graph": _graph(data["graph"])} if is_graph else data
+
+
+# --- saved forms ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """Graphs that were captured together, with the key of each draw as an input.
+
+    Attributes:
+        layout: what they were captured for: whether a rule has tin; the `Variant` of a Function.
+        facts: what is known of the arguments where they hold.
+        drawn: where in the source each key is drawn, in the order of draws.
+    """
+
+    layout: Any
+    facts: Mapping[str, Any]
+    graphs: tuple[Graph, ...]
+    drawn: tuple[Location | None, ...]
+
+    @staticmethod
+    def of(layout: Any, facts: Mapping[str, Any], *graphs: Graph) -> Form:
+        """Return the form of graphs that draw from one key.
+
+        Raises:
+            FormatError: their keys are not made as those of draws.
+        """
+        named, drawn = zip(*map(_name_draws, graphs), strict=True)
+        return Form(layout, facts, named, max(drawn, key=len))
+
+    def enter(self, trace: Trace) -> dict[str, Value]:
+        """Return a capture's next keys, as inputs; it learns what a source would have told it."""
+        trace.routes.setdefault("a saved document", "")
+        for graph in self.graphs:
+            constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
+            trace.numbers.update(number for number in constants if isinstance(number, float))
+        keys = {}
+        for j, location in enumerate(self.drawn):
+            key = keys[_draw_name(j)] = trace.next_key()
+            if location is not None:
+                trace.locations.setdefault(key.node, location)
+        return keys
+
+
+def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
+    """Return the form that holds for what is known of the arguments, None where none does.
+
+    Raises:
+        NeedsConcrete: more has to be known.
+    """
+    fitting = [
+        form
+        for form in forms
+        if all(known.get(name, value) == value for name, value in form.facts.items())
+    ]
+    for form in fitting:
+        if form.facts.keys() <= known.keys():
+            return form
+    if fitting:
+        raise NeedsConcrete(*(name for name in fitting[0].facts if name not in known))
+    return None
+
+
+def _name_draws(graph: Graph) -> tuple[Graph, tuple[Location | None, ...]]:
+    """Return a graph with each of its draws' keys as an input, and where they are drawn."""
+    places = draws(graph)
+    inputs: dict[Node, Node] = {
+        node: make_node(ops.INPUT, (), {"name": _draw_name(j)}, KEY) for node, j in places.items()
+    }
+    known = {j: graph.locations.get(node) for node, j in places.items()}
+    drawn = tuple(known.get(j) for j in range(1 + max(known, default=-1)))
+    return substitute(graph, inputs), drawn
+
+
+def _draw_name(j: int) -> str:
+    """Return the input's name of the j-th draw; no param can have it."""
+    return f"draw {j}"

@@ -27,8 +27,7 @@ from ...graph import ops
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ...lowering.patterns import apply_patterns
-from .shake import Shaker
-from .values import literal
+from .shake import Shaker, literal
 
 LICENSE = "Apache-2.0"
 KEYS = (

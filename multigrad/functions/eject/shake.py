@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import keyword
+import math
 import re
 import sys
 import types
@@ -23,8 +24,8 @@ from ...errors import MultigradError, UnsupportedOp
 from ...graph.ir.array_values import ArrayValue
 from ...graph.ir.op import Op
 from ...graph.ops.composites import Composed
-from . import sources, values
-from .rewrite import rewrite
+from . import sources
+from .sources import rewrite
 
 STANDARD = sys.stdlib_module_names
 # What stands in the place of an error of ours that is none of Python's own.
@@ -78,7 +79,7 @@ class Shaker:
         if isinstance(value, Composed):
             value = value.function
         if isinstance(value, bool | int | float | str | type(None) | types.EllipsisType):
-            return self.written(values.literal(value))
+            return self.written(literal(value))
         if isinstance(value, types.ModuleType):
             return self.import_module(value)
         public = self.find_public(value)
@@ -91,7 +92,7 @@ class Shaker:
         if isinstance(value, ArrayValue):
             return self.constant(value, name)
         if isinstance(value, np.dtype):
-            return self.written(values.dtype(value))
+            return self.written(dtype(value))
         if isinstance(value, functools.partial):
             return self.partial(value, name)
         if isinstance(value, types.SimpleNamespace):  # the parts of a composite
@@ -151,14 +152,14 @@ class Shaker:
         known = self.known.get(value)
         if known is None:
             known = self.known[value] = self.fresh(name)
-            self.parts.append(f"{known} = {self.written(values.array(value))}")
+            self.parts.append(f"{known} = {self.written(array(value))}")
         return known
 
     def named(self, value: str, name: str) -> str:
         known = self.known.get((name, value))
         if known is None:
             known = self.known[name, value] = self.fresh(name)
-            self.parts.append(f"{known} = {values.literal(value)}")
+            self.parts.append(f"{known} = {literal(value)}")
         return known
 
     def make(self, value: Made, name: str) -> str:
@@ -428,3 +429,45 @@ def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
         return result.item() if hasattr(result, "item") else result
 
     return by_numpy if exact is None or op.attrs else on_numbers
+
+
+# --- numbers, dtypes and arrays as Python writes them, to the bit --------------------------------
+
+
+LISTED = 64  # elements up to which an array is written as a list
+LINE = 40  # bytes in a line of hexadecimal digits
+
+
+def literal(value: Any) -> str:
+    """Return a number, a string or None; Python has no literal for infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        name = "math.nan" if math.isnan(value) else "math.inf"
+        return f"-{name}" if value < 0 else name
+    if isinstance(value, str):
+        quoted = repr(value)
+        plain = quoted.startswith("'") and '"' not in quoted and "\\" not in quoted
+        return f'"{quoted[1:-1]}"' if plain else quoted
+    return repr(value)
+
+
+def dtype(value: np.dtype[Any]) -> str:
+    """Return a NumPy dtype, which ml_dtypes may define."""
+    own = value.type.__module__.partition(".")[0]
+    return (
+        f"np.dtype(ml_dtypes.{value.name})" if own == "ml_dtypes" else f'np.dtype("{value.name}")'
+    )
+
+
+def array(value: ArrayValue) -> str:
+    """Return an array of NumPy: a list of its numbers, or its bytes."""
+    stored = np.frombuffer(value.data, np.dtype(value.dtype))
+    few = stored.size <= LISTED
+    if few and stored.size and np.all(np.isfinite(stored.astype(np.float64))):
+        return f'np.array({stored.reshape(value.shape).tolist()!r}, "{value.dtype}")'
+    digits = value.data.hex()
+    lines = [f'"{digits[i : i + 2 * LINE]}"' for i in range(0, len(digits), 2 * LINE)]
+    text = "\n    ".join(lines) or '""'
+    return (
+        f'np.frombuffer(\n    bytes.fromhex(\n    {text}\n    ),\n    "{value.dtype}",\n'
+        f").reshape({value.shape!r})"
+    )

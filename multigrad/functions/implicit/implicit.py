@@ -28,7 +28,9 @@ from ..function import Function
 from ..plain import function
 from ..recipes.record import CodeRecipe
 from .backward import (
+    WAYS,
     AdjointRecipe,
+    Linear,
     ParameterPullRecipe,
     Residual,
     Transposed,
@@ -38,7 +40,6 @@ from .backward import (
     flat_tree,
     unlike,
 )
-from .systems import WAYS, Linear
 
 
 class SolveReport(NamedTuple):

@@ -21,8 +21,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.data import dataclass
 from ...trace.derived.calls import drop_calls
 from . import samples
-from .bounded import Change, run_bounded
-from .choices import Signs, Ties, has_signs, lowest
+from .bounded import Change, Signs, Ties, has_signs, lowest, run_bounded
 from .compare import (
     Difference,
     Judge,
@@ -35,7 +34,7 @@ from .compare import (
     is_vacuous,
     takes_infinity,
 )
-from .endless import MOST_TURNS
+from .endless import MOST_TURNS, find_parting
 from .rounding import (
     Rounding,
     as_floats,
@@ -46,7 +45,6 @@ from .rounding import (
 )
 from .run import KEY, Outcome
 from .samples import Sample, Slot
-from .trail import find_parting
 from .verdict import (
     CHOSEN,
     NOT_AS_KNOWN,

@@ -1,23 +1,83 @@
-"""Code that may not end on numbers that somebody else made up: it is stopped after so many steps.
+"""User code followed while it runs: stopped where it may not end on numbers that somebody else made
+up, and told line by line where it parts from its graph; and whether it may act, so that it runs
+once for a proof. Python's own tracing tells a line, whatever the library.
 
-Lines of the user's own code are counted, and calls of it from a library's loop. Costs nothing where
-no loop is.
+Costs nothing where no loop is, and until a proof has failed.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
+import linecache
 import sys
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
+
+from ...backend.finding.discovery import backend_of
 from ...capture.code.callables import plain_function
 from ...capture.code.libraries import is_library_file
+from ...capture.code.snapshot import functions_of
 from ...capture.code.table import nested_codes
-from .purity import codes_of
+from ...graph.ir.graph import Location
+from ...trace.trace import Value
+
+# --- whether it may act, as far as its bytecode tells --------------------------------------------
+
+
+_ACTING = """
+    append debug delattr exec extend info input next open print setattr warn warning write
+    writelines
+"""
+ACTING_NAMES = frozenset(_ACTING.split())
+ACTING_MODULES = frozenset(
+    {"logging", "os", "shutil", "socket", "subprocess", "sys", "time", "warnings"}
+)
+STORES = frozenset(
+    dis.opmap[name]
+    for name in ("DELETE_ATTR", "DELETE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL")
+)
+# What a call gets for itself: writing to it is seen by nobody else.
+OWN_OBJECTS = frozenset({"ctx"})
+
+
+def may_act(*functions: Any) -> bool:
+    """Return whether functions, or the user's helpers that they mention, may have side effects."""
+    # Without it: test_a_proof_repeats_no_warning_of_the_users_for_each_sample hears five.
+    return any(map(_acts, codes_of(*functions)))
+
+
+def codes_of(*functions: Any) -> Iterator[types.CodeType]:
+    """Yield the code of functions, and of the user's helpers that they mention."""
+    for plain in functions_of(*functions):
+        yield from nested_codes(plain.__code__)
+
+
+@functools.lru_cache(maxsize=1024)  # each dtype that is met asks once more
+def _acts(code: types.CodeType) -> bool:
+    names = set(code.co_names)
+    if names & ACTING_NAMES or names & ACTING_MODULES:
+        return True
+    # The operations stand at even places; to decode them all takes long.
+    if STORES.isdisjoint(code.co_code[::2]):
+        return False
+    before = ""
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            return True
+        if step.opname == "STORE_DEREF" and step.argval in code.co_freevars:
+            return True
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR") and before not in OWN_OBJECTS:
+            return True
+        before = str(step.argval) if step.opname.startswith("LOAD_FAST") else ""
+    return False
+
 
 MOST_STEPS = 100_000  # lines of an original on one sample, in the functions that have a loop
 MOST_TURNS = 2_000  # of a graph's loop, which NumPy runs op by op
@@ -109,3 +169,103 @@ class Stoppable:
                 f"(line {line})"
             )
         return self._count
+
+
+# --- where it parts from its graph ---------------------------------------------------------------
+
+
+Step = tuple[str, int, str, int]  # file, line, variable, how often it was met
+RETURNED = "return"
+
+
+class Trail:
+    """What each executed line of some files assigned, or wrote in place, in order: as arrays, and
+    as nodes of a graph, which no later line writes into.
+    """
+
+    def __init__(self, files: Collection[str]) -> None:
+        self.files = files
+        self.steps: dict[Step, Any] = {}
+        self._counts: dict[tuple[str, int], int] = {}
+        self._before: dict[FrameType, tuple[int, dict[str, Any]]] = {}
+
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Follow a frame of one of the files."""
+        if frame.f_code.co_filename not in self.files:
+            return None
+        self._before[frame] = (frame.f_lineno, _kept(frame))
+        return self.follow
+
+    def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Note what the line that has ended assigned."""
+        line, before = self._before[frame]
+        now = _kept(frame)
+        place = (frame.f_code.co_filename, line)
+        count = self._counts[place] = self._counts.get(place, 0) + 1
+        for name, value in now.items():
+            if name not in before or not _is_same(before[name], value):
+                self.steps[(*place, name, count)] = value
+        self._before[frame] = (frame.f_lineno, now)
+        if event == "return":
+            self.steps[(*place, RETURNED, count)] = _keep(argument)
+            del self._before[frame]
+        return self.follow
+
+
+def _kept(frame: FrameType) -> dict[str, Any]:
+    return {name: _keep(value) for name, value in frame.f_locals.items()}
+
+
+def _keep(value: Any) -> Any:
+    """Return a value as it is now."""
+    if type(value) is tuple:
+        return tuple(map(_keep, value))
+    if isinstance(value, Value):
+        return value.node
+    try:
+        return np.array(backend_of(value).tensors.to_numpy(value))
+    except Exception:  # no tensor, or one without numbers
+        return value
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return a is b
+
+
+@contextmanager
+def following(trail: Trail) -> Iterator[None]:
+    """Note what runs on this thread."""
+    before = sys.gettrace()
+    sys.settrace(trail.enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def find_parting(
+    run_original: Callable[[], Any],
+    run_capture: Callable[[], Any],
+    files: Collection[str],
+    agree: Callable[[Any, Any], bool],
+) -> Location | None:
+    """Return the first line after which a variable of the original is not what capture took it for.
+
+    Args:
+        agree: whether an array of the original's and a node are the same; True where that cannot be
+            told.
+    """
+    trails = Trail(files), Trail(files)
+    for trail, run in zip(trails, (run_original, run_capture), strict=True):
+        try:
+            with following(trail):
+                run()
+        except Exception:  # as far as it came
+            pass
+    for step, value in trails[0].steps.items():
+        if step in trails[1].steps and not agree(value, trails[1].steps[step]):
+            file, line = step[:2]
+            return Location(file, line, linecache.getline(file, line).strip())
+    return None

@@ -20,8 +20,7 @@ from ...lowering.function_graph import FunctionGraph
 from . import samples
 from .attempt import Attempt, prove
 from .bounded import run_bounded
-from .endless import Stoppable
-from .purity import may_act
+from .endless import Stoppable, may_act
 from .run import (
     KEY,
     Outcome,

@@ -21,8 +21,7 @@ from ...lowering.lower import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt, prove
-from .endless import Stoppable
-from .purity import may_act
+from .endless import Stoppable, may_act
 from .run import (
     KEY,
     Outcome,

@@ -24,9 +24,9 @@ from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of
+from ..calls.effects import copied
 from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
-from ..calls.updates import copied
 from . import samples
 from .endless import uncounted
 from .run import KEY, to_array, to_tensor

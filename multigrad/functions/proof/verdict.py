@@ -1,17 +1,38 @@
 """What a proof found: a graph that may be used, one that may not, or one of which nothing could be
-found out.
+found out; and how much is proven, by `MULTIGRAD_PROVE` and `prove=` where something is defined.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
-from ...errors import DisprovedError, NotProvenWarning
+from ...errors import DisprovedError, NotProvenWarning, RuleValueError
 from ...graph.ir.graph import Location
 from ...graph.support.data import dataclass
 from .compare import Difference
-from .setting import ALL, how_much
+
+VARIABLE = "MULTIGRAD_PROVE"
+OFF, ON, ALL = "0", "1", "all"
+
+
+def how_much() -> str:
+    """Return "0" (nothing is proven), "1" (captures, the default) or "all" (each call, too).
+
+    Raises:
+        RuleValueError: the variable says something else.
+    """
+    word = os.environ.get(VARIABLE, "") or ON
+    if word not in (OFF, ON, ALL):
+        raise RuleValueError(f"{VARIABLE} is 0, 1 or all, got {word!r}")
+    return word
+
+
+def is_asked(prove: bool) -> bool:
+    """Return whether something defined with `prove=` is to be proven."""
+    word = how_much()
+    return word == ALL or (prove and word == ON)
 
 
 @dataclass(frozen=True, slots=True)

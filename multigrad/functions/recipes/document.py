@@ -1,20 +1,26 @@
-"""Data to Functions: what documents of Functions make when they are read."""
+"""Data to Functions, what documents of Functions make when they are read, and Functions to data."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ...backend.tensors.values import concrete_key, concrete_number
+from ...errors import FormatError, TraceError
 from ...graph import ops
 from ...graph.ir.array_values import ArrayValue
 from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
+from ...graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
 from ...graph.passes.fields import (
     MOST_PLACES,
     decode_value,
     describe,
+    encode_array,
+    encode_value,
     fail,
     read_bool,
     read_fields,
@@ -22,14 +28,20 @@ from ...graph.passes.fields import (
     read_name,
     read_text,
 )
-from ...graph.passes.outputs import mark_everywhere, marks
-from ...graph.passes.serialize import LARGEST_INDEX, MOST_INPUTS, decode_graph
+from ...graph.passes.outputs import drop_marks, mark_everywhere, marks
+from ...graph.passes.serialize import LARGEST_INDEX, MOST_INPUTS, decode_graph, encode_graph
+from ...graph.passes.simplify import rename_inputs
 from ...graph.support.trees import optree
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, name_cotangents
-from ..calls.arguments import Layout, Leaf, lay_out, type_of
+from ...trace.scope.moving import Moving
+from ...trace.scope.reads import is_read
+from ...trace.trace import NeedsConcrete
+from ..calls.arguments import Forgotten, Layout, Leaf, lay_out, positional_names, type_of
+from ..calls.decision import SAVED, decide
 from ..calls.recipe import Variant
-from ..documents.format import MOST_DOC, decode_arrays
-from ..documents.forms import Form
+from ..documents.format import MOST_DOC, Form, clean, decode_arrays, seal
+from .examples import find_variant, renewed_variants
+from .record import NotCaptured
 from .saved import SavedRecipe
 
 Data = Any
@@ -320,3 +332,269 @@ def _decode_wrt(
         if UNKNOWN not in shapes and len(shapes) > 1:
             fail(where, f"the gradient of {name!r} has another shape than {name!r}")
     return names
+
+
+# --- Functions to data: every form in which one was captured -------------------------------------
+
+
+GENERAL = ("gradient:", "strided:")
+Data = Any
+Function = Any  # of function.py, which writes itself by what stands here
+
+
+def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data]:
+    """Return a Function's document: the forms in which it has been captured until now.
+
+    Args:
+        is_bare: without the values and the key that it was given, which a pickle holds beside it.
+
+    Raises:
+        TraceError: it has not been captured.
+        FormatError: an argument is neither a tensor nor a number, bool, str or None.
+    """
+    if function.recipe.modes:
+        raise FormatError(
+            f"function {function.name!r} has accumulate=, which no document holds: keep its code, "
+            "or write a file of what it was lowered to, xg.source(..., standalone=True)"
+        )
+    fields = _encode(function)
+    if not (is_bare and function.defaults) and function._filled_in:
+        fields["defaults"] = [
+            _encode_default(function.name, *i) for i in function._filled_in.items()
+        ]
+    if not is_bare and function.is_keyed:
+        fields["key"] = _encode_key(function)
+    return seal("function", fields, decode_function)
+
+
+def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
+    """Return the document of a Function in one of its captured forms alone, without a docstring.
+
+    Raises:
+        TraceError: the form holds for the gradients that one call asked for, and not for all.
+        FormatError: it has an argument that no document holds.
+    """
+    decide(SAVED, function.recipe, variant, None, function.native)
+    general = _for_all(function, variant)
+    if general is None:
+        raise TraceError(
+            f"function {function.name!r} was called for some gradients only, and for all it needs "
+            "to know more: call it with tensors that require them"
+        )
+    arrays: list[ArrayValue] = []
+    form = _encode_form(_related(function, general), arrays)
+    fields = {
+        "name": function.name,
+        "doc": "",
+        "parameters": positional_names(function.parameters),
+        "arrays": [encode_array(array) for array in arrays],
+        "forms": [form],
+    }
+    return seal("function", fields, decode_function)
+
+
+def _encode_default(function: str, name: str, value: Any) -> Data:
+    if isinstance(value, Moving):
+        raise FormatError(
+            f"function {function!r} has a number that moves for argument {name!r}, which no "
+            "document holds: save it with schedule.value, and the schedule by its to_dict()"
+        )
+    if getattr(value, "shape", None) == ():
+        value = concrete_number(value)
+    if isinstance(value, (*STATIC, tuple)):
+        return encode_value(value)
+    raise FormatError(
+        f"function {function!r} cannot be saved with a {type(value).__name__} for argument "
+        f"{name!r}: expected a number, bool, str or None"
+    )
+
+
+def _encode_key(function: Function) -> Data:
+    key = concrete_key(function.draws.key)
+    if key is None:
+        raise FormatError(
+            f"function {function.name!r} has a key that is not known yet, which no document holds: "
+            "give it an int, or save it without the key"
+        )
+    return list(key)
+
+
+def _encode(function: Function) -> dict[str, Data]:
+    if isinstance(function.recipe, SavedRecipe):
+        return json.loads(function.recipe.text)
+    if function.native is True:
+        raise TraceError(
+            f"function {function.name!r} runs as written (native=True), so it has no graph to save"
+        )
+    try:
+        find_variant(function, SAVED)  # of what its signature tells, where it has not been called
+    except NotCaptured as error:
+        raise error.error from error.__cause__
+    arrays: list[ArrayValue] = []
+    forms: dict[str, Data] = {}
+    for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
+        if variant is not None:
+            form = _encode_form(_related(function, variant), arrays)
+            forms.setdefault(_meaning(form), form)
+    if not forms:
+        raise TraceError(
+            f"function {function.name!r} was called for some gradients only, and for all it needs "
+            "to know more: call it with tensors that require them, and save it again"
+        )
+    return {
+        "name": function.name,
+        "doc": clean(function.__doc__ if function.__doc__ != type(function).__doc__ else ""),
+        "parameters": positional_names(function.parameters),
+        "arrays": [encode_array(array) for array in arrays],
+        "forms": list(forms.values()),
+    }
+
+
+def _for_all(function: Function, variant: Variant) -> Variant | None:
+    """Return the form that serves wherever tensors lie, and whether they ask for a gradient or not;
+    None where more would have to be known of its arguments.
+    """
+    facts = {
+        fact: value if (own := _general(fact)) is None else own
+        for fact, value in variant.facts.items()
+    }
+    if ON_NUMBERS in facts:  # a document is read beside any library: floats keep their dtype
+        facts[LIBRARY] = ""
+    while facts != variant.facts:
+        try:
+            return function._variant(variant.layout, facts)
+        except NotCaptured:
+            return None
+        except NeedsConcrete:
+            missing = {fact: _general(fact) for fact in function.facts if fact not in facts}
+            if not missing or None in missing.values():
+                return None
+            facts = {**facts, **missing}
+    return variant
+
+
+def _related(function: Function, variant: Variant) -> Variant:
+    """Return the form whose tensors relate to the first: within another capture, a constant array
+    had a dtype of its own.
+    """
+    layout = variant.layout
+    types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
+    inputs = variant.graphs.forward.inputs
+    if variant.graphs.is_rule or all(
+        types.get(node.attr("name"), node.type) == node.type for node in inputs
+    ):
+        return variant
+    return function.recipe.capture(layout, variant.facts, ())
+
+
+def _general(fact: str) -> Any:
+    """Return what a fact is in that form, None for one that tells the arguments apart."""
+    if fact == "device_type":
+        return "cpu"
+    return True if fact in GIVEN or fact.startswith(GENERAL) else None
+
+
+def _meaning(form: Data) -> str:
+    """Return text that is equal for forms of equal arguments: the first float's dtype is any."""
+    dtypes = [leaf.get("dtype") for leaf in form["arguments"]]
+    first = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
+    rest = {name: form[name] for name in form if name != "arguments"}
+    names = [(leaf["name"], leaf["kind"], leaf.get("value")) for leaf in form["arguments"]]
+    return json.dumps([rest, names, [T if dtype == first else dtype for dtype in dtypes]])
+
+
+def in_first_dtype(variant: Variant) -> Layout:
+    """Return a form's arguments in the dtype that was met first, not in the latest."""
+    layout = variant.layout
+    first = next((dtype for dtype in variant.proofs if dtype), layout.dtype)
+    if "dtype" in variant.facts or first is None:
+        return layout
+    leaves = (
+        replace(leaf, dtype=first) if leaf.dtype == layout.dtype else leaf for leaf in layout.leaves
+    )
+    return replace(layout, leaves=tuple(leaves))
+
+
+def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
+    pair, layout = variant.graphs, in_first_dtype(variant)
+    if pair.is_rule:  # a document tells a rule's input from an argument by its name
+        pair, layout = _with_argument(pair), replace(layout, leaves=_as_arguments(layout))
+    # Where it reads each output as forward gave it, one word says so.
+    unmarked = drop_marks(pair.backward)
+    is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
+    backward = unmarked if pair.keeps_output and is_told else pair.backward
+    read = {name for name in variant.facts if is_read(name) or name == LIBRARY}
+    own = {name: value for name, value in variant.facts.items() if name not in read}
+    facts = {name: encode_value(value) for name, value in own.items() if _general(name) is None}
+    return {
+        "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
+        "nesting": _encode_tree(pair.name, layout.tree),
+        "facts": facts,
+        "outputs": _encode_tree(pair.name, variant.outputs),
+        "fixed": [[i, encode_value(value)] for i, value in variant.fixed.items()],
+        "first_order": pair.first_order,
+        "keeps_output": pair.keeps_output,
+        "twice": pair.second_order,
+        "undifferentiable": list(pair.undifferentiable),
+        **({"refused": dict(pair.refused)} if pair.refused else {}),
+        "wrt": list(pair.wrt),
+        "forward": encode_graph(pair.forward, arrays),
+        "backward": encode_graph(backward, arrays),
+    }
+
+
+INPUT_AS_ARGUMENT = "argument_tin"  # as of a function whose argument is called "tin"
+
+
+def _with_argument(pair: FunctionGraph) -> FunctionGraph:
+    """Return the pair of a rule under an activation as that of any function."""
+    renamed = {"tin": INPUT_AS_ARGUMENT}
+    return replace(
+        pair,
+        forward=rename_inputs(pair.forward, renamed),
+        backward=rename_inputs(pair.backward, renamed),
+        inputs=(INPUT_AS_ARGUMENT,),
+        wrt=(INPUT_AS_ARGUMENT,),
+        is_rule=False,
+    )
+
+
+def _as_arguments(layout: Layout) -> tuple[Leaf, ...]:
+    first, *rest = layout.leaves
+    return (replace(first, name=INPUT_AS_ARGUMENT), *rest)
+
+
+def _encode_leaf(function: str, leaf: Leaf) -> Data:
+    data: dict[str, Data] = {"name": leaf.name, "path": leaf.path, "kind": leaf.kind}
+    if leaf.kind == "tensor":
+        data["dtype"] = leaf.dtype
+    if leaf.kind == "static":
+        if type(leaf.value) not in STATIC:
+            forgotten = isinstance(leaf.value, Forgotten)
+            kind = leaf.value.kind if forgotten else type(leaf.value).__name__
+            raise FormatError(
+                f"function {function!r} cannot be saved with a {kind} as argument "
+                f"{leaf.path!r}: expected a tensor, a number, bool, str or None"
+            )
+        data["value"] = encode_value(leaf.value)
+    return data
+
+
+def _encode_tree(function: str, tree: Any) -> Data:
+    return _encode_nesting(function, optree.tree_unflatten(tree, range(tree.num_leaves)))
+
+
+def _encode_nesting(function: str, nesting: Any) -> Data:
+    """Return nested containers as data: a leaf is its index."""
+    if type(nesting) is int:
+        return nesting
+    if type(nesting) in (tuple, list):
+        return {type(nesting).__name__: [_encode_nesting(function, each) for each in nesting]}
+    if type(nesting) is dict and all(type(name) is str for name in nesting):
+        return {
+            "dict": [[name, _encode_nesting(function, nesting[name])] for name in sorted(nesting)]
+        }
+    raise FormatError(
+        f"function {function!r} cannot be saved with arguments or outputs in a "
+        f"{type(nesting).__name__}: expected tuples, lists and dicts with strings as keys"
+    )

@@ -12,10 +12,8 @@ from ...graph.passes.fields import fail, read_fields
 from ...lowering.emit import identifier
 from ...lowering.function_graph import FunctionGraph
 from ..calls.recipe import Variant
-from ..documents.canonical import hash_of
-from ..documents.format import format_document, seal, unseal
-from .document import decode_function
-from .functions_to_data import encode_variant
+from ..documents.format import format_document, hash_of, seal, unseal
+from .document import decode_function, encode_variant
 
 Data = Any
 Function = Any  # of function.py

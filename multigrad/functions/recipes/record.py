@@ -38,28 +38,31 @@ from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, name_cotangents
 from ...lowering.lower import PASSING
 from ...trace.answers import Pair
-from ...trace.assertions import ENTRANCES
+from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
-from ...trace.omissions import ORDERS
 from ...trace.owners import lend
 from ...trace.scope.reads import NAME, names_in, reading
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
-from ..calls.accumulation import modes_of
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
-from ..calls.assumptions import is_told
+from ..calls.binding import is_told
+from ..calls.effects import (
+    COPIES,
+    Update,
+    changes_containers,
+    describe,
+    find_notes,
+    find_updates,
+    has_containers,
+    hide,
+)
 from ..calls.facts import facts_of_inputs, find_facts
-from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
-from ..calls.gradients import check_gradient, match_gradients
-from ..calls.mutable import check_containers, has_containers
-from ..calls.notes import find_notes
-from ..calls.recipe import Recipe, Recorded, Variant
-from ..calls.updates import COPIES, Update, describe, find_updates, hide
+from ..calls.gradients import check_gradient, match_gradients, modes_of
+from ..calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..proof.verdict import Subject, leave_open
-from .again import check_draws, check_memory, check_tensors, refusing_read
-from .missing import compare_missing
+from .again import check_draws, check_memory, check_tensors, compare_missing, refusing_read
 from .tangents import tangent_graph
 from .ways import Way, record_ways
 
@@ -233,8 +236,9 @@ class _Recording:
             undifferentiable=undifferentiable,
             leaves=[leaf for leaf in leaves if not any(leaf is each for each in dirty)],
         )
-        if has_containers(*rebuilt):
-            check_containers(layout.rebuild(leaves), rebuilt, trace.error)
+        if has_containers(*rebuilt) and changes_containers(layout.rebuild(leaves), rebuilt):
+            problem = "changes a list or dict that it is given, which a graph does not"
+            raise NotCaptured(trace.error(problem))
         pushed, is_pushed_first = self.pushed(recorded, flat, values, undifferentiable)
         key = () if trace.key is None else (trace.key,)
         forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))

@@ -16,12 +16,12 @@ from ...graph import ops
 from ...graph.ir.types import INTEGERS
 from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
-from ...trace.replay import replay
+from ...trace.derived.calls import replay
 from ...trace.trace import Trace, Value
 from ..calls.arguments import Layout, Leaf, flatten, read_layout
 from ..calls.binding import assemble
 from ..calls.recipe import Recorded, Variant
-from ..documents.forms import Form, choose
+from ..documents.format import Form, choose
 from .record import CodeRecipe, NotCaptured
 
 

@@ -20,13 +20,12 @@ from ...graph.passes.facts import needed_shapes
 from ...graph.passes.outputs import drop_marks
 from ...graph.passes.simplify import simplify
 from ...lowering.function_graph import FunctionGraph
+from ...trace.assertions import BRANCHES
 from ...trace.axes import known_shape
 from ...trace.derived.calls import drop_calls
-from ...trace.omissions import BRANCHES
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
-from ..calls.failures import NotCaptured
-from ..calls.recipe import Variant
+from ..calls.recipe import NotCaptured, Variant
 
 MOST_WAYS = 16  # of one function; each is recorded, and computed where it is not at home
 MOST_GUARDS = 8  # on one way: a loop that values end has no last one

@@ -17,8 +17,7 @@ from ...backend.finding.discovery import backend_of, load_backend
 from ...errors import MultigradError
 from ...functions.calls.arguments import Layout, flatten, one_backend, owner_of, unwrap
 from ...functions.calls.binding import assemble
-from ...functions.calls.decision import ELSEWHERE
-from ...functions.calls.native import tensors_among
+from ...functions.calls.decision import ELSEWHERE, tensors_among
 from ...functions.calls.recipe import Variant
 from ...functions.function import Function
 from ...functions.recipes.record import NotCaptured

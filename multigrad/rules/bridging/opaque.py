@@ -19,8 +19,8 @@ from ...backend.guest import Kind, kind_of
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ...functions.calls.arguments import Layout, signature_of
+from ...functions.calls.decision import tensors_among
 from ...functions.calls.gradients import match_gradients
-from ...functions.calls.native import tensors_among
 from ...functions.calls.recipe import Recipe, Recorded, Variant
 from ...functions.custom_gradient import refuse_class, refuse_rule
 from ...functions.function import Function

@@ -25,10 +25,10 @@ from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
 from ...trace.scope.draws import FREE
+from ...trace.scope.moving import is_of_then
 from ...trace.scope.present import at_present, hand_along, is_handed_along
 from ...trace.scope.ranks import CHECKED, note
 from ...trace.scope.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
-from ...trace.scope.regions import is_of_then
 from ...trace.scope.rules import CURRENT, RuleInForce
 from ...trace.trace import Value, dtype_name
 from .. import model

@@ -19,9 +19,9 @@ from ...graph.ir.types import T
 from ...graph.support.data import dataclass
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
-from ...trace.constants import array_node
+from ...trace.coercion import array_node
+from ...trace.derived.calls import replay
 from ...trace.derived.derivatives import find_nonlinear, pullbacks
-from ...trace.replay import replay
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from .vjp import as_function, open_inputs

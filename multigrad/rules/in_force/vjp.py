@@ -13,15 +13,19 @@ from ...backend.finding.discovery import backend_among, load_backend, refuse_unu
 from ...backend.tensors.values import in_one_framework
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
-from ...functions.calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
-from ...functions.calls.assumptions import check_assumptions, explain_places
-from ...functions.calls.binding import Entry, assemble
-from ...functions.calls.bound import BoundFunction
-from ...functions.calls.decision import PULLED
+from ...functions.calls.arguments import (
+    BoundFunction,
+    Layout,
+    flatten,
+    learn_containers,
+    owner_of,
+    unwrap,
+)
+from ...functions.calls.binding import Entry, assemble, check_assumptions, explain_places
+from ...functions.calls.decision import PULLED, check_native, run_recipe
+from ...functions.calls.effects import check_apart
 from ...functions.calls.gradients import match_gradients
-from ...functions.calls.native import check_native, run_recipe
 from ...functions.calls.recipe import Variant
-from ...functions.calls.updates import check_apart
 from ...functions.custom_gradient import refuse_class
 from ...functions.entries import MOST_ENTRIES
 from ...functions.function import Function

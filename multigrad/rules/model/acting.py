@@ -10,10 +10,9 @@ from ...backend.finding.discovery import ON_DEPEND
 from ...errors import RuleError, RuleValueError
 from ...graph.support.data import dataclass
 from ...trace.scope.draws import FREE, keyed
-from ...trace.scope.moving import Moving
+from ...trace.scope.moving import THEN, Moving
 from ...trace.scope.present import check_ranges
 from ...trace.scope.reads import READING, Lookup, names_in, note_lookup, reading
-from ...trace.scope.regions import THEN
 from ...trace.scope.rules import ActiveRules, RuleInForce
 from .binding import token_of
 from .names import IN_FORCE, Epoch, epoch_here

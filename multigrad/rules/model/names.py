@@ -12,8 +12,8 @@ from ...backend.tensors.events import tell_registered
 from ...errors import RuleError, RuleTypeError
 from ...graph.support.garbage import uncollected
 from ...graph.support.threads import make_lock
+from ...trace.scope.moving import is_of_then, meant, note_renamed
 from ...trace.scope.reads import NUMBERS, note_name
-from ...trace.scope.regions import is_of_then, meant, note_renamed
 from .likeness import near_names
 
 RULES: dict[str, Any] = {}  # the Rules, by name

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ...capture.code.signature import called_method, name_of
 from ...errors import RuleError
-from ...functions.documents.rules_to_data import encode_rule
+from ...functions.documents.rules import encode_rule
 from ...functions.function import Function
 from ...graph.support.fused import Fused, read_fused
 from ...graph.support.shards import Shards, read_shards

@@ -9,7 +9,7 @@ from ...capture.copies import capture as capturing
 from ...errors import RuleError, RuleTypeError, TraceError
 from ...functions.documents.rules import SavedRule
 from ...graph.support.params import is_address
-from ...trace.replay import replay
+from ...trace.derived.calls import replay
 from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.present import now
 from ...trace.scope.rules import RuleInForce

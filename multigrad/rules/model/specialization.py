@@ -19,7 +19,7 @@ from ...capture.copies import capture as capturing
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
-from ...functions.proof.setting import is_asked
+from ...functions.proof.verdict import is_asked
 from ...graph.ir.graph import Graph
 from ...graph.support.data import dataclass
 from ...graph.support.ranges import Range

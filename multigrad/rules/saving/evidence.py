@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...functions.documents.canonical import hash_of, hex_of
+from ...functions.documents.format import hash_of, hex_of
 from ...functions.function import Function
 from ...graph import ops
 from ...graph.ops.kinks import OP_SET, kinks_of

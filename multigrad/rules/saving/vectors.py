@@ -18,7 +18,7 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import load_backend
 from ...errors import MultigradError
 from ...functions.calls.arguments import flatten
-from ...functions.documents.canonical import hex_of
+from ...functions.documents.format import hex_of
 from ...functions.function import Function
 from ...graph.ir.types import DTYPES, FLOATS
 from ...graph.ops.numerics import as_numpy_dtype

@@ -15,9 +15,8 @@ from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueErro
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.notebook import InNotebooks
 from ...graph.support.threads import make_lock
-from ...trace.scope.moving import Moving
+from ...trace.scope.moving import Moving, note_moved
 from ...trace.scope.present import check_move, refuse_step
-from ...trace.scope.regions import note_moved
 from ...trace.xp import all as xp
 from .arguments import name_of, number_in, read_whole
 

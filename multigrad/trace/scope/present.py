@@ -20,9 +20,8 @@ from ...backend.contract import Backend
 from ...backend.tensors.events import is_tracing, tell_depend
 from ...errors import RuleValueError, TraceError
 from ...graph.support.ranges import as_number
-from .moving import Moving, NumberRead, alive
+from .moving import THEN, Moving, NumberRead, alive, standing
 from .reads import READING, Telling, is_collecting, look_up
-from .regions import THEN, standing
 from .rules import ActiveRules, RuleInForce
 
 _serials = itertools.count(1)

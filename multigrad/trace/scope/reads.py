@@ -16,8 +16,7 @@ from typing import Any
 
 from ...backend.tensors.events import tell_depend, tell_read
 from ...graph.support.data import dataclass
-from .moving import Moving, NumberRead
-from .regions import meant, standing
+from .moving import Moving, NumberRead, meant, standing
 from .rules import CURRENT, RuleInForce
 
 RULE_IN_FORCE = "rule in force"

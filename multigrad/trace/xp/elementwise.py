@@ -7,7 +7,7 @@ from typing import Any
 
 from ...graph import ops
 from ...graph.ir.types import BOOL, WHOLE, T
-from ..promotion import is_exact
+from ..coercion import is_exact
 from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, native_dtype, pow
 from .ops import digamma, equal, isnan, maximum, minimum, where
 

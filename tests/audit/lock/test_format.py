@@ -16,12 +16,12 @@ from multigrad.audit.lock.asking import Answer
 from multigrad.audit.lock.lockfile import LockFile, format_lock
 from multigrad.audit.lock.objects import make_entry
 from multigrad.audit.lock.probes import Probe
-from multigrad.functions.documents import canonical
+from multigrad.functions.documents import format as documents
 from tests.harness.schemas import fits
 
 ROOT = Path(__file__).parents[3]
 READER = ROOT / "examples" / "read_lock.py"
-SCHEMAS = Path(canonical.__file__).with_name("schema")
+SCHEMAS = Path(documents.__file__).with_name("schema")
 xp = xg.xp
 
 

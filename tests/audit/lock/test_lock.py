@@ -16,7 +16,7 @@ from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
 from multigrad.audit.lock.probes import Probe, find_probes, probes_of, read_table
 from multigrad.audit.lock.verify import Verification, compare_answers
 from multigrad.errors import FormatError, MultigradError
-from multigrad.functions.documents.canonical import digest
+from multigrad.functions.documents.format import digest
 
 from ...versions.conventions import differences
 

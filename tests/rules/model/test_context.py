@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.trace.scope.regions import Noted
+from multigrad.trace.scope.moving import Noted
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

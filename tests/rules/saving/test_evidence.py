@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions.documents.canonical import canonical, hash_of
+from multigrad.functions.documents.format import canonical, hash_of
 from multigrad.graph import ops
 from multigrad.graph.ops.kinks import KINKS, OP_SET
 

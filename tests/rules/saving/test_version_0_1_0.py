@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.functions.documents.canonical import hash_of
-from multigrad.functions.documents.format import format_document
+from multigrad.functions.documents.format import format_document, hash_of
 
 from ...data import v0_1_0 as before
 

@@ -20,7 +20,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
 from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from multigrad.graph.support.data import dataclass
-from multigrad.trace.constants import lift_array
+from multigrad.trace.coercion import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
 from multigrad.trace.xp import all as xp
 

@@ -1,0 +1,311 @@
+"""What a function does besides returning: it updates arguments in place, as a torch class may,
+sets attributes on tensors (`out._scale = s`), changes lists and dicts that it is given.
+
+A graph has no such effect: on its own framework the function runs itself. Elsewhere an argument
+stays as it was, which a warning says, and an attribute is left out: a read of one by other captured
+code is refused there. Inside of another capture, the symbols there are updated.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from ...capture.code.table import registered_dialects
+from ...capture.values.tracer import V
+from ...errors import TraceError
+from ...graph import ops
+from ...graph.ir.graph import Graph, Location, Node, walk
+from ...graph.ir.types import BOOL, dtype_name
+from ...graph.support.trees import optree
+from ...trace.derived.calls import passing_to, replay
+from ...trace.trace import Trace, Value
+from ...trace.xp import all as xp
+from .arguments import Leaf, flatten, owner_of
+
+COPIES = "xg.Capture(copies=True)"
+
+
+class Update(NamedTuple):
+    """An argument that was updated.
+
+    Attributes:
+        leaf: which.
+        node: what it holds afterwards.
+        output: which output it has become, as autodiff sees it; None: autodiff was not told.
+        where: the line that did it.
+    """
+
+    leaf: Leaf
+    node: Node
+    output: int | None
+    where: Location | None
+
+
+def find_updates(
+    leaves: Sequence[Leaf],
+    symbols: Sequence[Any],
+    before: Sequence[Node | None],
+    outputs: Sequence[Any],
+    dirty: Sequence[Any],
+) -> tuple[Update, ...]:
+    """Return the arguments that were updated, or are said to be, after a function was recorded.
+
+    Args:
+        symbols, before: of each argument, and the nodes that they had.
+        dirty: which of them it has said to be updated.
+    """
+    found = []
+    for leaf, symbol, node in zip(leaves, symbols, before, strict=True):
+        is_dirty = any(symbol is each for each in dirty)
+        if isinstance(symbol, Value) and (symbol.node is not node or is_dirty):
+            own = [i for i, each in enumerate(outputs) if each is symbol]
+            output = own[0] if own and is_dirty else None
+            trace = symbol.trace
+            where = trace.updates.get(node, trace.defined) if node is not None else None
+            found.append(Update(leaf, symbol.node, output, where))
+    return tuple(found)
+
+
+def hide(updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[str, Node]) -> None:
+    """Hide from what is recorded next, a backward, the updates that autodiff was not told of."""
+    for update in updates:
+        symbol = symbols[update.leaf.name]
+        if update.output is None and isinstance(symbol, V):
+            assign(symbol, passing_to(symbol.trace, before[update.leaf.name], update.node))
+
+
+def assign(symbol: V, value: Value) -> None:
+    """Give a symbol a value, as no line of the function that is captured does."""
+    trace = symbol.trace
+    written = dict(trace.updates)
+    symbol.update(value)
+    trace.updates = written
+
+
+def describe(updates: Sequence[Update]) -> str:
+    """Return what a function does to its arguments, in words."""
+    paths = " and ".join(repr(update.leaf.path) for update in updates)
+    return f"updates its argument {paths} in place"
+
+
+def warn_left_out(subject: str, updates: Sequence[Update], backend: str, module: str) -> None:
+    """Say that the arguments of a call keep their values."""
+    where = next((update.where for update in updates if update.where is not None), None)
+    file, line = ("<unknown>", 1) if where is None else (where.file, where.line)
+    message = (
+        f"{subject} {describe(updates)}; captured for {backend}, it leaves the caller's as it is. "
+        f"By xg.convert(..., capture={COPIES}) it does so on its own framework, too"
+    )
+    warnings.warn_explicit(message, UserWarning, file, line, module=module)
+
+
+def copied(leaf: Any) -> Any:
+    """Return a tensor of the same values in memory of its own; anything else as it is."""
+    if owner_of(leaf) is None:
+        return leaf
+    return leaf | leaf if dtype_name(leaf.dtype) == BOOL else leaf * 1
+
+
+def copied_all(tree: Any) -> Any:
+    """Return nested tensors each in memory of its own; of one that is there twice, one copy."""
+    own: dict[int, Any] = {}
+    return optree.tree_map(lambda x: own.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
+
+
+def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:
+    """Refuse a tensor that is given twice, of which the function would see its own update.
+
+    Raises:
+        TraceError: there is one.
+    """
+    if any(a is b for a, b in combinations(tensors, 2)):
+        raise TraceError(f"{subject} {describe(updates)} and gets one tensor twice. Copy it first")
+
+
+def put_updates(
+    trace: Trace,
+    updates: Sequence[Update],
+    graph: Graph,
+    given: Mapping[str, Any],
+    holders: Mapping[str, Any],
+    outputs: Sequence[Any],
+) -> None:
+    """Update the arguments in the capture that a function is called in.
+
+    Autodiff that was not told of an update takes the derivative of the argument as it was.
+
+    Args:
+        graph: its forward.
+        given: what the graph's inputs are there.
+        holders: the arguments by name.
+        outputs: what the call gave.
+
+    Raises:
+        TraceError: an argument is a constant, or cannot be updated there.
+    """
+    check_apart(f"{graph.name!r}", updates, [v for v in holders.values() if isinstance(v, Value)])
+    for leaf, node, output, _ in updates:
+        holder = holders[leaf.name]
+        if not isinstance(holder, V):
+            raise trace.error(f"lets {graph.name!r} update a constant in place")
+        if output is not None:
+            value = outputs[output]
+        else:
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (node,)), given)
+            value = passing_to(trace, holder.node, value.node)
+        assign(holder, value)
+
+
+# --- attributes that are set on tensors ----------------------------------------------------------
+
+
+Tensor = Any
+PLAIN = (bool, int, float, str, type(None))
+# By backend, the names of attributes that results there lack.
+left_out: set[tuple[str, str]] = set()
+
+
+class Note(NamedTuple):
+    """An attribute that was set.
+
+    Attributes:
+        holder: whose it is: an argument by name, an output by position.
+        name: its name.
+        value: a plain one, a node of the forward, or a holder.
+        kind: which of them: "plain", "node", "holder".
+    """
+
+    holder: str | int
+    name: str
+    value: Any
+    kind: str
+
+
+def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[Note, ...]:
+    """Return the attributes that the code has set on its arguments and on its outputs.
+
+    Raises:
+        TraceError: one is neither a tensor that it computed nor a plain value.
+    """
+    holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
+    holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
+    found: list[Note] = []
+    hints = tuple(hint for dialect in registered_dialects().values() for hint in dialect.hints)
+    for holder, owner in holders.items():
+        for name, value in (owner.notes or {}).items():
+            if name in ("grad", "requires_grad"):  # which every framework decides by itself
+                continue
+            if name.startswith(hints):
+                continue
+            own = next((key for key, other in holders.items() if other is value), None)
+            if own is not None:
+                found.append(Note(holder, name, own, "holder"))
+            elif isinstance(value, Value):
+                found.append(Note(holder, name, value.node, "node"))
+            elif isinstance(value, PLAIN):
+                found.append(Note(holder, name, value, "plain"))
+            else:
+                whose = "its argument" if isinstance(holder, str) else "what it returns"
+                raise trace.error(
+                    f"sets an attribute {name!r} of {whose} to a {type(value).__name__}, which no "
+                    "graph has"
+                )
+    return tuple(found)
+
+
+def put_notes(
+    trace: Trace,
+    notes: Sequence[Note],
+    graph: Graph,
+    given: Mapping[str, Any],
+    holders: Mapping[str | int, Any],
+    is_class: bool,
+) -> None:
+    """Set attributes in the capture that a function is called in.
+
+    Args:
+        graph: its forward.
+        given: what the graph's inputs are there.
+        holders: the arguments by name and the outputs by position, as the caller has them.
+        is_class: whether it ran its forward without gradients, as what it computed then has none.
+
+    Raises:
+        TraceError: an attribute is a tensor whose gradient is not known, or of a constant.
+    """
+    for note in notes:
+        value, holder = note.value, holders[note.holder]
+        if note.kind == "node":
+            inputs = [node.attr("name") for node in walk((value,)) if node.op is ops.INPUT]
+            if not is_class or not given.keys() >= set(inputs):
+                raise trace.error(
+                    f"calls {graph.name!r}, which sets an attribute {note.name!r} to a tensor that "
+                    "it computed"
+                )
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (value,)), given)
+            value = xp.stop_gradient(value) if isinstance(value, Value) else value
+        elif note.kind == "holder":
+            value = holders[value]
+        if not isinstance(holder, Value):
+            raise trace.error(f"lets {graph.name!r} set an attribute {note.name!r} of a constant")
+        holder.notes = {**(holder.notes or {}), note.name: value}
+
+
+def attribute_of(name: str, value: Tensor) -> bool | None:
+    """Return whether an argument has an attribute; None: it may have lost it."""
+    if hasattr(value, name):
+        return True
+    owner = owner_of(value)
+    return None if owner is not None and (owner.name, name) in left_out else False
+
+
+# --- lists and dicts among arguments -------------------------------------------------------------
+
+
+CONTAINERS = frozenset((list, dict, tuple, deque, OrderedDict, defaultdict))
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+# The arguments of the call that runs, where containers or another library's arrays are among them,
+# and the leaves that stand for them.
+GIVEN: ContextVar[tuple[Arguments, Sequence[Any]] | None] = ContextVar(
+    "multigrad_given", default=None
+)
+
+
+def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call is given a list or a dict, or a tuple, which may hold one."""
+    return not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values())))
+
+
+@contextmanager
+def giving(arguments: Arguments, leaves: Sequence[Any]) -> Iterator[None]:
+    """Let the original, where that runs with these leaves, have the caller's own arguments, into
+    whose containers it may write.
+    """
+    reset = GIVEN.set((arguments, leaves))
+    try:
+        yield
+    finally:
+        GIVEN.reset(reset)
+
+
+def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
+    """Return the caller's own arguments where they have these leaves, else those rebuilt."""
+    given = GIVEN.get()
+    if given is None:
+        return rebuilt
+    arguments, own = given
+    is_same = len(own) == len(leaves) and all(a is b for a, b in zip(own, leaves, strict=True))
+    return arguments if is_same else rebuilt
+
+
+def changes_containers(before: Arguments, after: Arguments) -> bool:
+    """Return whether code has changed a list or a dict among the arguments that it was run with:
+    these were others, with containers of their own, before.
+    """
+    (own, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
+    return tree != new or any(a is not b for a, b in zip(own, now, strict=True))
