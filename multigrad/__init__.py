@@ -247,7 +247,7 @@ _NEEDS = {"Activation": "torch", "keras": "keras"}
 def _load(name: str) -> Any:
     from importlib import import_module
 
-    from .graph.support.garbage import uncollected
+    from .graph.support.modules import uncollected
 
     if name in _ROOMS:
         with uncollected():
@@ -257,7 +257,7 @@ def _load(name: str) -> Any:
     if name in _MODULES:
         with uncollected():
             return import_module(f".{_MODULES[name]}", __name__)
-    from .graph.support.namespace import missing
+    from .graph.support.modules import missing
 
     raise missing(__name__, name, _list_names())
 

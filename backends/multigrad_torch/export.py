@@ -20,7 +20,7 @@ from multigrad.backend import Backend
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.errors import BackendNotFound, UnsupportedOp
 from multigrad.functions.recipes.operators import OPERATORS_FILE, Operator, write_operators
-from multigrad.graph.machine.files import replacing
+from multigrad.graph.support.files import replacing
 from multigrad.lowering.function_graph import FunctionGraph
 from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.plain_functions import without_autodiff

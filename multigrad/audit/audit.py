@@ -25,7 +25,7 @@ from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.passes.simplify import is_elementwise
-from ..graph.support.notebook import InNotebooks
+from ..graph.support.data import InNotebooks
 from ..graph.support.trees import optree
 from ..graph.support.versions import ignoring_warnings
 from ..look.convert import brief

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import multigrad as xg
 from multigrad.errors import MultigradError
-from multigrad.graph.machine.files import write_whole
+from multigrad.graph.support.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.options import (
     FAILED,
@@ -426,7 +426,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete what is kept.")] = False,
 ) -> None:
     """Show what is kept across processes, compiled libraries, and where."""
-    from multigrad.graph.machine.cache import clear_kept, describe_kept
+    from multigrad.graph.support.files import clear_kept, describe_kept
 
     with report_errors():
         typer.echo(clear_kept() if clear else describe_kept())

@@ -9,7 +9,7 @@ May import the rooms up to `keras`; docs/architecture.md has their order.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..graph.support.namespace import namespace
+from ..graph.support.modules import namespace
 
 if TYPE_CHECKING:
     from . import norse, snntorch, spikingjelly

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
+from ..graph.support.data import InNotebooks
 from ..graph.support.fused import Fused, read_fused
-from ..graph.support.notebook import InNotebooks
 from ..graph.support.trees import optree
 from ..graph.support.typed import P, R
 from ..lowering.packing import read_way

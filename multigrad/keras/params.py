@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
-from ..graph.support.ranges import as_number
+from ..graph.support.params import as_number
 from ..rules.model.rule import BoundRule, Rule
 from ..rules.schedule import Schedule
 from ..trace.scope.moving import Moving, settle

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..backend.finding.discovery import load_backend
 from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.notebook import InNotebooks
+from ..graph.support.data import InNotebooks
 from ..lowering.lower import lower_graphs
 from ..rules.model.under import RuleUnder
 from .laws import Case, Law, hold

@@ -30,7 +30,7 @@ from ..graph import ops, random
 from ..graph.ir.graph import every_node
 from ..graph.ops.arrays.loops import turning_at_most
 from ..graph.random import key_from_int
-from ..graph.support.notebook import InNotebooks
+from ..graph.support.data import InNotebooks
 from ..graph.support.trees import optree
 from .originals import Original, find_original
 from .parity import ROUNDINGS, find_names

@@ -25,7 +25,7 @@ from ..functions.eject.eject import eject_operators
 from ..functions.function import Function
 from ..functions.recipes.operators import OPERATORS_FILE, read_operators
 from ..functions.recipes.record import NotCaptured
-from ..graph.machine.files import write_whole
+from ..graph.support.files import write_whole
 from ..graph.support.trees import optree
 from ..rules.in_force.activation import Activation
 from ..rules.model.rule import read_number

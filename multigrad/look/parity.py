@@ -19,7 +19,7 @@ from ..functions.proof.bounded import Bounded
 from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
 from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
-from ..graph.support.notebook import InNotebooks
+from ..graph.support.data import InNotebooks
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.context import use

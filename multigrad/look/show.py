@@ -17,7 +17,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..graph.passes.residuals import BYTES, Cut
-from ..graph.support.notebook import Shown
+from ..graph.support.data import Shown
 from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.packing import PACK

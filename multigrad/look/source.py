@@ -16,7 +16,7 @@ from ..functions.calls.decision import LOWERED
 from ..functions.eject.eject import eject
 from ..functions.function import Function
 from ..functions.recipes.examples import find_variant
-from ..graph.support.notebook import Shown
+from ..graph.support.data import Shown
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_graphs

@@ -10,9 +10,9 @@ from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.arguments import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
+from ..graph.support.data import InNotebooks
 from ..graph.support.fused import agreed
-from ..graph.support.notebook import InNotebooks
-from ..graph.support.ranges import Range, read_ranges
+from ..graph.support.params import Range, read_ranges
 from ..lowering.forwards import Forward
 from .model.names import (
     LIBRARY,

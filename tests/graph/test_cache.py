@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.graph.machine.cache import cache_root, check_private, open_folder, write_file
+from multigrad.graph.support.files import cache_root, check_private, open_folder, write_file
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes of files say nothing on Windows")
 

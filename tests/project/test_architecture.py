@@ -23,7 +23,7 @@ ROOMS = (
 # The same of the rooms inside; "" are the files that a room has for itself. Its `__init__` is a
 # door, which may open to all of them.
 INSIDE = {
-    "graph": ("support", "machine", "random", "ir", "ops", "passes"),
+    "graph": ("support", "random", "ir", "ops", "passes"),
     "backend": ("", "finding", "tensors"),
     "trace": ("", "scope", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),

@@ -416,7 +416,7 @@ def test_a_rule_that_fails_for_the_third_gradient_has_written_none() -> None:
 def test_a_file_that_is_not_written_to_the_end_is_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from multigrad.graph.machine import files
+    from multigrad.graph.support import files
 
     path = tmp_path / "rule.json"
     xg.save("triangular", path)

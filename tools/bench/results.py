@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrad.errors import MultigradError
-from multigrad.graph.machine.files import write_whole
+from multigrad.graph.support.files import write_whole
 
 from .cases import HAND_WRITTEN, NATIVE, Case
 from .contests import Contest, contest_from_document, contest_to_document

@@ -22,7 +22,7 @@ from multigrad.audit.ahead import place_of, read_notes
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit
 from multigrad.audit.laws import LAWS
 from multigrad.errors import MultigradError
-from multigrad.graph.machine.files import write_whole
+from multigrad.graph.support.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.convert import line_to_type
 from multigrad.look.command.inputs import read_inputs

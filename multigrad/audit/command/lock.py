@@ -17,7 +17,7 @@ from multigrad.audit.lock.probes import Probe, find_probes, probes_of
 from multigrad.audit.lock.runner import Refused, read_call
 from multigrad.audit.lock.verify import Verification, verify_frameworks
 from multigrad.errors import MultigradError, suggest
-from multigrad.graph.machine.files import write_whole
+from multigrad.graph.support.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.convert import guess_inputs
 from multigrad.look.command.named import find, import_named

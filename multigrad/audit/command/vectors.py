@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from multigrad.audit.vectors.document import vectors_of, write
-from multigrad.graph.machine.files import write_whole
+from multigrad.graph.support.files import write_whole
 from multigrad.look.command.named import find
 
 

@@ -17,10 +17,8 @@ from importlib import import_module
 from typing import Any, get_type_hints
 
 from ...errors import BackendNotFound, GradientError, MultigradError, suggest
-from ...graph.support.data import dataclass
-from ...graph.support.garbage import uncollected
-from ...graph.support.namespace import Getter, Lister, namespace
-from ...graph.support.notebook import InNotebooks
+from ...graph.support.data import InNotebooks, dataclass
+from ...graph.support.modules import Getter, Lister, namespace, uncollected
 from ...graph.support.threads import make_lock
 from ..contract import Backend, Reader
 from .installed import (

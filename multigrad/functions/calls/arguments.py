@@ -35,8 +35,7 @@ from ...graph.ir.types import (
     dtype_name,
 )
 from ...graph.ops.attributes import is_name
-from ...graph.support.data import dataclass
-from ...graph.support.notebook import InNotebooks
+from ...graph.support.data import InNotebooks, dataclass
 from ...graph.support.params import FixedParams
 from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES

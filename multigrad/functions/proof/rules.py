@@ -16,7 +16,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.random import REPLAYED
 from ...graph.support.data import dataclass
-from ...graph.support.written import WrittenRule
+from ...graph.support.typed import WrittenRule
 from ...lowering.lower import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..machine.compiled import Compiled, NoLibraryError
+from ..support.compiled import Compiled, NoLibraryError
 from . import draws
 from .draws import UNIFORM_FIELDS, find_runs
 from .keys import PARITY, ROTATIONS, WORD_MASK, PlacedKey

@@ -1,8 +1,8 @@
-"""`dataclass` as Python's, with what our classes use of it, made in a quarter of the time: Python
-compiles each method of each class, which was a fifth of the time until a first gradient.
+"""What our classes are made by: bases for notebooks, and `dataclass`.
 
-Here only `__init__` is compiled, since calls name its parameters; the other methods read the fields
-by their names.
+It is Python's, with what our classes use of it, made in a quarter of the time: Python compiles each
+method of each class, which was a fifth of the time until a first gradient. Here only `__init__` is
+compiled, since calls name its parameters; the other methods read the fields by their names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,19 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    # No annotations: Python's own tell the types.
+    def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True):
+        """Make a class a dataclass."""
+        if cls is not None:
+            return make(cls, frozen, slots, eq)
+        return lambda given: make(given, frozen, slots, eq)
+
+
+from importlib import import_module
 
 OWN = ("__init__", "__repr__", "__eq__", "__hash__", "__getstate__", "__setstate__")
 
@@ -115,12 +128,20 @@ def set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, each.name, value)
 
 
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    # No annotations: Python's own tell the types.
-    def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True):
-        """Make a class a dataclass."""
-        if cls is not None:
-            return make(cls, frozen, slots, eq)
-        return lambda given: make(given, frozen, slots, eq)
+class InNotebooks:
+    """A base of what has a page of its own in notebooks."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        # By name: what is shown of an object stands above the object's own room.
+        return import_module("multigrad.look.notebook").html_of(self)
+
+
+class Shown(str):
+    """A text that people read: at a prompt and in a notebook it stands as it is printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

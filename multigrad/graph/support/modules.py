@@ -1,19 +1,76 @@
-"""Public modules that are imported under another name than that of their room.
+"""How our modules are imported, and what they answer for their public names.
 
-`multigrad.wrappers` is `multigrad.compat.wrappers`: one module, also in `import` statements and
-with `python -m`.
+These alone are listed, and one that is misspelled is an error that names the right one. A public
+module may have another name than that of its room: `multigrad.wrappers` is
+`multigrad.compat.wrappers`, one module, also in `import` statements and with `python -m`.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from ...errors import suggest
+from .threads import make_lock
+
+Getter = Callable[[str], Any]
+Lister = Callable[[], list[str]]
+
+
+def namespace(
+    module: str, names: Iterable[str], load: Callable[[str], Any] | None = None
+) -> tuple[Getter, Lister]:
+    """Return `__getattr__` and `__dir__` of a module.
+
+    Args:
+        module: its name.
+        names: its public names.
+        load: gives the value of a public name that the module does not hold yet.
+    """
+    known = sorted(names)
+
+    def get_name(name: str) -> Any:
+        if load is not None and name in known:
+            return load(name)
+        raise missing(module, name, known)
+
+    def list_names() -> list[str]:
+        return list(known)
+
+    return get_name, list_names
+
+
+def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
+    """Return `__getattr__` and `__dir__` of a package whose files load when a name of theirs is
+    first asked for.
+
+    Args:
+        package: its name.
+        names: what is asked of each file.
+    """
+    files = {name: file for file, known in names.items() for name in known}
+
+    def load(name: str) -> Any:
+        value = getattr(import_module(f"{package}.{files[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return namespace(package, files, load)
+
+
+def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error for a name that a module does not have."""
+    # Tools ask for names with underscores, by the dozen.
+    hint = "" if name.startswith("_") else suggest(name, known)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
 class _Finder(MetaPathFinder, InspectLoader):
@@ -57,3 +114,35 @@ class _Finder(MetaPathFinder, InspectLoader):
 def serve(package: str, rooms: Mapping[str, str]) -> None:
     """Let the public modules of a package be imported from now on."""
     sys.meta_path.insert(0, _Finder(package, rooms))
+
+
+_lock = make_lock()
+_pausing: list[bool] = []  # one for each who imports; the first: whether it was on before
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let Python's garbage collector rest, and go on as before when the last has left; all that was
+    made meanwhile is as old as if the collector had kept it for long.
+    """
+    if gc.isenabled():
+        gc.collect(1)  # now, as garbage of others would age, too
+    with _lock:
+        _pausing.append(gc.isenabled())
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _lock:
+            was_on = _pausing[0]
+            _pausing.pop()
+            if was_on and not _pausing:
+                _age()
+                gc.enable()
+
+
+def _age() -> None:
+    """Put all objects into the oldest generation, where no others are frozen."""
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
+        gc.unfreeze()

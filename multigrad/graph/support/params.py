@@ -6,11 +6,17 @@ name. A part's name may hold dots of its own, so the last dot is the one that co
 
 from __future__ import annotations
 
+import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from ...errors import RuleTypeError, suggest
+import numpy as np
+
+from ...errors import RuleTypeError, RuleValueError, suggest
+from .data import dataclass
 
 _WORDS = {str}
 _WITH_INDEX = re.compile(r"(?P<name>.*)\[(?P<index>\d+)\]")
@@ -89,3 +95,173 @@ def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str
         f"{owner} has no part {label!r} for param {address!r}{suggest(label, known)} "
         f"(parts: {', '.join(labels)})"
     )
+
+
+# --- ranges ---------------------------------------------------------------------------------------
+
+
+Number = float | int
+Compare = Callable[[Any, Any], bool]
+FORM = '"> 0", ">= 1 and <= 16", "!= 0", "finite", or "<= b" for another param b'
+COMPARISONS: Mapping[str, Compare] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+FINITE = ((operator.gt, -math.inf), (operator.lt, math.inf))
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+CONDITION = re.compile(rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+MOST_CONDITIONS = 16
+# Tuples: Dynamo (torch 2.13) reads no union of types.
+ARRAYS: tuple[type, ...] = (np.generic, np.ndarray)
+NUMBERS: tuple[type, ...] = (float, int)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Which values a param takes: all that meet every condition.
+
+    Infinity is compared as any number is; "finite" keeps it out. NaN is in no range.
+
+    Attributes:
+        text: the conditions, as they are shown.
+        low, high: the ends, which may be -inf and inf, and need not belong to the range.
+        conditions: comparisons with a number, or with the value of the param of a name.
+    """
+
+    text: str
+    low: float
+    high: float
+    conditions: tuple[tuple[Compare, Number | str], ...]
+
+    @classmethod
+    def read(cls, text: Any) -> Range:
+        """Return the range that a text describes.
+
+        Raises:
+            RuleValueError: it is none.
+        """
+        words, low, high = [], -math.inf, math.inf
+        conditions: list[tuple[Compare, Number | str]] = []
+        parts = text.split(" and ") if isinstance(text, str) else []
+        for part in map(str.strip, parts):
+            if part == "finite":
+                words.append(part)
+                conditions += FINITE
+                continue
+            found = CONDITION.fullmatch(part)
+            if found is None:
+                break
+            sign, bound = found.groups()
+            words.append(f"{sign} {bound}")
+            compare = COMPARISONS[sign]
+            if bound.isidentifier():
+                conditions.append((compare, bound))
+                continue
+            number = float(bound)
+            conditions.append((compare, number))
+            low = max(low, number) if sign in (">", ">=") else low
+            high = min(high, number) if sign in ("<", "<=") else high
+        if not words or len(words) != len(parts) or len(words) > MOST_CONDITIONS:
+            raise RuleValueError(f"{text!r:.80} is not a range; write {FORM}")
+        return cls(" and ".join(words), low, high, tuple(conditions))
+
+    @property
+    def others(self) -> frozenset[str]:
+        """The names of the params that a value is compared with."""
+        return frozenset(bound for _, bound in self.conditions if isinstance(bound, str))
+
+    @property
+    def inner(self) -> tuple[float, float]:
+        """Two numbers: what lies between is in the range, without a look at its conditions; NaN
+        where these say more than that.
+        """
+        says_more = self.others or any(compare is operator.ne for compare, _ in self.conditions)
+        return (math.nan, math.nan) if says_more else (self.low, self.high)
+
+    def holds(self, value: Any, others: Mapping[str, Any] = NOTHING) -> bool:
+        """Return whether a number is in the range; what is no number, or is not known, is."""
+        if type(value) is not float:
+            value = as_number(value)
+            if value is None:
+                return True
+        if math.isnan(value):
+            return False
+        for compare, bound in self.conditions:
+            if type(bound) is str:
+                bound = as_number(others.get(bound))
+                if bound is None:
+                    continue
+            if not compare(value, bound):
+                return False
+        return True
+
+    def check(
+        self, subject: str, name: str, value: Any, others: Mapping[str, Any] = NOTHING
+    ) -> None:
+        """Check the value of a param; tensors are not read.
+
+        Args:
+            subject: whose param it is, such as "rule 'triangular'".
+            others: the values of the other params, as far as they are known.
+
+        Raises:
+            RuleValueError: it is out of its range.
+        """
+        if not self.holds(value, others):
+            known = {other: others[other] for other in sorted(self.others) if other in others}
+            beside = "".join(f" with {other} = {known[other]!r}" for other in known)
+            raise RuleValueError(
+                f"{subject}: param {name!r} is {self.text}, got {value!r:.40}{beside}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Range({self.text!r})"
+
+    def __reduce__(self) -> Any:
+        return Range.read, (self.text,)
+
+
+def as_number(value: Any) -> Number | None:
+    """Return a number that is known without a look into a framework's tensor, else None."""
+    number: Any = value
+    if isinstance(number, ARRAYS) and number.shape == ():
+        number = number.item()
+    if isinstance(number, bool) or not isinstance(number, NUMBERS):
+        return None
+    return number
+
+
+def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:
+    """Return ranges by param from what was written.
+
+    Raises:
+        RuleValueError: one of them is no range, or they are no mapping.
+    """
+    if ranges is None:
+        return {}
+    if not isinstance(ranges, Mapping):
+        raise RuleValueError(
+            f'{subject}: ranges are a dict, such as {{"width": "> 0"}}, got {ranges!r:.40}'
+        )
+    found = {}
+    for name, text in ranges.items():
+        try:
+            found[name] = text if isinstance(text, Range) else Range.read(text)
+        except RuleValueError as error:
+            raise RuleValueError(f"{subject}: ranges[{name!r}]: {error}") from None
+    return found
+
+
+def both(one: Range | None, other: Range) -> Range:
+    """Return the range of what is in both."""
+    if one is None or one.text == other.text:
+        return other
+    return Range.read(" and ".join(dict.fromkeys((*_parts(one), *_parts(other)))))
+
+
+def _parts(each: Range) -> list[str]:
+    return each.text.split(" and ")

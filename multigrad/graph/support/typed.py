@@ -1,15 +1,17 @@
-"""Types in public signatures: `P` and `R` are a user's own function's parameters and result.
+"""Types in public signatures, and what the rooms below `Rule` know of a rule.
 
-A bare `Function` in an annotation means one of any parameters; a typing module of Python 3.11 knows
-no such defaults, and only checkers read them.
+`P` and `R` are a user's own function's parameters and result. A bare `Function` in
+an annotation means one of any parameters; a typing module of Python 3.11 knows no such defaults,
+and only checkers read them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from typing_extensions import ParamSpec, TypeVar
+    from typing_extensions import ParamSpec, Self, TypeVar
 
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)
@@ -24,4 +26,59 @@ Over: TypeAlias = Any  # "global", "shard" or a partition spec
 Axes: TypeAlias = Any  # the name of a mesh axis or group, a tuple of them, or torch's group or mesh
 Residuals: TypeAlias = Literal["auto", "input", "mask", "packed", "recompute", "time"]
 
-__all__ = ["Axes", "Key", "Over", "P", "R", "Residuals"]
+__all__ = ["Axes", "Key", "Over", "P", "R", "Residuals", "WrittenRule"]
+
+
+class WrittenRule(Protocol):
+    """A rule as it was written: a function, or others in series."""
+
+    @property
+    def name(self) -> str:
+        """The name it was registered under, or the function's."""
+
+    @property
+    def function(self) -> Any:
+        """What it was made of; None: others in series."""
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """Those others."""
+
+    @property
+    def native(self) -> bool | None:
+        """See `register`."""
+
+    @property
+    def prove(self) -> bool:
+        """See `register`."""
+
+    @property
+    def shards(self) -> Any:
+        """What its reductions and draws are taken over; None: as the framework has it."""
+
+    @property
+    def bound(self) -> Mapping[str, Any]:
+        """The params that are set, with their values."""
+
+    @property
+    def signature(self) -> Any:
+        """What may be set from outside."""
+
+    @property
+    def own_ranges(self) -> Mapping[str, Any]:
+        """Which values its own params take."""
+
+    def _resolved_parts(self) -> tuple[Self, ...]:
+        """Return the parts, names looked up now."""
+
+    def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
+        """Check the values of params, as far as they are numbers and known."""
+
+    def _run(self, trace: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
+        """Apply it inside a capture."""
+
+    def _run_native(self, ctx: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
+        """Apply it as it is, on a framework's tensors."""
+
+    def copy(self, **changes: Any) -> Self:
+        """Return it with other attributes."""

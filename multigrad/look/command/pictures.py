@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrad.errors import MultigradError
-from multigrad.graph.machine.files import replacing
+from multigrad.graph.support.files import replacing
 from multigrad.look.plotting.figure import make_figure, plot
 
 from .named import find, find_forward

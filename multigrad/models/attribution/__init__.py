@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.namespace import namespace
+from ...graph.support.modules import namespace
 from . import composites
 from .layers import merge_batch_norm
 from .means import integrated, smooth

@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
-from ...graph.support.data import dataclass
-from ...graph.support.namespace import namespace
-from ...graph.support.notebook import InNotebooks
+from ...graph.support.data import InNotebooks, dataclass
+from ...graph.support.modules import namespace
 from ...rules.model.rule import Rule
 from ...rules.registry import get
 from . import rules

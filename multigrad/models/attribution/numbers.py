@@ -9,7 +9,7 @@ import numpy as np
 
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound, RuleValueError
-from ...graph.support.ranges import Range
+from ...graph.support.params import Range
 
 Tensor = Any
 NOT_NEGATIVE = Range.read(">= 0 and finite")

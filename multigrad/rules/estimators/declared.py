@@ -29,7 +29,7 @@ from ...functions.entries import kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
 from ...graph.support.data import dataclass
-from ...graph.support.ranges import Range, read_ranges
+from ...graph.support.params import Range, read_ranges
 from ...graph.support.trees import optree
 from ...graph.support.typed import P, R
 from ...trace.scope.present import now

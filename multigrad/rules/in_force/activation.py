@@ -16,9 +16,8 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ...backend.tensors.values import in_one_framework
 from ...errors import RuleError, RuleTypeError, suggest
-from ...graph.support.data import dataclass
+from ...graph.support.data import InNotebooks, dataclass
 from ...graph.support.fused import Fused
-from ...graph.support.notebook import InNotebooks
 from ...graph.support.params import FixedParams, read_params
 from ...graph.support.typed import Axes, Over, Residuals
 from ...lowering.forwards import Forward, find_forward

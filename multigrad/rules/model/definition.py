@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...capture.code.signature import Signature, check_value, read_signature, unknown_param
 from ...errors import RuleTypeError
+from ...graph.support.data import InNotebooks
 from ...graph.support.fused import Fused, read_fused
-from ...graph.support.notebook import InNotebooks
-from ...graph.support.params import FixedParams, is_address
-from ...graph.support.ranges import Range, both
+from ...graph.support.params import FixedParams, Range, both, is_address
 from ...graph.support.shards import Shards
 from . import names
 from .parts import bind_addressed, words_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...backend.tensors.events import tell_registered
 from ...errors import RuleError, RuleTypeError
-from ...graph.support.garbage import uncollected
+from ...graph.support.modules import uncollected
 from ...graph.support.threads import make_lock
 from ...trace.scope.moving import is_of_then, meant, note_renamed
 from ...trace.scope.reads import NUMBERS, note_name

@@ -22,9 +22,9 @@ from ...functions.proof.samples import called_dtype
 from ...functions.proof.verdict import is_asked
 from ...graph.ir.graph import Graph
 from ...graph.support.data import dataclass
-from ...graph.support.ranges import Range
+from ...graph.support.params import Range
 from ...graph.support.threads import build_once
-from ...graph.support.written import WrittenRule
+from ...graph.support.typed import WrittenRule
 from ...lowering.input_checks import shape_check
 from ...lowering.lower import emit_rule_once
 from ...trace.derived.shards import over_shards

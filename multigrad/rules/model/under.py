@@ -21,7 +21,7 @@ from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
 from ...graph.support.data import dataclass
 from ...graph.support.fused import Fused
-from ...graph.support.ranges import as_number
+from ...graph.support.params import as_number
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.forwards import Forward

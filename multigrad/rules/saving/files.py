@@ -16,7 +16,7 @@ from ...functions.documents.format import MOST_BYTES, format_document, parse, un
 from ...functions.documents.rules import decode_rule
 from ...functions.function import Function, restore
 from ...functions.recipes.document import decode_function
-from ...graph.machine.files import write_whole
+from ...graph.support.files import write_whole
 from ..model.rule import Rule
 from ..registry import resolve
 from .evidence import check_evidence, make_evidence

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.namespace import namespace
+from ...graph.support.modules import namespace
 from .makers import cosine, exponential, from_dict, linear, of, piecewise
 from .schedule import Schedule
 

@@ -13,7 +13,7 @@ from ...backend.finding.discovery import backend_of
 from ...backend.tensors.events import is_tracing, tell_moved
 from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
 from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.notebook import InNotebooks
+from ...graph.support.data import InNotebooks
 from ...graph.support.threads import make_lock
 from ...trace.scope.moving import Moving, note_moved
 from ...trace.scope.present import check_move, refuse_step

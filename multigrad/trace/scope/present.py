@@ -19,7 +19,7 @@ from typing import Any
 from ...backend.contract import Backend
 from ...backend.tensors.events import is_tracing, tell_depend
 from ...errors import RuleValueError, TraceError
-from ...graph.support.ranges import as_number
+from ...graph.support.params import as_number
 from .moving import THEN, Moving, NumberRead, alive, standing
 from .reads import READING, Telling, is_collecting, look_up
 from .rules import ActiveRules, RuleInForce

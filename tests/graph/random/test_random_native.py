@@ -19,9 +19,9 @@ import pytest
 
 from multigrad.errors import RuleValueError
 from multigrad.graph import random as core
-from multigrad.graph.machine.compiled import Compiled, NoLibraryError, find_command
 from multigrad.graph.random import draws, native
 from multigrad.graph.random.native import write_source
+from multigrad.graph.support.compiled import Compiled, NoLibraryError, find_command
 
 DTYPES: tuple[Any, ...] = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 SIZES = (0, 1, 3, 1025, 100_003)

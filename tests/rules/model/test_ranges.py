@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.graph.support.ranges import Range
+from multigrad.graph.support.params import Range
 from multigrad.testing.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 
 OWN = "multigrad.rules.library."

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from multigrad.graph.support.ranges import Range
+from multigrad.graph.support.params import Range
 
 LEAST = 1e-6  # a default below it guards a division
 MOST_WHOLE = 12  # graphs of a rule with an integer

@@ -13,7 +13,7 @@ import torch
 
 from multigrad.backend.fast import FastKernels, disabled
 from multigrad.graph.ir.graph import Graph
-from multigrad.graph.machine.compiled import Compiled
+from multigrad.graph.support.compiled import Compiled
 from multigrad.lowering.kernel_code.c_code import FLAGS, C, begin
 from multigrad.lowering.kernel_code.kernels import Kernel, Language
 from multigrad.lowering.patterns import apply_patterns

@@ -18,8 +18,8 @@ from multigrad.backend.fast import FastKernels, disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op
-from multigrad.graph.machine.compiled import VARIABLE, NoLibraryError, read_setting
 from multigrad.graph.ops.results import elementwise
+from multigrad.graph.support.compiled import VARIABLE, NoLibraryError, read_setting
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.kernel_code import triton_code
 from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, Language, Parts, Place

@@ -1,16 +1,65 @@
-"""The directory of what is kept across processes, for one user, by content.
+"""Files that are written whole or not at all; and the directory of what is kept across processes,
+for one user, by content.
 
 `$MULTIGRAD_CACHE`, else `multigrad` in `$XDG_CACHE_HOME` or `~/.cache`; `MULTIGRAD_CACHE=off` keeps
 nothing. What is read from it may be run, so it must belong to the user, and nobody else may write.
-A file appears complete or not at all. Nothing in it is ever needed: it can be deleted at any time.
+Nothing in it is ever needed: it can be deleted at any time.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+AnyPath = str | os.PathLike[str]
+
+
+@contextmanager
+def replacing(path: AnyPath) -> Iterator[str]:
+    """Give a path to write to, of the same name; what is there at the end replaces the file, unless
+    something raises. A device, which is never replaced, is given itself.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    target = os.path.realpath(os.fspath(path))  # a link stays a link
+    is_there = os.path.exists(target)
+    if is_there and not os.path.isfile(target):
+        yield target
+        return
+    folder, name = os.path.split(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+    beside = tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder)
+    try:
+        temporary = os.path.join(beside, name)
+        yield temporary
+        if is_there:
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_whole(path: AnyPath, content: str | bytes) -> None:
+    """Write a file, all of it or nothing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    raw = content.encode("utf-8") if isinstance(content, str) else content
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(raw)
+        file.flush()
+        if os.path.isfile(temporary):
+            os.fsync(file.fileno())
+
 
 VARIABLE = "MULTIGRAD_CACHE"
 LIBRARIES = "native"  # the folder of compiled libraries

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ...errors import RuleValueError
-from ..support.threads import in_child, make_lock
-from .cache import LIBRARIES, check_private, open_folder, write_file
+from .files import LIBRARIES, check_private, open_folder, write_file
+from .threads import in_child, make_lock
 
 VARIABLE = "MULTIGRAD_NATIVE"
 MOST_KEPT = 128  # libraries of one name
