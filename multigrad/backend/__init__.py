@@ -24,15 +24,15 @@ from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.types import FLOATS, T, Type, dtype_name, is_float
 from ..graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
-from ..graph.ops.arrays.scans import scanning
+from ..graph.ops.arrays.loops import scanning
 from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.elementwise.special import MILLS_FROM, inverse_mills
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.random import REPLAYED
-from .casts import Casts, WeakTypes
 from .contract import (
     Autodiff,
     Backend,
+    Casts,
     Compiler,
     Draws,
     Ejection,
@@ -47,6 +47,7 @@ from .contract import (
     Ranks,
     Reader,
     Tensors,
+    WeakTypes,
 )
 from .differences import (
     ALL,

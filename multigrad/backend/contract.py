@@ -15,11 +15,39 @@ from typing import Any, NamedTuple, TypeAlias
 from ..graph import random
 from ..graph.ir.op import Op
 from ..graph.support.data import dataclass
-from .casts import Casts, WeakTypes
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels
 from .guest import Guest, SharedBuffer
+
+
+class Casts(NamedTuple):
+    """How a framework chooses the dtypes of calls by itself.
+
+    Attributes:
+        is_on: whether the framework does so now; it is asked at each call.
+        without: a context in which it does not.
+        of: whether it may do so for the kernel of an op.
+    """
+
+    is_on: Callable[[], bool]
+    without: Callable[[], AbstractContextManager[Any]]
+    of: Callable[[Op], bool]
+
+
+class WeakTypes(NamedTuple):
+    """Tensors whose dtype gives way to others', as those that are made of Python's numbers.
+
+    Attributes:
+        is_weak: whether a tensor is one.
+        weaken: a tensor as one.
+        find: (run, tensors) -> for each of the results that `run(*tensors)` lists, whether it is
+            one; none where that cannot be told.
+    """
+
+    is_weak: Callable[[Any], bool]
+    weaken: Callable[[Any], Any]
+    find: Callable[[Callable[..., Any], Sequence[Any]], Sequence[bool]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

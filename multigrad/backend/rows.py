@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..graph import ops
 from ..graph.ir.op import Op
-from ..graph.ops.composites import compose, parts_of
+from ..graph.ops.table import compose, parts_of
 from .contract import Autodiff, Backend, Kernels, Tensors
 
 Row = Callable[..., Any]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import FUNCTION_READERS
-from ..backend.tensors.values import framework_of, in_one_framework
+from ..backend.finding.values import framework_of, in_one_framework
 from ..errors import GradientError, TraceError
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 import numpy as np
 
 from ..graph import ops
-from ..graph.ir.array_values import freeze
-from ..graph.ir.graph import Graph, Node
+from ..graph.ir.graph import Graph, Node, freeze
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, T
 from ..trace.assertions import ORDERS, is_caught

@@ -23,11 +23,9 @@ from ..backend.emitted import Body, Prepared
 from ..backend.fast import disabled
 from ..errors import UnsupportedOp
 from ..graph import ops
-from ..graph.ir.array_values import ArrayValue
-from ..graph.ir.graph import Graph, Node, Region, count_uses
+from ..graph.ir.graph import ArrayValue, Graph, Node, Region, count_uses
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
-from ..graph.ops.arrays.loops import OF_A_LOOP
-from ..graph.ops.arrays.scans import key_of
+from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
 from ..graph.passes.alike import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function

@@ -10,7 +10,7 @@ from ..errors import TraceError, UnsupportedOp
 from ..graph import ops
 from ..graph.ir.graph import Graph, make_node, walk
 from ..graph.ir.types import UNKNOWN, Type, is_float
-from ..graph.ops.arrays.scans import joined
+from ..graph.ops.arrays.loops import joined
 from ..graph.passes.outputs import drop_marks, marks
 from ..graph.passes.residuals import (
     Cut,

@@ -17,8 +17,7 @@ import numpy as np
 from ..backend.finding.discovery import backend_of
 from ..errors import BackendNotFound
 from ..graph import ops
-from ..graph.ir.array_values import MOST_ELEMENTS, ArrayValue, freeze
-from ..graph.ir.graph import Node, make_node
+from ..graph.ir.graph import MOST_ELEMENTS, ArrayValue, Node, freeze, make_node
 from ..graph.ir.op import Op, Refused
 from ..graph.ir.questions import note
 from ..graph.ir.types import (

@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 from ..backend.finding.discovery import backend_of
-from ..backend.tensors.compute import compute
+from ..backend.finding.values import compute
 from ..errors import TraceError
 from ..graph import ops
 from ..graph.ir.graph import Location, Node, make_node

@@ -17,8 +17,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import INPUT
-from multigrad.graph.ops.composites import composite, parts_of
-from multigrad.graph.ops.table import DECLARED
+from multigrad.graph.ops.table import DECLARED, composite, parts_of
 from multigrad.lowering.lower import emit_rule
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace, apply

@@ -13,7 +13,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.graph import ops
-from multigrad.graph.ir.array_values import freeze
+from multigrad.graph.ir.graph import freeze
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import BOOL, INT32, T
 from multigrad.trace.trace import apply

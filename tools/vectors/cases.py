@@ -13,7 +13,7 @@ import numpy as np
 
 from multigrad.audit.vectors.document import TABLE_NAMES
 from multigrad.functions.documents.format import hex_of
-from multigrad.graph.ops.kinks import KINKS
+from multigrad.graph.ops.properties import KINKS
 
 from . import points, rules, whole
 from .elementwise import FORMULAS

@@ -17,7 +17,7 @@ from multigrad.audit.vectors.document import (
 from multigrad.errors import suggest
 from multigrad.functions.function import Function
 from multigrad.functions.importers import convert
-from multigrad.graph.ops.kinks import kinks_of
+from multigrad.graph.ops.properties import kinks_of
 from multigrad.rules import estimators, registry
 from multigrad.rules.estimators.declared import Estimator
 from multigrad.rules.model.rule import Rule

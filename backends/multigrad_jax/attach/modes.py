@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend.tensors.alone import run_on_tensors_alone
+from multigrad.backend.finding.values import run_on_tensors_alone
 
 from .attach import PUSHING
 from .vjp import vjp

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.backend.tensors.alone import run_on_tensors_alone
+from multigrad.backend.finding.values import run_on_tensors_alone
 
 from .vjp import vjp
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 from multigrad.backend import compositions
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.loops import changed
-from multigrad.graph.ops.arrays.scans import turn_rows
+from multigrad.graph.ops.arrays.loops import changed, turn_rows
 
 from ..distributed import collectives
 from . import arrays, elementwise, ordering

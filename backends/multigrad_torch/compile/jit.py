@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend.finding.discovery import load_backend
-from multigrad.backend.tensors.values import key_for
+from multigrad.backend.finding.values import key_for
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.trace.scope.draws import Draws
 from multigrad.trace.scope.present import all_at_present

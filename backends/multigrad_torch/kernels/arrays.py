@@ -9,7 +9,7 @@ import torch
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
-from multigrad.graph.ir.array_values import find_array
+from multigrad.graph.ir.graph import find_array
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.products import as_matrix
 

@@ -14,8 +14,14 @@ import torch
 from multigrad.backend import compositions
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.loops import changed, limited, run
-from multigrad.graph.ops.arrays.scans import check_kept, length_of, scanning
+from multigrad.graph.ops.arrays.loops import (
+    changed,
+    check_kept,
+    length_of,
+    limited,
+    run_while,
+    scanning,
+)
 
 from ..distributed import collectives
 from . import arrays, elementwise, ordering, shapes
@@ -60,7 +66,7 @@ def while_loop(
         return compiled(carry, constants, condition, body)
     if torch._C._are_functorch_transforms_active():
         return batched(carry, constants, condition, body)
-    return run(carry, constants, condition, body)
+    return run_while(carry, constants, condition, body)
 
 
 def batched(

@@ -14,7 +14,7 @@ import numpy as np
 from ...backend.finding.discovery import backends, load_backend
 from ...errors import MultigradError, UnsupportedOp
 from ...functions.function import Function
-from ...graph.ops.kinks import OP_SET
+from ...graph.ops.properties import OP_SET
 from ...rules.model.rule import Rule
 from ...rules.registry import resolve
 from ...rules.saving.evidence import conventions_of, make_evidence, read_evidence

@@ -1,1 +1,1 @@
-"""How backends are found: what is installed, what it offers, which one owns a value."""
+"""How backends are found: what is installed, which owns a value; and what all rooms ask of any."""

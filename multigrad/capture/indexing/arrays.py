@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir.array_values import MOST_ELEMENTS
+from ...graph.ir.graph import MOST_ELEMENTS
 from ...graph.ir.types import BOOL, SCALAR_SHAPE
 from ...trace.axes import known_shape
 from ...trace.trace import Value

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir.array_values import freeze
+from ...graph.ir.graph import freeze
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.passes.facts import BUFFERS
 from ...graph.support.data import dataclass

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_among, in_use, refuse_unusable
-from ...backend.tensors.values import owner_of
+from ...backend.finding.values import owner_of
 from ...errors import GradientError, RuleTypeError, suggest
 from ...graph.ir.types import (
     BOOL,

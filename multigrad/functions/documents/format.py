@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 from ...errors import FormatError
 from ...graph import ops
-from ...graph.ir.array_values import ArrayValue
-from ...graph.ir.graph import Graph, Location, Node, every_node, make_node
+from ...graph.ir.graph import ArrayValue, Graph, Location, Node, every_node, make_node
 from ...graph.ir.types import KEY
 from ...graph.passes.fields import MOST_INTEGER, decode_array, describe, fail, read_list
 from ...graph.passes.serialize import draws

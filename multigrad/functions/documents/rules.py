@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ...backend.tensors.values import concrete_number
+from ...backend.finding.values import concrete_number
 from ...capture.code.signature import REQUIRED, TAKEN, Param, check_value, read_signature
 from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops
-from ...graph.ir.array_values import ArrayValue
-from ...graph.ir.graph import Graph
+from ...graph.ir.graph import ArrayValue, Graph
 from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
 from ...graph.passes.fields import (
     MOST_PLACES,

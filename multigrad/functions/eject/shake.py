@@ -21,9 +21,9 @@ import numpy as np
 
 from ...backend.emitted import Made
 from ...errors import MultigradError, UnsupportedOp
-from ...graph.ir.array_values import ArrayValue
+from ...graph.ir.graph import ArrayValue
 from ...graph.ir.op import Op
-from ...graph.ops.composites import Composed
+from ...graph.ops.table import Composed
 from . import sources
 from .sources import rewrite
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...backend.tensors.values import concrete_key, concrete_number
+from ...backend.finding.values import concrete_key, concrete_number
 from ...errors import FormatError, TraceError
 from ...graph import ops
-from ...graph.ir.array_values import ArrayValue
-from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.graph import ArrayValue, Graph, Node, make_node
 from ...graph.ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
 from ...graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
 from ...graph.passes.fields import (

@@ -11,7 +11,6 @@ from ..ir.op import Op
 from . import structure
 from .arrays import (
     collectives,
-    convolutions,
     draws,
     factors,
     indexing,
@@ -22,12 +21,10 @@ from .arrays import (
     products,
     quantiles,
     reductions,
-    scans,
     shapes,
     spectra,
 )
 from .arrays.collectives import *
-from .arrays.convolutions import *
 from .arrays.draws import *
 from .arrays.factors import *
 from .arrays.indexing import *
@@ -38,7 +35,6 @@ from .arrays.ordering import *
 from .arrays.products import *
 from .arrays.quantiles import *
 from .arrays.reductions import *
-from .arrays.scans import *
 from .arrays.shapes import *
 from .arrays.spectra import *
 from .elementwise import activations, arithmetic, logic, selection, special, transcendental
@@ -52,18 +48,11 @@ from .structure import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    convolutions, linalg, factors, spectra, shapes, indexing, ordering, indices, quantiles, draws,
-    collectives, loops, scans, structure,
+    linalg, factors, spectra, shapes, indexing, ordering, indices, quantiles, draws, collectives,
+    loops, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
 }
-STRUCTURE = (
-    structure.INPUT,
-    structure.CONST,
-    structure.CALL,
-    structure.OUTPUT,
-    loops.WHILE_LOOP,
-    scans.SCAN,
-)
+STRUCTURE = (INPUT, CONST, CALL, OUTPUT, WHILE_LOOP, SCAN)
 CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

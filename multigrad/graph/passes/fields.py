@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import FormatError, suggest
-from ..ir.array_values import MOST_ELEMENTS, ArrayValue, freeze
+from ..ir.graph import MOST_ELEMENTS, ArrayValue, freeze
 from ..ops.attributes import is_name
 
 Data = Any  # what JSON holds

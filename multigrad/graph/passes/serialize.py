@@ -13,8 +13,17 @@ from typing import Any
 
 from ...errors import suggest
 from .. import ops
-from ..ir.array_values import MOST_ELEMENTS, ArrayValue
-from ..ir.graph import Graph, Location, Node, Region, every_node, make_node, regions_of
+from ..ir.graph import (
+    MOST_ELEMENTS,
+    ArrayValue,
+    Graph,
+    Location,
+    Node,
+    Region,
+    every_node,
+    make_node,
+    regions_of,
+)
 from ..ir.op import Op
 from ..ir.types import (
     BOOL_SCALAR,

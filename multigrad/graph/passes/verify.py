@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from ...errors import MultigradError
 from .. import ops
-from ..ir.array_values import ArrayValue
-from ..ir.graph import Graph, Node, regions_in
+from ..ir.graph import ArrayValue, Graph, Node, regions_in
 from ..ir.types import BOOL, DTYPES, FLOAT8, INTEGERS, SMALL, T
 
 Check = Callable[[Node, Graph], str | None]

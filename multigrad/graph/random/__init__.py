@@ -11,7 +11,13 @@ May import the rooms up to `errors`.
 
 from __future__ import annotations
 
-from .chosen import normal, normal_like, uniform, uniform_like
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from . import draws, native
 from .draws import (
     BLOCK,
     UNIFORM_FIELDS,
@@ -30,16 +36,17 @@ from .keys import (
     PlacedKey,
     check_axes,
     draw_key,
+    erfinv,
     fold_in,
     key_from_int,
     key_pair,
+    normal_from_uniform,
     place,
     split_axes,
     strides,
     threefry_rounds,
 )
 from .native import Kernels, Layout, find_kernels, lay_out
-from .normals import erfinv, normal_from_uniform
 
 __all__ = [
     "BLOCK",
@@ -66,12 +73,36 @@ __all__ = [
     "lay_out",
     "normal",
     "normal_from_uniform",
-    "normal_like",
     "place",
     "split_axes",
     "strides",
     "threefry2x32",
     "threefry_rounds",
     "uniform",
-    "uniform_like",
 ]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+# NumPy's draws by compiled code or by plain code, whichever is there: the same bits.
+def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Draw uniforms in [0, 1), as `draws.uniform` does."""
+    return _draw(draws.uniform, native.uniform, key, shape, dtype)
+
+
+def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Draw standard normals, as `draws.normal` does."""
+    return _draw(draws.normal, native.normal, key, shape, dtype)
+
+
+def _draw(
+    plain: Callable[..., Array],
+    compiled: Callable[..., Array],
+    key: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+) -> Array:
+    dtype = np.dtype(dtype)
+    check_dtype(native.name_of(dtype))
+    kernels = find_kernels(math.prod(shape))
+    return plain(key, shape, dtype) if kernels is None else compiled(kernels, key, shape, dtype)

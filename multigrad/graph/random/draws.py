@@ -9,8 +9,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...errors import RuleTypeError
-from .keys import WORD_MASK, Key, PlacedKey, split_axes, strides, threefry_rounds
-from .normals import normal_from_uniform
+from .keys import (
+    WORD_MASK,
+    Key,
+    PlacedKey,
+    normal_from_uniform,
+    split_axes,
+    strides,
+    threefry_rounds,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Counted: TypeAlias = Iterator[tuple[int, int, int | Array]]

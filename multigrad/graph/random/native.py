@@ -13,8 +13,7 @@ import numpy as np
 from ..support.compiled import Compiled, NoLibraryError
 from . import draws
 from .draws import UNIFORM_FIELDS, find_runs
-from .keys import PARITY, ROTATIONS, WORD_MASK, PlacedKey
-from .normals import ERFINV_FLOAT32, ERFINV_FLOAT64
+from .keys import ERFINV_FLOAT32, ERFINV_FLOAT64, PARITY, ROTATIONS, WORD_MASK, PlacedKey
 
 Table: TypeAlias = tuple[tuple[float, float, tuple[float, ...]], ...]
 

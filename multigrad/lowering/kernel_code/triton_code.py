@@ -1,15 +1,21 @@
-"""Kernels in Triton, for GPUs: each program takes a block of the elements.
+"""Kernels in Triton, for GPUs: launches, whose programs share the elements or the rows.
 
 The source is a module's text. It has nothing of what people or files name: tensors are a0, r0, ...,
 and numbers are arguments, float64 as they are. It needs `enable_fp_fusion=False`.
+
+What programs give of a sum over all lies in memory until the next launch, each program of which
+adds these numbers up; a last launch writes what only depends on such sums. A sum of columns is
+added up by a launch over the columns. Of a row one program reads block after block.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ...graph import ops
 from ...graph.ir.op import Op
-from .kernels import COMPUTED, INFIX, SAME, Language, check_dtype
-from .triton_passes import REDUCTIONS, write
+from .kernels import COMPUTED, INFIX, SAME, Language, Parts, Place, check_dtype, indented
+from .passes import COLUMN, FULL, ONE, ROW, SQUARED, Loop, Step, Total
 
 BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
 # As torch does it on GPUs: NaN of either side comes through, and 0 is above -0.
@@ -130,3 +136,315 @@ def language(dtype: str) -> Language:
         rounded=rounded,
         reductions=REDUCTIONS,
     )
+
+
+MOST = 1024  # programs that give parts of a sum
+COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns
+REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN)
+COUNTS = {ONE: "n", ROW: "columns", COLUMN: "(n // columns)"}  # of what a mean is taken
+FREEDOM = "tl.maximum((zero + {1}).to(tl.float64) - {2!r}, 0.0)"
+FINISHED = {
+    ops.MEAN: "({0}) / {1}",
+    ops.VAR: f"({{0}}) / {FREEDOM}",
+    ops.STD: f"tl.sqrt(({{0}}) / {FREEDOM})",
+}
+# What is no part of the result, and what joins two blocks.
+NEUTRAL = {ops.MAX: 'float("-inf")', ops.MIN: 'float("inf")'}
+JOIN = {ops.MAX: "max", ops.MIN: "min"}
+# By layout: where a number lies, and whether there is one.
+PLACES = {FULL: "i", ROW: "row", COLUMN: "j"}
+MASKS = {FULL: "inside", ROW: "among", COLUMN: "near", ONE: "program == 0"}
+
+
+class Stage(NamedTuple):
+    """One launch.
+
+    Attributes:
+        over: what its programs share: FULL, ROW, COLUMN, or ONE where there is one program.
+        before: steps for all, which each program takes.
+        loop: steps for elements, rows or columns.
+    """
+
+    over: str
+    before: tuple[Step, ...]
+    loop: Loop
+
+    @property
+    def gives(self) -> bool:
+        """Whether its programs leave parts of sums."""
+        return any(total.kind != ROW for step in self.loop for total in step.totals)
+
+
+def stages_of(parts: Parts) -> list[Stage]:
+    """Return the launches of a kernel, in turn."""
+    found, before = [], []
+    for loop in parts.loops:
+        if loop[0].space == ONE:
+            before.append(loop[0])
+        elif loop[0].space == COLUMN:
+            found.append(Stage(COLUMN, tuple(before), loop))
+            before = []
+        else:
+            found.append(Stage(ROW if parts.is_by_rows else FULL, tuple(before), loop))
+            before = []
+    return [*found, Stage(ONE, tuple(before), ())] if before else found
+
+
+def given(parts: Parts, kind: str) -> list[Total]:
+    """Return the sums of a kind whose parts lie in memory."""
+    steps = [step for loop in parts.loops for step in loop]
+    return [total for step in steps for total in step.totals if total.kind == kind]
+
+
+def is_plain(parts: Parts) -> bool:
+    """Return whether each element is computed for itself."""
+    return not (parts.reduces or parts.is_by_rows)
+
+
+def arguments_of(parts: Parts) -> list[str]:
+    """Return the arguments of each launch: the tensors, memory for parts of sums, numbers, sizes,
+    and what a program takes: `ROWS` rows at once, of which one block has all columns if `SHORT`.
+    """
+    found = [f"a{i}" for i in range(len(parts.inputs))]
+    found += [f"r{j}" for j in range(len(parts.results))]
+    found += ["memory"] if given(parts, ONE) or given(parts, COLUMN) else []
+    found += [f"n{i}: tl.float64" for i in range(parts.numbers)]
+    found += ["n"] if is_plain(parts) else ["n", "columns", "programs"]
+    constants = ["BLOCK", "ROWS", "SHORT"] if parts.is_by_rows else ["BLOCK"]
+    return [*found, *[f"{each}: tl.constexpr" for each in constants]]
+
+
+def write(parts: Parts) -> str:
+    """Return the launches `name_0`, `name_1`, ..."""
+    return "".join([_Launch(parts, i).text() for i in range(len(stages_of(parts)))])
+
+
+class _Launch:
+    """Writes one launch."""
+
+    def __init__(self, parts: Parts, index: int) -> None:
+        self.parts, self.index = parts, index
+        *self.earlier, self.stage = stages_of(parts)[: index + 1]
+        self.number = f"tl.{COMPUTED[parts.dtype]}"
+        self.inputs = {place.value: (i, place) for i, place in enumerate(parts.inputs)}
+        self.ones = [total.value for total in given(parts, ONE)]
+        self.columns = [total.value for total in given(parts, COLUMN)]
+
+    def text(self) -> str:
+        parts = self.parts
+        body = {FULL: self.over_all, ROW: self.over_rows, COLUMN: self.over_columns, ONE: list}
+        lines = [*numbers(parts), *self.for_all(), *body[self.stage.over]()]
+        return f"""
+
+def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
+    program, zero = tl.program_id(0), tl.full((), 0, tl.int64)
+{indented(lines, 4)}\
+"""
+
+    def for_all(self) -> list[str]:
+        """Return what each program computes for all: sums, and what depends on them alone."""
+        found = []
+        steps = [step for stage in (*self.earlier, self.stage) for step in stage.before]
+        reads = {each for step in (*steps, *self.stage.loop) for each in step.reads}
+        for stage in self.earlier:
+            for total in [total for step in stage.loop for total in step.totals]:
+                if total.kind == ONE and total.value in reads:
+                    found += self.joined(total)
+        for value in sorted(reads & self.inputs.keys()):
+            if self.inputs[value][1].layout.kind == ONE:
+                found.append(self.load(value))
+        for step in steps:
+            found += step.lines
+        for step in self.stage.before:
+            found += self.stores(step)
+        return found
+
+    def joined(self, total: Total) -> list[str]:
+        """Return what all programs gave."""
+        place = f"memory + {self.ones.index(total.value) * MOST} + part"
+        neutral = NEUTRAL.get(total.op, "0.0")
+        read = f"tl.load({place}, mask=part < programs, other={neutral})"
+        value = total.value
+        begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
+        # What is squared already is summed.
+        joins = total._replace(op=ops.SUM) if total.op in SQUARED else total
+        begin += self.begin(total, str(MOST), "tl.float64") + self.add(joins, "part < programs")
+        return [*begin, f"{value} = {self.finished(total, self.end(total))}"]
+
+    def begin(self, total: Total, size: str = "", number: str = "") -> list[str]:
+        """Return a block that is to be joined, and whether there is NaN, which no maximum tells."""
+        size = size or ("ROWS, BLOCK" if self.parts.is_by_rows else "BLOCK")
+        if total.op not in NEUTRAL:
+            return [f"t{total.value} = tl.zeros(({size},), tl.float64)"]
+        first = f"tl.full(({size},), {NEUTRAL[total.op]}, {number or self.number})"
+        return [f"t{total.value} = {first}", f"k{total.value} = tl.zeros(({size},), tl.int32)"]
+
+    def add(self, total: Total, inside: str = "inside") -> list[str]:
+        value, own = total.value, f"e{total.value}"
+        if total.op not in NEUTRAL:
+            number = f"tl.where({inside}, {own}, 0.0).to(tl.float64)"
+            if total.op not in SQUARED:
+                return [f"t{value} += {number}"]
+            return [f"d{value} = {number}", f"t{value} += d{value} * d{value}"]
+        number = f"tl.where(({inside}) & ({own} == {own}), {own}, {NEUTRAL[total.op]})"
+        return [
+            f"t{value} = tl.{JOIN[total.op]}imum(t{value}, {number})",
+            f"k{value} += tl.where(({inside}) & ({own} != {own}), 1, 0)",
+        ]
+
+    def end(self, total: Total) -> str:
+        value, over = total.value, {ROW: "axis=1, keep_dims=True", COLUMN: "axis=0, keep_dims=True"}
+        along = over.get(total.kind, "axis=None")
+        if total.op not in NEUTRAL:
+            return f"tl.sum(t{value}, {along})"
+        found = f"tl.{JOIN[total.op]}(t{value}, {along})"
+        return f'tl.where(tl.sum(k{value}, {along}) > 0, float("nan"), {found})'
+
+    def finished(self, total: Total, text: str) -> str:
+        return f"({total.finished(text, FINISHED, COUNTS)}).to({self.number})"
+
+    def give(self, total: Total) -> str:
+        place = f"memory + {self.ones.index(total.value) * MOST} + program"
+        return f"tl.store({place}, ({self.end(total)}).to(tl.float64))"
+
+    def over_all(self) -> list[str]:
+        """Return a pass over the elements."""
+        (step,) = self.stage.loop
+        block = ["i = first + tl.arange(0, BLOCK)", "inside = i < n"]
+        inside = [*block, *self.loads(step), *self.lines(step), *self.stores(step)]
+        if not step.totals:
+            return ["first = (zero + program) * BLOCK", *inside]
+        inside += [line for total in step.totals for line in self.add(total)]
+        return [
+            *[line for total in step.totals for line in self.begin(total)],
+            "for c in range(program, (n + BLOCK - 1) // BLOCK, programs):",
+            "    first = (zero + c) * BLOCK",
+            *[f"    {line}" for line in inside],
+            *map(self.give, step.totals),
+        ]
+
+    def over_rows(self) -> list[str]:
+        """Return a pass over rows, each read once for each of its steps."""
+        totals = [total for step in self.stage.loop for total in step.totals]
+        of_all = [total for total in totals if total.kind == ONE]
+        columns = [total for total in totals if total.kind == COLUMN]
+        rows = [
+            "row = (zero + r) * ROWS + tl.arange(0, ROWS)[:, None]",
+            "among = row < n // columns",
+        ]
+        for step in self.stage.loop:
+            rows += self.of_rows(step) if step.space == ROW else self.over_row(step)
+        if not self.stage.gives:
+            return ["r = program", *rows]
+        ends = [*map(self.give, of_all)]
+        if columns:
+            ends += ["if SHORT:", "    j = tl.arange(0, BLOCK)[None, :]"]
+            ends += [f"    {self.give_columns(total, self.end(total))}" for total in columns]
+        return [
+            *[line for total in (*of_all, *columns) for line in self.begin(total)],
+            "for r in range(program, (n // columns + ROWS - 1) // ROWS, programs):",
+            *[f"    {line}" for line in rows],
+            *ends,
+        ]
+
+    def of_rows(self, step: Step) -> list[str]:
+        return [*self.loads(step), *step.lines, *self.stores(step)]
+
+    def over_row(self, step: Step) -> list[str]:
+        of_row = [total for total in step.totals if total.kind == ROW]
+        begin = [line for total in of_row for line in self.begin(total)]
+        inside = [
+            "j = start + tl.arange(0, BLOCK)[None, :]",
+            "near = j < columns",
+            "inside = among & near",
+            "i = row * columns + j",
+            *self.loads(step),
+            *self.lines(step),
+            *self.stores(step),
+        ]
+        for total in step.totals:
+            add = self.add(total)
+            if total.kind == COLUMN:
+                more = f"tl.load({self.of_columns(total, 'program')}, mask=near) + e{total.value}"
+                add = ["if SHORT:", *[f"    {line}" for line in add]]
+                add += ["else:", f"    {self.give_columns(total, more)}"]
+            inside += add
+        loop = ["for start in range(0, columns, BLOCK):", *[f"    {line}" for line in inside]]
+        values = [f"{each.value} = {self.finished(each, self.end(each))}" for each in of_row]
+        return [*begin, *loop, *values]
+
+    def of_columns(self, total: Total, program: str) -> str:
+        """Return where a program gives its part of a sum of columns."""
+        before = f"{len(self.ones) * MOST} + {self.columns.index(total.value)} * programs * columns"
+        return f"memory + {before} + {program} * columns + j"
+
+    def give_columns(self, total: Total, value: str) -> str:
+        return f"tl.store({self.of_columns(total, 'program')}, {value}, mask=j < columns)"
+
+    def over_columns(self) -> list[str]:
+        """Return a step over the columns."""
+        (step,) = self.stage.loop
+        found = [
+            f"j = program * {COLUMNS} + tl.arange(0, {COLUMNS})[None, :]",
+            "near = j < columns",
+        ]
+        for total in given(self.parts, COLUMN):
+            value, place = total.value, self.of_columns(total, "given")
+            found += [
+                f"t{value} = tl.zeros(({PARTS}, {COLUMNS}), tl.float64)",
+                f"for first in range(0, programs, {PARTS}):",
+                f"    given = first + tl.arange(0, {PARTS})[:, None]",
+                f"    t{value} += tl.load({place}, mask=near & (given < programs), other=0.0)",
+                f"t{value} = tl.sum(t{value}, axis=0, keep_dims=True)",
+                f"{value} = {self.finished(total, f't{value}')}",
+            ]
+        return [*found, *self.loads(step), *step.lines, *self.stores(step)]
+
+    def lines(self, step: Step) -> list[str]:
+        """Return the lines of a step; what is to be reduced is called e7 while v7 is the result."""
+        reduced = {total.value for total in step.totals}
+        return [f"e{line}" if line.partition(" ")[0] in reduced else line for line in step.lines]
+
+    def loads(self, step: Step) -> list[str]:
+        own = [value for value in step.reads if value in self.inputs]
+        return [self.load(each) for each in own if self.inputs[each][1].layout.kind != ONE]
+
+    def load(self, value: str) -> str:
+        i, place = self.inputs[value]
+        return f"{value} = {loaded(i, place, self.number)}"
+
+    def stores(self, step: Step) -> list[str]:
+        return [line for j in step.results for line in stored(j, self.parts.results[j])]
+
+
+def numbers(parts: Parts) -> list[str]:
+    """Return what gives the numbers of a kernel their names."""
+    number = f"tl.{COMPUTED[parts.dtype]}"
+    found = [f"d{i} = tl.full((), n{i}, tl.float64)" for i in range(parts.numbers)]
+    found += [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
+    return found + [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
+
+
+def loaded(i: int, place: Place, number: str) -> str:
+    """Return an input's values."""
+    kind = place.layout.kind
+    if place.is_packed:
+        return f"((tl.load(a{i} + (i >> 3), mask=inside) >> (7 - (i & 7))) & 1) != 0"
+    value = (
+        f"tl.load(a{i})" if kind == ONE else f"tl.load(a{i} + {PLACES[kind]}, mask={MASKS[kind]})"
+    )
+    return f"{value} != 0" if place.is_mask else f"{value}.to({number})"
+
+
+def stored(j: int, place: Place) -> tuple[str, ...]:
+    """Return what writes a result."""
+    kind = place.layout.kind
+    if place.is_packed:
+        return (
+            "byte = (first >> 3) + tl.arange(0, BLOCK // 8)",
+            f"k{j} = tl.reshape(inside & {place.value}, (BLOCK // 8, 8)).to(tl.int32)",
+            f"k{j} = tl.sum(k{j} << (7 - tl.arange(0, 8))[None, :], axis=1).to(tl.uint8)",
+            f"tl.store(r{j} + byte, k{j}, mask=byte * 8 < n)",
+        )
+    where = f"r{j}" if kind == ONE else f"r{j} + {PLACES[kind]}"
+    return (f"tl.store({where}, {place.value}, mask={MASKS[kind]})",)

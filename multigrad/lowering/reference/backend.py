@@ -22,9 +22,9 @@ from ...backend.guest import Guest
 from ...backend.guest import borrow_array as borrow
 from ...backend.guest import lend_array as lend
 from ...graph import ops
-from ...graph.ops.arrays import loops, scans
-from ...graph.ops.composites import Composed
+from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.ops.table import Composed
 from ...graph.support.versions import RELEASE
 from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
@@ -220,8 +220,8 @@ backend = Backend(
     kernels=Kernels(
         rows=OPS,
         unsupported={},
-        while_loop=loops.run,
-        scan=scans.run,
+        while_loop=loops.run_while,
+        scan=loops.run_scan,
         bits=(np.packbits, unpack_bits),
         fast=FAST,
     ),

@@ -12,7 +12,7 @@ from ...backend.contract import Ejection
 from ...backend.emitted import Emitted, find_like
 from ...graph import ops, random
 from ...graph.ir.types import T, Type
-from ...graph.random import chosen, draws, keys
+from ...graph.random import draws, keys
 
 Array = Any
 
@@ -144,7 +144,7 @@ EJECTION = Ejection(
         ops.OPS["array"].numpy: array,
         random.fold_in: fold_in,
         draws.lay_out: lay_out,
-        chosen.normal: draws.normal,
-        chosen.uniform: draws.uniform,
+        random.normal: draws.normal,
+        random.uniform: draws.uniform,
     },
 )

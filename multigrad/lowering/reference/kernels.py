@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.fast import FastKernels, Pattern, kernel
-from ...backend.matches import (
+from ...backend.fast import (
     WHOLE,
+    FastKernels,
+    Pattern,
     find_one_plus_square,
     find_scaled_quotient,
     is_number,
     is_whole_norm,
     is_zero,
+    kernel,
     square_products,
     take_norms_as_numbers,
 )

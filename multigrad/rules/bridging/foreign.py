@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
+from ...backend.finding.values import borrow, lend, read_key
 from ...backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
-from ...backend.tensors.values import borrow, lend, read_key
 from ...errors import GradientError, MultigradError, UnsupportedOp
 from ...graph.ir.types import FLOATS
 

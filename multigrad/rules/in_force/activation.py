@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
-from ...backend.tensors.values import in_one_framework
+from ...backend.finding.values import in_one_framework
 from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.data import InNotebooks, dataclass
 from ...graph.support.fused import Fused

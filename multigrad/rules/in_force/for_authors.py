@@ -15,7 +15,7 @@ from typing import Any
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import load_backend
-from ...backend.tensors.events import enter_rules, leave_rules
+from ...backend.finding.events import enter_rules, leave_rules
 from ...functions.function import Function
 from ...trace.scope.moving import Moving
 from ...trace.scope.present import MOST_HELD, Met, all_at_present, read, revealing

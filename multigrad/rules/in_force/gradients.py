@@ -12,7 +12,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
-from ...backend.tensors.values import concrete_number, key_for
+from ...backend.finding.values import concrete_number, key_for
 from ...errors import BackendNotFound, RuleError
 from ...graph.support.typed import Axes, Key, Over
 from ...trace.scope.draws import FREE, Counter, Draws, keyed

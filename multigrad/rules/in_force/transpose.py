@@ -13,8 +13,7 @@ from ...functions.calls.decision import TRANSPOSED
 from ...functions.calls.recipe import Recorded, Variant
 from ...functions.function import Function
 from ...functions.recipes.record import CodeRecipe, NotCaptured
-from ...graph.ir.array_values import freeze
-from ...graph.ir.graph import Graph
+from ...graph.ir.graph import Graph, freeze
 from ...graph.ir.types import T
 from ...graph.support.data import dataclass
 from ...graph.support.trees import optree

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_among, load_backend, refuse_unusable
-from ...backend.tensors.values import in_one_framework
+from ...backend.finding.values import in_one_framework
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ...functions.calls.arguments import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_among
-from ...backend.tensors.values import in_one_framework
+from ...backend.finding.values import in_one_framework
 from ...errors import GradientError, TraceError
 from ...functions.calls.arguments import Leaf, lay_out
 from ...functions.calls.facts import gather_facts

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...backend.tensors.values import concrete_number
+from ...backend.finding.values import concrete_number
 from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from ...errors import RuleTypeError
 from ...graph.support.params import is_address, read_params

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from ...backend.tensors.events import tell_registered
+from ...backend.finding.events import tell_registered
 from ...errors import RuleError, RuleTypeError
 from ...graph.support.modules import uncollected
 from ...graph.support.threads import make_lock

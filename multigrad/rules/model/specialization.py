@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
-from ...backend.tensors.values import concrete_number
+from ...backend.finding.values import concrete_number
 from ...capture.copies import capture as capturing
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.rules import RuleUnderProof, prove_rule

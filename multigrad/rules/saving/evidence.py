@@ -11,7 +11,7 @@ from typing import Any
 from ...functions.documents.format import hash_of, hex_of
 from ...functions.function import Function
 from ...graph import ops
-from ...graph.ops.kinks import OP_SET, kinks_of
+from ...graph.ops.properties import OP_SET, kinks_of
 from ...graph.passes.fields import describe, fail, read_fields, read_list, read_text
 from ..model.rule import Rule
 from .vectors import check_hex, check_vectors, make_vectors

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
-from ...backend.tensors.values import concrete_number
+from ...backend.finding.values import concrete_number
 from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
 from ...trace.scope.moving import Moving
 

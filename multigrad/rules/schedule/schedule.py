@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...backend.finding.discovery import backend_of
-from ...backend.tensors.events import is_tracing, tell_moved
+from ...backend.finding.events import is_tracing, tell_moved
 from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.data import InNotebooks

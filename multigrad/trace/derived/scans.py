@@ -14,7 +14,7 @@ from ...graph import ops
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node, Region, make_node, walk
 from ...graph.ir.types import BOOL, UNKNOWN, Type, is_float
-from ...graph.ops.arrays.scans import key_of
+from ...graph.ops.arrays.loops import key_of
 from ...graph.passes.alike import drop_sums, find_alike, shape_of_another
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.residuals import INFINITE, minimum_cut

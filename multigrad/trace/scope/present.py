@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...backend.contract import Backend
-from ...backend.tensors.events import is_tracing, tell_depend
+from ...backend.finding.events import is_tracing, tell_depend
 from ...errors import RuleValueError, TraceError
 from ...graph.support.params import as_number
 from .moving import THEN, Moving, NumberRead, alive, standing

@@ -24,8 +24,8 @@ from typing import Any
 
 from ...backend.contract import Group
 from ...backend.finding.discovery import loaded
-from ...backend.tensors.events import is_tracing
-from ...backend.tensors.values import concrete_number, key_pair
+from ...backend.finding.events import is_tracing
+from ...backend.finding.values import concrete_number, key_pair
 from ...errors import GradientError, MultigradError, RuleValueError
 from ...graph.support.threads import make_lock
 from .moving import Moving

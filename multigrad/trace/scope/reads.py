@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ...backend.tensors.events import tell_depend, tell_read
+from ...backend.finding.events import tell_depend, tell_read
 from ...graph.support.data import dataclass
 from .moving import Moving, NumberRead, meant, standing
 from .rules import CURRENT, RuleInForce

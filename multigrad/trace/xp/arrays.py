@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.finding.discovery import backend_of
-from ...backend.tensors.values import key_for, key_pair
+from ...backend.finding.values import key_for, key_pair
 from ...errors import RuleError, RuleValueError
 from ...graph import ops
 from ...graph.ir.types import BOOL, T

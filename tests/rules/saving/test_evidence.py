@@ -12,7 +12,7 @@ import pytest
 import multigrad as xg
 from multigrad.functions.documents.format import canonical, hash_of
 from multigrad.graph import ops
-from multigrad.graph.ops.kinks import KINKS, OP_SET
+from multigrad.graph.ops.properties import KINKS, OP_SET
 
 xp = xg.xp
 

@@ -20,7 +20,7 @@ import numpy as np
 from bench.cases import check_backend_name
 from bench.harness import keep_memory
 from multigrad.backend.finding.discovery import load_backend
-from multigrad.backend.tensors.values import read_key
+from multigrad.backend.finding.values import read_key
 from multigrad.graph import ops
 
 Draw = Callable[[], Any]

@@ -24,7 +24,7 @@ from multigrad.lowering.emit import compile_source
 from multigrad.lowering.kernel_code import triton_code
 from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, Language, Parts, Place
 from multigrad.lowering.kernel_code.passes import COLUMN, ONE
-from multigrad.lowering.kernel_code.triton_passes import (
+from multigrad.lowering.kernel_code.triton_code import (
     COLUMNS,
     MOST,
     PARTS,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import FastKernels, Pattern, kernel
-from multigrad.backend.matches import is_number, is_whole_norm, is_zero, square_products
+from multigrad.backend.fast import is_number, is_whole_norm, is_zero, square_products
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op

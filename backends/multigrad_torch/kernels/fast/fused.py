@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import Pattern, kernel
-from multigrad.backend.matches import (
+from multigrad.backend.fast import (
     find_one_plus_square,
     find_scaled_quotient,
     is_number,

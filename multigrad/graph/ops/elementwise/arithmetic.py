@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ...ir.op import Op, Refused
-from ..composites import composite
 from ..numerics import Array, wide, widened
 from ..properties import ABOVE_ZERO, REALS, added, carried, doubled, linear, product, quotient
 from ..results import elementwise
-from ..table import Cotangents, Number, function, op, zero
+from ..table import Cotangents, Number, composite, function, op, zero
 from . import logic
 
 # What libraries say of bools where these are numbers' alone.

@@ -10,10 +10,9 @@ import numpy as np
 from ...support.versions import IS_OLD_SCIPY
 from ...support.versions import log_ndtr as log_ndtr_by_erfcx
 from ..attributes import count
-from ..composites import composite
 from ..numerics import Array, from_scipy, widened
 from ..properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
-from ..table import Cotangents, function
+from ..table import Cotangents, composite, function
 
 # --- error functions and the normal distribution -----------------------------------------------
 ROOT_TAU = math.sqrt(2 * math.pi)

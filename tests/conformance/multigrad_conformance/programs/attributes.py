@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from multigrad.graph import ops
-from multigrad.graph.ir.array_values import freeze
+from multigrad.graph.ir.graph import freeze
 from multigrad.graph.ir.op import Attr, Op
 from multigrad.graph.ir.types import FLOATS, INT32, INT64, SMALL, T
 from multigrad.graph.ops import attributes

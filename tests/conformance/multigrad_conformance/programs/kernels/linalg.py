@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.graph import ops
-from multigrad.graph.ir.array_values import freeze
-from multigrad.graph.ir.graph import Node
+from multigrad.graph.ir.graph import Node, freeze
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import T
 from multigrad.graph.passes.scalars import constant

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from ..finding.discovery import (
+from .discovery import (
     AWAITED,
     IS_TRACING,
     ON_DEPEND,

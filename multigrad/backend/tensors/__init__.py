@@ -1,1 +1,0 @@
-"""What all rooms do with tensors of any framework."""
