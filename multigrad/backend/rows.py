@@ -49,8 +49,6 @@ def compositions(
         return whole(x)
 
     found = rows_of(locals())
-    if {ops.TAKE_AT, ops.UNTAKE_AT} <= rows.keys():
-        found |= inside_rows(rows)
     if positions is not None:
         found |= placed_rows(rows, positions)
     if all_sum is None:  # listed as unsupported, as this is then
@@ -79,68 +77,6 @@ def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
         return draw(x)
 
     return call
-
-
-def inside_rows(rows: Mapping[Op, Row]) -> dict[Op, Row]:
-    """Return the rows of places that may lie outside, of those of places that may not.
-
-    Args:
-        rows: the backend's own.
-    """
-    broadcast_to_shape = rows[ops.BROADCAST_TO_SHAPE]
-    cast = rows[ops.CAST]
-    dim = rows[ops.DIM]
-    full_like = rows[ops.FULL_LIKE]
-    sum_all = rows[ops.SUM]
-    take_at = rows[ops.TAKE_AT]
-    untake_at = rows[ops.UNTAKE_AT]
-    where = rows[ops.WHERE]
-
-    def length(x: Tensor, axis: int, indices: Tensor) -> Any:
-        count = dim(x, axis=axis)
-        return count if isinstance(count, int) else cast(count, dtype="int64")
-
-    def keep(mask: Tensor, x: Tensor) -> Tensor:
-        return where(mask, x, full_like(x, 0, dtype=None))
-
-    def beside(mask: Tensor, x: Tensor, axis: int) -> Tensor:
-        """Return a mask of indices for slices of x at them."""
-        after = len(x.shape) - axis % len(x.shape) - len(mask.shape)
-        return mask[(..., *(None,) * after)]
-
-    def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-        axis, is_inside = axis % len(x.shape), inside(indices, length(x, axis, indices))
-        if x.shape[axis] == 0:
-            return nothing(x, indices, axis)
-        taken = take_at(x, keep(is_inside, indices), axis=axis)
-        return keep(beside(is_inside, taken, axis), taken)
-
-    def untake_inside(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
-        axis, is_inside = axis % len(like.shape), inside(indices, length(like, axis, indices))
-        if like.shape[axis] == 0:
-            return cast(like, dtype=x.dtype) if like.dtype != x.dtype else like
-        kept = keep(beside(is_inside, x, axis), x)
-        return untake_at(kept, keep(is_inside, indices), like, axis=axis)
-
-    def nothing(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-        """Return zeros for slices along an axis without elements."""
-        shape = (*x.shape[:axis], *indices.shape, *x.shape[axis % len(x.shape) + 1 :])
-        zero = sum_all(x, axis=None, keepdims=False)
-        return broadcast_to_shape(zero, shape=shape)
-
-    def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-        if x.shape[axis] == 0:
-            return nothing(x, indices, axis)
-        last = length(x, axis, indices) - 1
-        zeros = full_like(indices, 0, dtype=None)
-        most = where(indices > last, zeros + last, indices)
-        return take_at(x, where(most < 0, zeros, most), axis=axis)
-
-    return rows_of(locals())
-
-
-def inside(indices: Tensor, length: Any) -> Tensor:
-    return (indices >= 0) & (indices < length)
 
 
 def placed_rows(

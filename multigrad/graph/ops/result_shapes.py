@@ -92,10 +92,19 @@ def in_order(values: Shape, x: Shape, *, axis: Axis, **attrs: Any) -> Shape:
     return first(broadcast(values, x), axis=axis)
 
 
-def of_each_matrix(x: Shape) -> Shape:
+def square(x: Shape, **attrs: Any) -> Shape:
+    """x's own.
+
+    Raises:
+        ValueError: its last two axes differ in length.
+    """
     if len(x) < 2 or x[-1] != x[-2]:
         raise ValueError(f"a square matrix in the last two axes is needed, not shape {x}")
-    return x[:-2]
+    return x
+
+
+def of_each_matrix(x: Shape) -> Shape:
+    return square(x)[:-2]
 
 
 def kept_by_turns(*shapes: Shape, position: int, **attrs: Any) -> Shape:

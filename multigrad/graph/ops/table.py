@@ -71,6 +71,19 @@ def zero(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
     return (None,) * len(operands)
 
 
+def moved_by(name: str, *given: int) -> Callable[..., Cotangents]:
+    """Return the VJP of an op that moves the elements of its first operand: in `xp` the op of this
+    name moves the cotangent back, given the operands at these places, and the same attributes.
+    """
+
+    def vjp(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
+        moved = getattr(xp, name)(ct, *[operands[i] for i in given], **attrs)
+        return (moved, *(None for _ in operands[1:]))
+
+    vjp.__name__ = vjp.__qualname__ = f"moved_by_{name}"
+    return vjp
+
+
 Row = Callable[..., Any]
 
 
@@ -87,7 +100,8 @@ class Composed:
     def function(self) -> Row:
         """The composition, of the meanings of its parts."""
         row = DECLARED[self.name]
-        return widened(compose(row, {part: part.numpy for part in parts_of(row)}))
+        found = compose(row, {part: part.numpy for part in parts_of(row)})
+        return found if row.coerce == "indices" else widened(found)  # places are not widened
 
 
 def composite(name: str, made_of: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:
@@ -106,15 +120,15 @@ def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
 
 @functools.cache
 def parts_of(row: Op) -> tuple[Op, ...]:
-    """Return the ops that a composition calls, as it runs with each of its samples."""
+    """Return the ops that a composition calls, with each of its samples, on elements or none."""
     asked = _Asked()
-    operands = [Sample()] * len(row.operands)
     samples = [
         attr.samples or (((),) if attr.default is REQUIRED else (attr.default,))
         for attr in row.attrs.values()
     ]
     assert row.made_of is not None
-    for values in itertools.product(*samples):
+    for length, *values in itertools.product((1, 0), *samples):
+        operands = [Sample((length,))] * len(row.operands)
         row.made_of(asked, *operands, **dict(zip(row.attrs, values, strict=True)))
     return tuple(asked.parts)
 
@@ -124,7 +138,10 @@ class Sample:
     tensor decides which ops it calls.
     """
 
-    ndim, shape, dtype = 1, (1,), np.dtype("float32")
+    ndim, dtype = 1, np.dtype("float32")
+
+    def __init__(self, shape: tuple[int] = (1,)) -> None:
+        self.shape = shape
 
     def itself(self, *others: Any) -> Sample:
         return self

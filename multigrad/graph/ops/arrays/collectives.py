@@ -17,7 +17,7 @@ from ..numerics import Array
 from ..properties import length, linear
 from ..result_shapes import places
 from ..results import integer, kept, key, reshaped
-from ..table import Cotangents, op, zero
+from ..table import Cotangents, moved_by, op, zero
 
 Names = tuple[str, ...] | None
 
@@ -28,7 +28,10 @@ def over_shards(name: str, args: str, numpy: Any, vjp: Any, doc: str, /, **more:
     return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **more)
 
 
-def all_sum(x: Array, of: Array, *, names: Names) -> Array:
+def alone(x: Any, *others: Any, **attrs: Any) -> Any:
+    """Return what the only shard gets: x itself."""
+    if "axis" in attrs:
+        of_one_shard(np.shape(x), **attrs)
     return x
 
 
@@ -37,19 +40,11 @@ def all_sum_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> C
     return xp.all_sum(ct, names, of=of), None
 
 
-def all_max(x: Array, of: Array, *, names: Names) -> Array:
-    return x
-
-
 def all_max_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> Cotangents:
     """Ties share the cotangent equally, as in max."""
     chosen = xp.equal(x, y) * 1.0
     number = xp.all_sum(chosen, names, of=of)
     return chosen * (xp.all_sum(ct, names, of=of) / number), None
-
-
-def all_norm(x: Array, of: Array, *, names: Names, ord: float) -> Array:
-    return x
 
 
 def all_norm_vjp(
@@ -73,11 +68,6 @@ def of_one_shard(x: tuple[int, ...], *others: Any, **attrs: Any) -> tuple[int, .
     return x
 
 
-def all_gather(x: Array, of: Array, *, names: Names, axis: int) -> Array:
-    of_one_shard(np.shape(x), axis=axis)
-    return x
-
-
 def all_gather_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
 ) -> Cotangents:
@@ -85,21 +75,11 @@ def all_gather_vjp(
     return xp.reduce_scatter(ct, names, axis, of=of), None
 
 
-def reduce_scatter(x: Array, of: Array, *, names: Names, axis: int) -> Array:
-    of_one_shard(np.shape(x), axis=axis)
-    return x
-
-
 def reduce_scatter_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
 ) -> Cotangents:
     """Each part of x goes to another shard's result."""
     return xp.all_gather(ct, names, axis, of=of), None
-
-
-def all_to_all(x: Array, of: Array, *, names: Names, axis: int, concat: int) -> Array:
-    of_one_shard(np.shape(x), axis=axis, concat=concat)
-    return x
 
 
 def all_to_all_vjp(
@@ -141,31 +121,11 @@ def all_dim(x: Array, *, axis: int, names: Names) -> int:
     return np.shape(x)[axis]
 
 
-def place_key(key: Any, like: Array, *, split: Any) -> Any:
-    return key
-
-
-def to_shard(x: Array) -> Array:
-    return x
-
-
-def to_shard_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (xp.from_shard(ct, x),)
-
-
-def from_shard(x: Array, like: Array) -> Array:
-    return x
-
-
-def from_shard_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
-    return xp.to_shard(ct), None
-
-
 TALKS = {"shape_only": (1,), "collective": True, "names": GROUP_NAMES}
 ALL_SUM = over_shards(
     "all_sum",
     "x of",
-    all_sum,
+    alone,
     all_sum_vjp,
     "The sum over the shards of `of`, element by element.",
     degree=linear,
@@ -174,7 +134,7 @@ ALL_SUM = over_shards(
 ALL_MAX = over_shards(
     "all_max",
     "x of",
-    all_max,
+    alone,
     all_max_vjp,
     "The largest over the shards of `of`, element by element.",
     **TALKS,
@@ -183,7 +143,7 @@ RESIZES = {**TALKS, "result": reshaped, "shape_of": of_one_shard, "degree": line
 ALL_GATHER = over_shards(
     "all_gather",
     "x of",
-    all_gather,
+    alone,
     all_gather_vjp,
     "The x of all shards of `of`, joined along an axis.",
     **RESIZES,
@@ -192,7 +152,7 @@ ALL_GATHER = over_shards(
 REDUCE_SCATTER = over_shards(
     "reduce_scatter",
     "x of",
-    reduce_scatter,
+    alone,
     reduce_scatter_vjp,
     "The sum of x over the shards of `of`, of which each gets its own part along an axis.",
     **RESIZES,
@@ -201,7 +161,7 @@ REDUCE_SCATTER = over_shards(
 ALL_TO_ALL = over_shards(
     "all_to_all",
     "x of",
-    all_to_all,
+    alone,
     all_to_all_vjp,
     "x cut along an axis, a part for each shard of `of`; those received joined along `concat`.",
     **RESIZES,
@@ -221,7 +181,7 @@ PPERMUTE = over_shards(
 ALL_NORM = over_shards(
     "all_norm",
     "x of",
-    all_norm,
+    alone,
     all_norm_vjp,
     "The norm of order `ord` of the norms x over the shards of `of`; 16-bit floats in float32.",
     **TALKS,
@@ -238,7 +198,7 @@ PLACE_KEY = op(
     "key like",
     split=SPLIT,
     coerce="raw",
-    numpy=place_key,
+    numpy=alone,
     vjp=zero,
     result=key,
     doc="The key with which this shard draws its part of the draws for the entire array.",
@@ -249,8 +209,8 @@ PLACE_KEY = op(
 TO_SHARD = over_shards(
     "to_shard",
     "x",
-    to_shard,
-    to_shard_vjp,
+    alone,
+    moved_by("from_shard", 0),
     "The local shard of an array that is one object over all shards.",
     degree=linear,
     in_vjps=True,
@@ -258,8 +218,8 @@ TO_SHARD = over_shards(
 FROM_SHARD = over_shards(
     "from_shard",
     "x like",
-    from_shard,
-    from_shard_vjp,
+    alone,
+    moved_by("to_shard"),
     "The array of which each shard has its own part, placed as `like`.",
     degree=linear,
     shape_only=(1,),

@@ -19,10 +19,10 @@ import numpy as np
 
 from ..attributes import flag
 from ..numerics import Array, is_16_bit, widened
-from ..result_shapes import Shape, with_matrices
+from ..result_shapes import Shape, square, with_matrices
 from ..results import of_matrix, reshaped, rows_of
 from ..table import Cotangents, zero
-from .linalg import of_matrices, square
+from .linalg import of_matrices
 
 # --- parts of a matrix ----------------------------------------------------------------------------
 

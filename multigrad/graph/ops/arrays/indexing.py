@@ -19,7 +19,7 @@ from ..attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETIT
 from ..numerics import Array, widened
 from ..properties import added, filled_with_zero, in_each, in_first
 from ..results import reshaped, sliced
-from ..table import Cotangents, op
+from ..table import Cotangents, moved_by, op
 from .shapes import rearrangement, shaped
 
 
@@ -43,10 +43,6 @@ def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def getitem(x: Array, *, index: tuple[Any, ...]) -> Array:
     return np.asarray(x)[as_index(index)]
-
-
-def getitem_vjp(xp: Any, ct: Any, y: Any, x: Any, *, index: Any) -> Cotangents:
-    return (xp.setitem(ct, x, index),)
 
 
 def setitem(x: Array, like: Array, *, index: tuple[Any, ...]) -> Array:
@@ -82,10 +78,6 @@ def take(x: Array, *, indices: tuple[int, ...], axis: int) -> Array:
     return np.take(x, np.array(indices, np.intp), axis=axis)
 
 
-def take_vjp(xp: Any, ct: Any, y: Any, x: Any, *, indices: Any, axis: int) -> Cotangents:
-    return (xp.untake(ct, x, indices, axis=axis),)
-
-
 def taken(node: Node, sizes: Sequence[int]) -> int:
     return sizes[0] * max(1, len(node.attr("indices")))
 
@@ -97,16 +89,10 @@ def untake(x: Array, like: Array, *, indices: tuple[int, ...], axis: int) -> Arr
     return np.moveaxis(full, 0, axis)
 
 
-def untake_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, like: Any, *, indices: Any, axis: int
-) -> Cotangents:
-    return xp.take(ct, indices, axis=axis), None
-
-
 GETITEM = rearrangement(
     "getitem",
     getitem,
-    getitem_vjp,
+    moved_by("setitem", 0),
     "Basic indexing: ints, slices as (start, stop, step), None, '...'.",
     index=INDEX,
     composed=True,
@@ -123,7 +109,7 @@ SETITEM = undoing(
 TAKE = rearrangement(
     "take",
     take,
-    take_vjp,
+    moved_by("untake", 0),
     "The elements at static indices along an axis.",
     indices=INDICES,
     axis=AXIS,
@@ -134,7 +120,7 @@ TAKE = rearrangement(
 UNTAKE = undoing(
     "untake",
     untake,
-    untake_vjp,
+    moved_by("take"),
     "Zeros in the shape of `like`, x added at indices along an axis.",
     shape_of=result_shapes.untaken,
     indices=INDICES,
@@ -145,8 +131,7 @@ UNTAKE = undoing(
 
 
 def half(x: Array, *, axis: int, position: int) -> Array:
-    if x.shape[axis] % 2:
-        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
+    result_shapes.halved(x.shape, axis=axis)
     return np.split(x, 2, axis=axis)[position]
 
 
@@ -166,18 +151,10 @@ def part(x: Array, like: Array, start: int, *, axis: int) -> Array:
     return x[along(x, start, np.shape(like)[axis], axis)]
 
 
-def part_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, start: Any, *, axis: int) -> Cotangents:
-    return xp.unpart(ct, x, start, axis=axis), None, None
-
-
 def unpart(x: Array, like: Array, start: int, *, axis: int) -> Array:
     full = np.zeros(np.shape(like), x.dtype)
     full[along(x, start, x.shape[axis], axis)] = x
     return full
-
-
-def unpart_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, start: Any, *, axis: int) -> Cotangents:
-    return xp.part(ct, x, start, axis=axis), None, None
 
 
 def along(x: Array, start: int, length: int, axis: int) -> tuple[slice, ...]:
@@ -202,7 +179,7 @@ PIECE = {"operands": "x like start", "result": sliced, "degree": in_first, "axis
 PART = undoing(
     "part",
     part,
-    part_vjp,
+    moved_by("unpart", 0, 2),
     "As much of x along an axis as `like` is long, from start.",
     view="sometimes",
     shape_of=result_shapes.as_long_as,
@@ -211,7 +188,7 @@ PART = undoing(
 UNPART = undoing(
     "unpart",
     unpart,
-    unpart_vjp,
+    moved_by("part", 0, 2),
     "Zeros in the shape of `like`, x from start on.",
     shape_of=result_shapes.put_from,
     **PIECE,
@@ -224,10 +201,6 @@ def tile(x: Array, *, repetitions: tuple[int, ...]) -> Array:
     return np.tile(x, repetitions)
 
 
-def tile_vjp(xp: Any, ct: Any, y: Any, x: Any, *, repetitions: Any) -> Cotangents:
-    return (xp.untile(ct, x, repetitions),)
-
-
 def tiled(node: Node, sizes: Sequence[int]) -> int:
     return sizes[0] * math.prod(max(1, n) for n in node.attr("repetitions"))
 
@@ -236,10 +209,6 @@ def tiled(node: Node, sizes: Sequence[int]) -> int:
 def untile(x: Array, like: Array, *, repetitions: tuple[int, ...]) -> Array:
     shape = tile_shape(np.shape(like), repetitions)
     return np.sum(x.reshape(shape), axis=tuple(range(0, len(shape), 2))).reshape(np.shape(like))
-
-
-def untile_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, repetitions: Any) -> Cotangents:
-    return xp.tile(ct, repetitions), None
 
 
 def sum_of_tiles(xp: Any, x: Any, like: Any, *, repetitions: tuple[int, ...]) -> Any:
@@ -255,10 +224,6 @@ def tile_shape(shape: Any, repetitions: tuple[int, ...]) -> list[Any]:
     copies = (*(1,) * (ndim - len(repetitions)), *repetitions)
     lengths = (*(1,) * (ndim - len(shape)), *shape)
     return [n for pair in zip(copies, lengths, strict=True) for n in pair]
-
-
-def repeat_vjp(xp: Any, ct: Any, y: Any, x: Any, *, repeats: int, axis: int) -> Cotangents:
-    return (xp.unrepeat(ct, x, repeats, axis=axis),)
 
 
 def repeated(node: Node, sizes: Sequence[int]) -> int:
@@ -277,16 +242,10 @@ def sum_of_repeats(xp: Any, x: Any, like: Any, *, repeats: int, axis: int) -> An
     return xp.sum(apart, axis=axis + 1, keepdims=False)
 
 
-def unrepeat_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, like: Any, *, repeats: int, axis: int
-) -> Cotangents:
-    return xp.repeat(ct, repeats, axis=axis), None
-
-
 TILE = rearrangement(
     "tile",
     tile,
-    tile_vjp,
+    moved_by("untile", 0),
     "All of x repeated along its last axes.",
     shape_of=result_shapes.tiled,
     repetitions=REPETITIONS,
@@ -296,7 +255,7 @@ TILE = rearrangement(
 UNTILE = undoing(
     "untile",
     untile,
-    untile_vjp,
+    moved_by("tile"),
     "The sum over the copies that tile makes.",
     shape_of=result_shapes.untiled,
     repetitions=REPETITIONS,
@@ -306,7 +265,7 @@ UNTILE = undoing(
 REPEAT = rearrangement(
     "repeat",
     np.repeat,
-    repeat_vjp,
+    moved_by("unrepeat", 0),
     "Each element repeated along an axis.",
     shape_of=result_shapes.repeated,
     repeats=COPIES,
@@ -317,7 +276,7 @@ REPEAT = rearrangement(
 UNREPEAT = undoing(
     "unrepeat",
     unrepeat,
-    unrepeat_vjp,
+    moved_by("repeat"),
     "The sum over the copies that repeat makes.",
     shape_of=result_shapes.unrepeated,
     repeats=COPIES,

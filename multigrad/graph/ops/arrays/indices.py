@@ -20,7 +20,7 @@ from ..numerics import Array
 from ..properties import in_first, multiplied
 from ..result_shapes import Shape, in_place_of, put, put_at, taken_at
 from ..results import counted, gathered, index_reduced, placed, puts, selected
-from ..table import Cotangents, op, zero
+from ..table import Composed, moved_by, op, zero
 from .ordering import comparable, lifted, order
 
 # --- where something is ------------------------------------------------------------------------
@@ -115,10 +115,6 @@ def put_last(indices: Shape, like: Shape, *, axis: int) -> Shape:
     return like
 
 
-def take_along_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Cotangents:
-    return xp.untake_along(ct, indices, x, axis=axis), None
-
-
 @lifted
 def untake_along(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     check_axes(np.shape(like), indices.shape, axis)
@@ -130,18 +126,8 @@ def untake_along(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     return sums.astype(x.dtype)
 
 
-def untake_along_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, indices: Any, like: Any, *, axis: int
-) -> Cotangents:
-    return xp.take_along(ct, indices, axis=axis), None, None
-
-
 def take_at(x: Array, indices: Array, *, axis: int) -> Array:
     return np.take(x, inside(indices, x.shape[axis]), axis=axis)
-
-
-def take_at_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Cotangents:
-    return xp.untake_at(ct, indices, x, axis=axis), None
 
 
 def untake_at(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
@@ -154,48 +140,55 @@ def untake_at(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     return np.moveaxis(sums, 0, axis).astype(x.dtype)
 
 
-def untake_at_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, indices: Any, like: Any, *, axis: int
-) -> Cotangents:
-    return xp.take_at(ct, indices, axis=axis), None, None
+# Of places that may lie outside, by ops on places that may not.
+def length_along(xp: Any, x: Any, axis: int) -> Any:
+    length = xp.dim(x, axis=axis)
+    return length if isinstance(length, int) else xp.astype(length, dtype="int64")
 
 
-def kept_inside(x: Array, indices: Array, length: int, axis: int) -> tuple[Array, Array]:
-    """Return slices with zeros for those whose index lies outside, and indices with 0 there."""
-    is_inside = (indices >= 0) & (indices < length)
-    after = x.ndim - axis % x.ndim - indices.ndim
-    mask = is_inside.reshape(*is_inside.shape, *(1,) * after)
-    return np.where(mask, x, np.zeros((), x.dtype)), np.where(is_inside, indices, 0)
+def are_inside(xp: Any, indices: Any, x: Any, axis: int) -> Any:
+    """Return the mask of the indices that lie within x's length along an axis."""
+    return (indices >= 0) & (indices < length_along(xp, x, axis))
 
 
-def take_inside(x: Array, indices: Array, *, axis: int) -> Array:
-    indices, axis = np.asarray(indices), axis % x.ndim
-    taken = take_nearest(x, indices, axis=axis)
-    return kept_inside(taken, indices, x.shape[axis], axis)[0]
+def zeros_outside(xp: Any, mask: Any, x: Any, axis: int | None = None) -> Any:
+    """Return x where a mask holds, else zeros; with an axis it is the mask of slices of x there."""
+    if axis is not None:
+        mask = mask[(..., *(None,) * (len(x.shape) - axis - len(mask.shape)))]
+    return xp.where(mask, x, xp.full_like(x, 0, dtype=None))
 
 
-def take_inside_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Cotangents:
-    return xp.untake_inside(ct, indices, x, axis=axis), None
+def no_slices(xp: Any, x: Any, indices: Any, axis: int) -> Any:
+    """Return zeros for slices along an axis without elements."""
+    zero = xp.astype(xp.sum(x, axis=None, keepdims=False), dtype=x.dtype)
+    return xp.broadcast_to(zero, shape=(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
-def untake_inside(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
-    axis = axis % np.ndim(like)
-    if not np.shape(like)[axis]:
-        return np.zeros(np.shape(like), x.dtype)
-    kept, indices = kept_inside(x, np.asarray(indices), np.shape(like)[axis], axis)
-    return untake_at(kept, indices, like, axis=axis)
+def take_inside(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
+    axis = axis % len(x.shape)
+    if x.shape[axis] == 0:
+        return no_slices(xp, x, indices, axis)
+    mask = are_inside(xp, indices, x, axis)
+    taken = xp.take_at(x, zeros_outside(xp, mask, indices), axis=axis)
+    return zeros_outside(xp, mask, taken, axis)
 
 
-def untake_inside_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, indices: Any, like: Any, *, axis: int
-) -> Cotangents:
-    return xp.take_inside(ct, indices, axis=axis), None, None
+def untake_inside(xp: Any, x: Any, indices: Any, like: Any, *, axis: int) -> Any:
+    axis = axis % len(like.shape)
+    if like.shape[axis] == 0:
+        return xp.astype(like, dtype=x.dtype)
+    mask = are_inside(xp, indices, like, axis)
+    values = zeros_outside(xp, mask, x, axis)
+    return xp.untake_at(values, zeros_outside(xp, mask, indices), like, axis=axis)
 
 
-def take_nearest(x: Array, indices: Array, *, axis: int) -> Array:
-    if not x.shape[axis]:
-        return np.zeros(taken_at(x.shape, np.shape(indices), axis=axis), x.dtype)
-    return np.take(x, indices, axis=axis, mode="clip")
+def take_nearest(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
+    axis = axis % len(x.shape)
+    if x.shape[axis] == 0:
+        return no_slices(xp, x, indices, axis)
+    zeros, last = xp.full_like(indices, 0, dtype=None), length_along(xp, x, axis) - 1
+    most = xp.where(indices > last, zeros + last, indices)
+    return xp.take_at(x, xp.where(most < 0, zeros, most), axis=axis)
 
 
 @lifted
@@ -213,7 +206,7 @@ TAKE_ALONG = at_places(
     "take_along",
     "x indices",
     take_along,
-    take_along_vjp,
+    moved_by("untake_along", 1, 0),
     "The elements of x at indices along an axis, separate for each row.",
     result=gathered,
     shape_of=taken_along,
@@ -223,7 +216,7 @@ UNTAKE_ALONG = at_places(
     "untake_along",
     "x indices like",
     untake_along,
-    untake_along_vjp,
+    moved_by("take_along", 1),
     "Zeros in the shape of `like`, x added at indices along an axis, separate for each row.",
     result=placed,
     shape_of=put_along,
@@ -235,7 +228,7 @@ TAKE_AT = at_places(
     "take_at",
     "x indices",
     take_at,
-    take_at_vjp,
+    moved_by("untake_at", 1, 0),
     "The slices of x at indices along an axis, which is replaced by the axes of the indices.",
     **AT,
 )
@@ -243,7 +236,7 @@ UNTAKE_AT = at_places(
     "untake_at",
     "x indices like",
     untake_at,
-    untake_at_vjp,
+    moved_by("take_at", 1),
     "Zeros in the shape of `like`, slices of x added at indices along an axis.",
     result=placed,
     shape_of=put_at,
@@ -253,31 +246,37 @@ UNTAKE_AT = at_places(
 TAKE_INSIDE = at_places(
     "take_inside",
     "x indices",
-    take_inside,
-    take_inside_vjp,
+    Composed("take_inside"),
+    moved_by("untake_inside", 1, 0),
     "The slices of x at indices along an axis; zeros for an index that lies outside.",
     **AT,
+    made_of=take_inside,
+    rounds=False,
 )
 TAKE_NEAREST = at_places(
     "take_nearest",
     "x indices",
-    take_nearest,
-    take_inside_vjp,
+    Composed("take_nearest"),
+    moved_by("untake_inside", 1, 0),
     "The slices of x at indices along an axis; the nearest one for an index that lies outside, "
     "zeros where there is none.",
     **AT,
+    made_of=take_nearest,
+    rounds=False,
 )
 UNTAKE_INSIDE = at_places(
     "untake_inside",
     "x indices like",
-    untake_inside,
-    untake_inside_vjp,
+    Composed("untake_inside"),
+    moved_by("take_inside", 1),
     "Zeros in the shape of `like`, slices of x added at indices along an axis; those are dropped "
     "whose index lies outside.",
     result=placed,
     shape_of=put_at,
     in_vjps=True,
     shape_only=(2,),
+    made_of=untake_inside,
+    rounds=False,
 )
 LAST_PUT = at_places(
     "last_put",

@@ -16,7 +16,7 @@ from ...ir.op import Op
 from ..attributes import flag, number
 from ..numerics import Array, widened
 from ..properties import CONSTANT, LINEAR, Degree, multiplied
-from ..result_shapes import Shape
+from ..result_shapes import Shape, square
 from ..results import of_matrix, over_matrices, reshaped
 from ..table import Cotangents, op, zero
 
@@ -42,17 +42,6 @@ def each(function: Callable[..., Array], *arrays: Array) -> Array:
 
 
 # --- shapes: their meanings do not take any matrix ------------------------------------------------
-def square(x: Shape, **attrs: Any) -> Shape:
-    """The operand's own.
-
-    Raises:
-        ValueError: its last two axes differ in length.
-    """
-    if len(x) < 2 or x[-1] != x[-2]:
-        raise ValueError(f"a square matrix in the last two axes is needed, not shape {x}")
-    return x
-
-
 def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
     """That of the right sides, their batch broadcast.
 

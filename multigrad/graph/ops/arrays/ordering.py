@@ -20,7 +20,7 @@ from ..attributes import AXIS, AXIS_OR_NONE, count, flag
 from ..numerics import Array, Axis, is_16_bit, widened
 from ..properties import FALLING, REALS, in_first, linear
 from ..results import held, kept, masked, reordered
-from ..table import Cotangents, op, zero
+from ..table import Cotangents, moved_by, op, zero
 
 
 def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -135,10 +135,6 @@ def hold(x: Array, mask: Array, *, axis: int) -> Array:
     return np.moveaxis(np.where(latest < 0, x.dtype.type(0), values), -1, axis)
 
 
-def hold_vjp(xp: Any, ct: Any, y: Any, x: Any, mask: Any, *, axis: int) -> Cotangents:
-    return xp.unhold(ct, mask, axis=axis), None
-
-
 @widened
 @lifted
 def unhold(x: Array, mask: Array, *, axis: int) -> Array:
@@ -148,10 +144,6 @@ def unhold(x: Array, mask: Array, *, axis: int) -> Array:
     values = np.where(latest < 0, x.dtype.type(0), np.moveaxis(x, axis, -1))
     np.add.at(sums, (*rows, np.maximum(latest, 0)), values)
     return np.moveaxis(sums, -1, axis)
-
-
-def unhold_vjp(xp: Any, ct: Any, y: Any, x: Any, mask: Any, *, axis: int) -> Cotangents:
-    return xp.hold(ct, mask, axis=axis), None
 
 
 CUMSUM = cumulative(
@@ -206,7 +198,7 @@ HOLD = in_order(
     "hold",
     "x mask",
     hold,
-    hold_vjp,
+    moved_by("unhold", 1),
     "The last value at which the mask held; 0 before the first.",
     result=held,
 )
@@ -214,7 +206,7 @@ UNHOLD = in_order(
     "unhold",
     "x mask",
     unhold,
-    unhold_vjp,
+    moved_by("hold", 1),
     "Sums from each place where the mask holds to the next; 0 elsewhere.",
     result=held,
 )
@@ -247,19 +239,9 @@ def sort(x: Array, *, axis: int, descending: bool) -> Array:
     return np.take_along_axis(x, order(x, axis, descending), axis)
 
 
-def sort_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, descending: bool) -> Cotangents:
-    return (xp.unsort(ct, x, axis=axis, descending=descending),)
-
-
 @lifted
 def sort_like(values: Array, x: Array, *, axis: int, descending: bool) -> Array:
     return np.take_along_axis(values, order(x, axis, descending), axis)
-
-
-def sort_like_vjp(
-    xp: Any, ct: Any, y: Any, values: Any, x: Any, *, axis: int, descending: bool
-) -> Cotangents:
-    return xp.unsort(ct, x, axis=axis, descending=descending), None
 
 
 @lifted
@@ -267,23 +249,21 @@ def unsort(values: Array, x: Array, *, axis: int, descending: bool) -> Array:
     return np.take_along_axis(values, ranks(x, axis, descending), axis)
 
 
-def unsort_vjp(
-    xp: Any, ct: Any, y: Any, values: Any, x: Any, *, axis: int, descending: bool
-) -> Cotangents:
-    return xp.sort_like(ct, x, axis=axis, descending=descending), None
-
-
 SORT = cumulative(
     "sort",
     sort,
-    sort_vjp,
+    moved_by("unsort", 0),
     "x sorted along an axis, stable; NaN is larger than every number.",
     descending=flag(False),
     on_bools="numbers",
     integer=True,
 )
-SORT_LIKE = rearranged("sort_like", sort_like, sort_like_vjp, "Values in the order that sorts x.")
-UNSORT = rearranged("unsort", unsort, unsort_vjp, "Values in the order of sorted x, put back.")
+SORT_LIKE = rearranged(
+    "sort_like", sort_like, moved_by("unsort", 1), "Values in the order that sorts x."
+)
+UNSORT = rearranged(
+    "unsort", unsort, moved_by("sort_like", 1), "Values in the order of sorted x, put back."
+)
 
 # --- masks -------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from ..results import (
     reshaped,
     shaped_like_second,
 )
-from ..table import Cotangents, op
+from ..table import Cotangents, moved_by, op
 from .shapes import sum_to
 
 
@@ -196,10 +196,6 @@ def windows(x: Array, *, sizes: Ints, strides: Ints, dilations: Ints) -> Array:
     return views[(..., *steps)]
 
 
-def windows_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
-    return (xp.unwindows(ct, x, **attrs),)
-
-
 def windows_shape(x: Ints, *, sizes: Ints, strides: Ints, dilations: Ints) -> Ints:
     n = len(sizes)
     return (*x[:-n], *spans(x[-n:], sizes, strides, dilations), *sizes)
@@ -222,16 +218,12 @@ def unwindows(x: Array, like: Array, *, sizes: Ints, strides: Ints, dilations: I
     return sums.astype(x.dtype)
 
 
-def unwindows_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, **attrs: Any) -> Cotangents:
-    return xp.windows(ct, **attrs), None
-
-
 SLIDING: dict[str, Any] = {"sizes": SIZES, "strides": STRIDES, "dilations": DILATIONS}
 WINDOWS = op(
     "windows",
     "x",
     numpy=windows,
-    vjp=windows_vjp,
+    vjp=moved_by("unwindows", 0),
     result=reshaped,
     degree=in_first,
     composed=True,
@@ -243,7 +235,7 @@ UNWINDOWS = op(
     "unwindows",
     "x like",
     numpy=unwindows,
-    vjp=unwindows_vjp,
+    vjp=moved_by("windows"),
     result=shaped_like_second,
     degree=in_first,
     in_vjps=True,

@@ -10,7 +10,7 @@ import numpy as np
 from ..attributes import AXES, FRACTION, flag
 from ..numerics import Array, Axis, widened
 from ..results import kept, reduced
-from ..table import Cotangents, op, zero
+from ..table import Composed, Cotangents, op, zero
 from .ordering import lifted, ranks
 from .reductions import reduction, spread
 
@@ -35,10 +35,6 @@ def neighbors(n: int, q: float) -> tuple[int, int, float]:
     place = q * (n - 1)
     low = math.floor(place)
     return low, min(low + 1, n - 1), place - low
-
-
-def median(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return quantile(x, axis=axis, keepdims=keepdims, q=0.5)
 
 
 def middle(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
@@ -152,7 +148,7 @@ def quantile_weights(x: Array, *, axis: Axis, q: float) -> Array:
 
 MEDIAN = reduction(
     "median",
-    median,
+    Composed("median"),
     None,
     "The middle value, the mean of the two middle ones if their number is even; NaN propagates.",
     made_of=middle,

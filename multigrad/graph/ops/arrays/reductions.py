@@ -15,7 +15,7 @@ from ..numerics import Array, Axis, widened
 from ..properties import linear
 from ..result_shapes import halved
 from ..results import kept, reduced, reshaped
-from ..table import Cotangents, op, zero
+from ..table import Composed, Cotangents, op, zero
 
 
 def reduction(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
@@ -214,11 +214,6 @@ def var_vjp(
     return (2.0 * centered * spread(xp, ct, x, axis, keepdims) / degrees,)
 
 
-@widened
-def std(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
-    return np.sqrt(var(x, axis=axis, keepdims=keepdims, correction=correction))
-
-
 def root_of_var(xp: Any, x: Any, **attrs: Any) -> Any:
     return xp.sqrt(xp.var(x, **attrs))
 
@@ -251,7 +246,7 @@ VAR = reduction(
 )
 STD = reduction(
     "std",
-    std,
+    Composed("std"),
     std_vjp,
     "Standard deviation; divides as var does.",
     correction=CORRECTION,
@@ -304,8 +299,7 @@ def log_softmax_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangent
 @widened
 def glu(x: Array, *, axis: int) -> Array:
     """The first half times the sigmoid of the second."""
-    if x.shape[axis] % 2:
-        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
+    halved(x.shape, axis=axis)
     first, second = np.split(x, 2, axis=axis)
     return first * sigmoid(second)
 

@@ -20,7 +20,7 @@ from ..numerics import Array, widened
 from ..properties import length, linear
 from ..result_shapes import summed_to, with_matrices
 from ..results import expanded, integer, kept, reshaped, shaped_like_second
-from ..table import Cotangents, op, zero
+from ..table import Cotangents, moved_by, op, zero
 
 
 def rearrangement(
@@ -57,16 +57,8 @@ def sum_to(x: Array, like: Array) -> Array:
     return np.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 
 
-def sum_to_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
-    return xp.broadcast_to(ct, x), None
-
-
 def broadcast_to(x: Array, like: Array) -> Array:
     return np.broadcast_to(x, np.shape(like))
-
-
-def broadcast_to_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
-    return xp.sum_to(ct, x), None
 
 
 def broadcast_to_shape_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shape: Any) -> Cotangents:
@@ -80,7 +72,7 @@ def filled(node: Node, sizes: Sequence[int]) -> int:
 SUM_TO = shaped(
     "sum_to",
     sum_to,
-    sum_to_vjp,
+    moved_by("broadcast_to", 0),
     "x summed to the shape of `like`: undoes broadcasting.",
     shaped_like=1,
     shape_of=summed_to,
@@ -88,7 +80,7 @@ SUM_TO = shaped(
 BROADCAST_TO = shaped(
     "broadcast_to",
     broadcast_to,
-    broadcast_to_vjp,
+    moved_by("sum_to", 0),
     "x repeated to the shape of `like`.",
     composed=True,
     shaped_like=1,
@@ -131,10 +123,6 @@ def reshape_like(x: Array, like: Array) -> Array:
     return np.reshape(x, np.shape(like))
 
 
-def reshape_like_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
-    return xp.reshape_like(ct, x), None
-
-
 def expand_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
     return (xp.sum(ct, axis=axis, keepdims=False),)
 
@@ -151,7 +139,7 @@ RESHAPE = rearrangement(
 RESHAPE_LIKE = shaped(
     "reshape_like",
     reshape_like,
-    reshape_like_vjp,
+    moved_by("reshape_like", 0),
     "The same elements in the shape of `like`.",
     shaped_like=1,
     view="sometimes",
@@ -184,20 +172,12 @@ def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangen
     return (xp.permute_dims(ct, tuple(places.index(i) for i in range(len(axes)))),)
 
 
-def swapaxes_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis1: int, axis2: int) -> Cotangents:
-    return (xp.swapaxes(ct, axis1, axis2),)
-
-
 def moveaxis_vjp(xp: Any, ct: Any, y: Any, x: Any, *, source: Any, destination: Any) -> Cotangents:
     return (xp.moveaxis(ct, destination, source),)
 
 
 def flip(x: Array, *, axis: Any) -> Array:
     return np.flip(x, None if np.ndim(x) == 0 else axis)
-
-
-def flip_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangents:
-    return (xp.flip(ct, axis=axis),)
 
 
 def roll(x: Array, *, shift: Any, axis: Any) -> Array:
@@ -221,7 +201,7 @@ PERMUTE_DIMS = rearrangement(
 SWAPAXES = rearrangement(
     "swapaxes",
     np.swapaxes,
-    swapaxes_vjp,
+    moved_by("swapaxes"),
     "Two axes exchanged.",
     axis1=PLACE,
     axis2=PLACE,
@@ -237,7 +217,13 @@ MOVEAXIS = rearrangement(
     view="always",
 )
 FLIP = rearrangement(
-    "flip", flip, flip_vjp, "x reversed along axes (None: all).", kept, axis=AXES, view="sometimes"
+    "flip",
+    flip,
+    moved_by("flip"),
+    "x reversed along axes (None: all).",
+    kept,
+    axis=AXES,
+    view="sometimes",
 )
 ROLL = rearrangement(
     "roll",
