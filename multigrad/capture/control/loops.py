@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, Region, make_node, walk
+from ...graph.ir.graph import Graph, Node, Region, derive_node, make_node, walk
 from ...graph.ir.types import BOOL, INPUT_SHAPE, INT32, SCALAR_SHAPE, UNKNOWN, T, Type
 from ...graph.ops.arrays.loops import keeps
 from ...graph.passes.simplify import simplify, substitute
@@ -156,8 +156,7 @@ def loop_values(
     found = []
     for position, node in enumerate(body.graph.outputs):
         attrs = {"condition": condition, "body": body, "position": position}
-        type_ = ops.WHILE_LOOP.result(*(operand.type for operand in operands), **attrs)
-        node = make_node(ops.WHILE_LOOP, operands, attrs, type_)
+        node = derive_node(ops.WHILE_LOOP, operands, attrs)
         if where is not None:
             trace.locations.setdefault(node, where)
         found.append(trace.value(node))

@@ -144,6 +144,18 @@ def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_:
         return node
 
 
+def derive_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any]) -> Node:
+    """Return the node for this operation, of the type that follows."""
+    operands = tuple(operands)
+    return make_node(op, operands, attrs, op.result(*[each.type for each in operands], **attrs))
+
+
+def with_operands(node: Node, operands: Iterable[Node]) -> Node:
+    """Return a node with these operands, and the type that follows where they are others."""
+    operands = tuple(operands)
+    return node if operands == node.operands else derive_node(node.op, operands, dict(node.attrs))
+
+
 def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
     """Return every node below `outputs` once, operands before users."""
     found: dict[Node, None] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .. import ops
-from ..ir.graph import Graph, Node, make_node
+from ..ir.graph import Graph, Node, derive_node, make_node, with_operands
 from ..ir.types import INPUT_SHAPE, UNKNOWN, Shape, Type
 from ..ops.results import PER_ELEMENT
 from .residuals import by_value
@@ -83,13 +83,12 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
     }
     done = dict(inputs)
     for node in body.nodes:
-        if node in done or tuple(map(done.__getitem__, node.operands)) == node.operands:
-            done.setdefault(node, node)
+        if node in done:
             continue
-        operands, attrs = [done[operand] for operand in node.operands], dict(node.attrs)
-        type_ = node.op.result(*[operand.type for operand in operands], **attrs)
-        type_ = _with_shape(type_, shapes[alike[node]]) if node in alike else type_
-        done[node] = make_node(node.op, operands, attrs, type_)
+        done[node] = new = with_operands(node, map(done.__getitem__, node.operands))
+        if new is not node and node in alike:
+            type_ = _with_shape(new.type, shapes[alike[node]])
+            done[node] = make_node(new.op, new.operands, dict(new.attrs), type_)
     locations = {done[node]: where for node, where in body.locations.items() if node in done}
     outputs = tuple([done[node] for node in body.outputs])
     return simplify(Graph(body.name, tuple(inputs.values()), outputs, locations)), assumed
@@ -146,11 +145,7 @@ def shape_of_another(graph: Graph, known: Mapping[Node, int], heads: Mapping[int
             head = heads.get(known.get(own, -1))
             if head is not None and head.type.dtype == own.type.dtype:
                 operands[position] = head
-        if tuple(operands) == node.operands:
-            return node
-        attrs = dict(node.attrs)
-        type_ = node.op.result(*[operand.type for operand in operands], **attrs)
-        return make_node(node.op, operands, attrs, type_)
+        return with_operands(node, operands)
 
     return rebuild(graph, change)
 
@@ -170,8 +165,7 @@ def read_shapes_alone(graph: Graph) -> Graph:
         for i, (own, operand) in enumerate(zip(body.inputs, node.operands, strict=True)):
             if i >= carried and own not in read and operand.type.kind == "tensor":
                 attrs = {"dtype": operand.type.dtype}
-                type_ = ops.FULL_LIKE.result(operand.type, zero.type, **attrs)
-                operands[i] = make_node(ops.FULL_LIKE, (operand, zero), attrs, type_)
+                operands[i] = derive_node(ops.FULL_LIKE, (operand, zero), attrs)
         return make_node(node.op, operands, dict(node.attrs), node.type)
 
     return rebuild(graph, change)

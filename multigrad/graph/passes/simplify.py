@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .. import ops
-from ..ir.graph import Graph, Location, Node, make_node, walk
+from ..ir.graph import Graph, Location, Node, make_node, walk, with_operands
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ..ops.results import PER_ELEMENT
@@ -147,8 +147,7 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     done: dict[Node, Node] = {}
     locations = dict(graph.locations)
     for node in graph.nodes:
-        is_same = tuple(map(done.__getitem__, node.operands)) == node.operands
-        own = node if is_same else _with_operands(node, done)
+        own = with_operands(node, map(done.__getitem__, node.operands))
         done[node] = change(own) if node.operands else node
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
@@ -165,14 +164,6 @@ def _with_outputs(
     return Graph(graph.name, graph.inputs, outputs, locations)
 
 
-def _with_operands(node: Node, done: Mapping[Node, Node]) -> Node:
-    """Return a node with what stands for its operands now."""
-    operands = tuple([done[operand] for operand in node.operands])
-    attrs = dict(node.attrs)
-    type_ = node.op.result(*[operand.type for operand in operands], **attrs)
-    return make_node(node.op, operands, attrs, type_)
-
-
 def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     """Return the graph with nodes replaced, whatever is replaced below them."""
     if replacements.keys().isdisjoint(graph.nodes):
@@ -181,8 +172,7 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     locations = dict(graph.locations)
     for node in graph.nodes:
         if node not in done:
-            is_same = tuple(map(done.__getitem__, node.operands)) == node.operands
-            done[node] = node if is_same else _with_operands(node, done)
+            done[node] = with_operands(node, map(done.__getitem__, node.operands))
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
     return _with_outputs(graph, done, locations)

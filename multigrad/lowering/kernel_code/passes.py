@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.graph import Graph, Node, derive_node
 from ...graph.ir.op import Op
 from ...graph.support.fused import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
 
@@ -61,7 +61,7 @@ Loop = tuple[Step, ...]
 
 
 def make(op: Op, *operands: Node, **attrs: object) -> Node:
-    return make_node(op, operands, attrs, op.result(*[each.type for each in operands], **attrs))
+    return derive_node(op, operands, attrs)
 
 
 def in_sums(node: Node) -> Node:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...graph import ops
 from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Node, Region, make_node, walk
+from ...graph.ir.graph import Graph, Node, Region, derive_node, make_node, walk
 from ...graph.ir.types import BOOL, UNKNOWN, Type, is_float
 from ...graph.ops.arrays.loops import key_of
 from ...graph.passes.alike import drop_sums, find_alike, shape_of_another
@@ -303,9 +303,7 @@ def scan_values(
     where = trace.location() if like is None else trace.locations.get(like)
     found = []
     for position in range(len(attrs["body"].graph.outputs)):
-        own = {**attrs, "position": position}
-        type_ = ops.SCAN.result(*(operand.type for operand in operands), **own)
-        node = make_node(ops.SCAN, operands, own, type_)
+        node = derive_node(ops.SCAN, operands, {**attrs, "position": position})
         if where is not None:
             trace.locations.setdefault(node, where)
         found.append(trace.value(node))

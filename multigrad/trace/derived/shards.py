@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import UnsupportedOp
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.graph import Graph, Node, with_operands
 from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ...graph.ops.results import PER_ELEMENT
@@ -99,11 +99,7 @@ def kept_axes(part: Part, order: list[int]) -> Part:
 
 def rebuilt(node: Node, done: Mapping[Node, Node]) -> Node:
     """Return a node with what stands for its operands now."""
-    operands = tuple(done[operand] for operand in node.operands)
-    if operands == node.operands:
-        return node
-    attrs = dict(node.attrs)
-    return make_node(node.op, operands, attrs, node.op.result(*(o.type for o in operands), **attrs))
+    return with_operands(node, map(done.__getitem__, node.operands))
 
 
 def places_of(graph: Graph, done: Mapping[Node, Node]) -> dict[Node, Any]:
@@ -267,9 +263,7 @@ class Parting:
             raise self.error(node, f"{node.op.name} takes a key that has its place already")
         placed = apply(ops.PLACE_KEY, self.value(key), self.value(like), split=split).node
         operands = (placed, *(self.done[each] for each in (like, *others)))
-        attrs = dict(node.attrs)
-        type_ = node.op.result(*(each.type for each in operands), **attrs)
-        return make_node(node.op, operands, attrs, type_), part
+        return with_operands(node, operands), part
 
 
 Handler = Callable[[Parting, Node, list[Part]], tuple[Node, Part]]
