@@ -19,7 +19,7 @@ from ..attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETIT
 from ..numerics import Array, widened
 from ..properties import added, filled_with_zero, in_each, in_first
 from ..results import reshaped, sliced
-from ..table import Cotangents, moved_by, op
+from ..table import Composed, Cotangents, moved_by, op
 from .shapes import rearrangement, shaped
 
 
@@ -130,11 +130,6 @@ UNTAKE = undoing(
 # --- parts -------------------------------------------------------------------------------------
 
 
-def half(x: Array, *, axis: int, position: int) -> Array:
-    result_shapes.halved(x.shape, axis=axis)
-    return np.split(x, 2, axis=axis)[position]
-
-
 def half_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, position: int) -> Cotangents:
     zeros = xp.zeros_like(ct)
     return (xp.concatenate((zeros, ct) if position else (ct, zeros), axis=axis),)
@@ -164,7 +159,7 @@ def along(x: Array, start: int, length: int, axis: int) -> tuple[slice, ...]:
 
 HALF = rearrangement(
     "half",
-    half,
+    Composed("half"),
     half_vjp,
     "The first or second half along an axis of even length.",
     position=HALVES,
@@ -205,12 +200,6 @@ def tiled(node: Node, sizes: Sequence[int]) -> int:
     return sizes[0] * math.prod(max(1, n) for n in node.attr("repetitions"))
 
 
-@widened
-def untile(x: Array, like: Array, *, repetitions: tuple[int, ...]) -> Array:
-    shape = tile_shape(np.shape(like), repetitions)
-    return np.sum(x.reshape(shape), axis=tuple(range(0, len(shape), 2))).reshape(np.shape(like))
-
-
 def sum_of_tiles(xp: Any, x: Any, like: Any, *, repetitions: tuple[int, ...]) -> Any:
     shape = tile_shape([xp.dim(like, axis=i) for i in range(like.ndim)], repetitions)
     copies = tuple(range(0, len(shape), 2))
@@ -228,12 +217,6 @@ def tile_shape(shape: Any, repetitions: tuple[int, ...]) -> list[Any]:
 
 def repeated(node: Node, sizes: Sequence[int]) -> int:
     return sizes[0] * max(1, node.attr("repeats"))
-
-
-@widened
-def unrepeat(x: Array, like: Array, *, repeats: int, axis: int) -> Array:
-    shape, axis = np.shape(like), axis % np.ndim(like)
-    return np.sum(x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])), axis=axis + 1)
 
 
 def sum_of_repeats(xp: Any, x: Any, like: Any, *, repeats: int, axis: int) -> Any:
@@ -254,7 +237,7 @@ TILE = rearrangement(
 )
 UNTILE = undoing(
     "untile",
-    untile,
+    Composed("untile"),
     moved_by("tile"),
     "The sum over the copies that tile makes.",
     shape_of=result_shapes.untiled,
@@ -275,7 +258,7 @@ REPEAT = rearrangement(
 )
 UNREPEAT = undoing(
     "unrepeat",
-    unrepeat,
+    Composed("unrepeat"),
     moved_by("repeat"),
     "The sum over the copies that repeat makes.",
     shape_of=result_shapes.unrepeated,

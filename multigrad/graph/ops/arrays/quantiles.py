@@ -5,22 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..attributes import AXES, FRACTION, flag
-from ..numerics import Array, Axis, widened
+from ..numerics import Array, Axis
 from ..results import kept, reduced
 from ..table import Composed, Cotangents, op, zero
-from .ordering import lifted, ranks
 from .reductions import reduction, spread
-
-
-def as_rows(x: Array, axis: Axis) -> Array:
-    """Return x with the axes given merged into one, at the end."""
-    axes = as_axes(x, axis)
-    kept = x.ndim - len(axes)
-    last = np.moveaxis(x, axes, range(kept, x.ndim))
-    return last.reshape((*last.shape[:kept], math.prod(last.shape[kept:])))
 
 
 def as_axes(x: Array, axis: Axis) -> tuple[int, ...]:
@@ -39,29 +28,6 @@ def neighbors(n: int, q: float) -> tuple[int, int, float]:
 
 def middle(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
     return xp.quantile(x, axis=axis, keepdims=keepdims, q=0.5)
-
-
-@widened
-def quantile(x: Array, *, axis: Axis, keepdims: bool, q: float) -> Array:
-    rows = as_rows(x, axis)
-    n = rows.shape[-1]
-    if n == 0:
-        result = np.full(rows.shape[:-1], np.nan, x.dtype)
-    else:
-        rows = np.sort(rows, axis=-1)
-        low, high, weight = neighbors(n, q)
-        result = rows[..., low]
-        if weight:
-            number = x.dtype.type
-            result = result * number(1 - weight) + rows[..., high] * number(weight)
-        result = np.where(np.isnan(rows[..., -1]), rows[..., -1], result)
-    return result.reshape(reduced_shape(x, axis)) if keepdims else result
-
-
-def reduced_shape(x: Array, axis: Axis) -> tuple[int, ...]:
-    """Return x's shape with ones in the places reduced."""
-    axes = [i % x.ndim for i in as_axes(x, axis)]
-    return tuple(1 if i in axes else n for i, n in enumerate(x.shape))
 
 
 # --- the same of other ops ---------------------------------------------------------------------
@@ -132,20 +98,6 @@ def quantile_vjp(
     return (weights * spread(xp, ct, x, axis, keepdims),)
 
 
-@lifted
-def quantile_weights(x: Array, *, axis: Axis, q: float) -> Array:
-    rows = as_rows(x, axis)
-    if rows.size == 0:
-        return np.zeros_like(x)
-    low, high, weight = neighbors(rows.shape[-1], q)
-    place = ranks(rows, -1, False)
-    weights = np.where(place == low, 1 - weight, np.where(place == high, weight, 0.0))
-    axes = as_axes(x, axis)
-    back = range(x.ndim - len(axes), x.ndim)
-    moved = weights.reshape(np.moveaxis(x, axes, back).shape)
-    return np.moveaxis(moved, back, axes).astype(x.dtype)
-
-
 MEDIAN = reduction(
     "median",
     Composed("median"),
@@ -160,7 +112,7 @@ QUANTILE = op(
     axis=AXES,
     keepdims=flag(False),
     q=FRACTION,
-    numpy=quantile,
+    numpy=Composed("quantile"),
     vjp=quantile_vjp,
     result=reduced,
     doc="The q-quantile, linear between neighbors; NaN propagates.",
@@ -172,7 +124,7 @@ QUANTILE_WEIGHTS = op(
     "x",
     q=FRACTION,
     axis=AXES,
-    numpy=quantile_weights,
+    numpy=Composed("quantile_weights"),
     vjp=zero,
     result=kept,
     doc="What each element contributes to the q-quantile.",

@@ -10,7 +10,6 @@ import numpy as np
 from ...ir.op import Op
 from ...ir.types import INT64
 from ..attributes import AXES, AXIS, LAST_AXES, ORDER, flag, number
-from ..elementwise.activations import sigmoid
 from ..numerics import Array, Axis, widened
 from ..properties import linear
 from ..result_shapes import halved
@@ -189,13 +188,6 @@ def norm_vjp(
     return (share * spread(xp, ct, x, axis, keepdims),)
 
 
-@widened
-def var(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
-    centered = x - np.mean(x, axis=over(x, axis), keepdims=True)
-    total = np.sum(np.square(centered), axis=over(x, axis), keepdims=keepdims)
-    return total / x.dtype.type(max(count(x, axis) - correction, 0))
-
-
 def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: float) -> Any:
     centered = x - xp.mean(x, axis=axis, keepdims=True)
     total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
@@ -238,7 +230,7 @@ NORM = reduction(
 CORRECTION = number(0, 1, 0.5, taken="")
 VAR = reduction(
     "var",
-    var,
+    Composed("var"),
     var_vjp,
     "Variance; divides by n - correction.",
     correction=CORRECTION,
@@ -296,14 +288,6 @@ def log_softmax_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangent
     return (ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True),)
 
 
-@widened
-def glu(x: Array, *, axis: int) -> Array:
-    """The first half times the sigmoid of the second."""
-    halved(x.shape, axis=axis)
-    first, second = np.split(x, 2, axis=axis)
-    return first * sigmoid(second)
-
-
 def gated_half(xp: Any, x: Any, *, axis: int) -> Any:
     first, second = (xp.half(x, axis=axis, position=i) for i in (0, 1))
     return first * xp.sigmoid(second)
@@ -338,7 +322,7 @@ GLU = op(
     "glu",
     "x",
     axis=AXIS,
-    numpy=glu,
+    numpy=Composed("glu"),
     vjp=glu_vjp,
     result=reshaped,
     shape_of=halved,
