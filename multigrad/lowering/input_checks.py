@@ -112,13 +112,10 @@ def shape_check(rule: str) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the check of a result whose shape capture could not tell."""
 
     def check_shape(grad_in: Tensor, like: Tensor) -> Tensor:
-        given, expected = tuple(grad_in.shape), tuple(like.shape)
-        if len(given) != len(expected) or any(
-            a != b for a, b in zip(given, expected, strict=True) if a is not None and b is not None
-        ):
+        if not shapes_agree(grad_in.shape, like.shape):
             raise GradientError(
-                f"rule {rule!r} returned shape {given} for an input of shape {expected}; use "
-                "keepdims=True where it reduces"
+                f"rule {rule!r} returned shape {tuple(grad_in.shape)} for an input of shape "
+                f"{tuple(like.shape)}; use keepdims=True where it reduces"
             )
         return grad_in
 

@@ -27,35 +27,12 @@ from .function_graph import OWN_NAMES, FunctionGraph
 from .input_checks import dtype_check, find_lacking, gradient_shape_check, shape_check
 
 Tensor = Any
-RESERVED = (
-    "ctx",
-    "tin",
-    "grad_out",
-    "key",
-    "residuals",
-    "history",
-    "output",
-    "keep",
-    "function",
-    "forward",
-    "backward",
-    "draw_key",
-    "tangent",
-    "primals",
-    "tangents",
-    "push",
-    "outputs",
-    "inputs",
-    "cls",
-    "args",
-    "values",
-    "wrap",
-    "prepare",
-    "cotangents",
-    "type",
-    "super",
-    "map",
+WORDS = (
+    "ctx tin grad_out key residuals history output keep function forward backward draw_key "
+    "tangent primals tangents push outputs inputs cls args values wrap prepare cotangents type "
+    "super map"
 )
+RESERVED = tuple(WORDS.split())  # what emitted code has names for
 
 
 def lower_graphs(

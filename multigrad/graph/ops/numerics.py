@@ -32,6 +32,11 @@ def is_16_bit(x: Array) -> bool:
     return x.dtype.itemsize == 2 and x.dtype.kind in "fV"
 
 
+def wider(x: Array) -> Array:
+    """Return 16-bit floats in float32, others as they are; exact."""
+    return x.astype(np.float32) if is_16_bit(x) else x
+
+
 def widened(function: Callable[..., Array]) -> Callable[..., Array]:
     """Compute 16-bit floats in float32 and round once."""
 

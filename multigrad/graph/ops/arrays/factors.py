@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..attributes import flag
-from ..numerics import Array, is_16_bit, widened
+from ..numerics import Array, widened, wider
 from ..result_shapes import Shape, square, with_matrices
 from ..results import of_matrix, reshaped, rows_of
 from ..table import Cotangents, zero
@@ -86,7 +86,7 @@ def lu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def lu_pivots(x: Array) -> Array:
-    return factored(x.astype(np.float32) if is_16_bit(x) else x)[1]
+    return factored(wider(x))[1]
 
 
 def lu_permutation(indices: Array, like: Array) -> Array:

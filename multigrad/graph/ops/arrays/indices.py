@@ -16,12 +16,12 @@ import numpy as np
 from ....errors import PlaceError
 from ...ir.op import Op
 from ..attributes import AXIS, AXIS_OR_NONE, flag
-from ..numerics import Array
+from ..numerics import Array, wider
 from ..properties import in_first, multiplied
 from ..result_shapes import Shape, in_place_of, put, put_at, taken_at
 from ..results import counted, gathered, index_reduced, placed, puts, selected
 from ..table import Composed, moved_by, op, zero
-from .ordering import comparable, lifted, order
+from .ordering import lifted, order
 
 # --- where something is ------------------------------------------------------------------------
 
@@ -33,12 +33,12 @@ def place(name: str, numpy: Any, doc: str, **more: Any) -> Op:
 
 @lifted
 def argmax(x: Array, *, axis: int | None, keepdims: bool) -> Array:
-    return np.asarray(np.argmax(comparable(x), axis=axis, keepdims=keepdims), np.int64)
+    return np.asarray(np.argmax(wider(x), axis=axis, keepdims=keepdims), np.int64)
 
 
 @lifted
 def argmin(x: Array, *, axis: int | None, keepdims: bool) -> Array:
-    return np.asarray(np.argmin(comparable(x), axis=axis, keepdims=keepdims), np.int64)
+    return np.asarray(np.argmin(wider(x), axis=axis, keepdims=keepdims), np.int64)
 
 
 @lifted
@@ -118,7 +118,7 @@ def put_last(indices: Shape, like: Shape, *, axis: int) -> Shape:
 @lifted
 def untake_along(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     check_axes(np.shape(like), indices.shape, axis)
-    values = comparable(x)
+    values = wider(x)
     sums = np.zeros(np.shape(like), values.dtype)
     rows = list(np.indices(indices.shape, sparse=True))
     rows[axis] = inside(indices, sums.shape[axis])
@@ -134,7 +134,7 @@ def untake_at(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     shape = np.shape(like)
     axis = axis % len(shape)
     first = tuple(range(np.ndim(indices)))
-    values = np.moveaxis(comparable(x), tuple(axis + i for i in first), first)
+    values = np.moveaxis(wider(x), tuple(axis + i for i in first), first)
     sums = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1 :]), values.dtype)
     np.add.at(sums, inside(indices, shape[axis]), values)
     return np.moveaxis(sums, 0, axis).astype(x.dtype)

@@ -17,7 +17,7 @@ import numpy as np
 from ...ir.op import Op
 from ...ir.types import INT64
 from ..attributes import AXIS, AXIS_OR_NONE, count, flag
-from ..numerics import Array, Axis, is_16_bit, widened
+from ..numerics import Array, Axis, widened, wider
 from ..properties import FALLING, REALS, in_first, linear
 from ..results import held, kept, masked, reordered
 from ..table import Cotangents, moved_by, op, zero
@@ -34,11 +34,6 @@ def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
         return function(*arrays, axis=axis, **attrs)
 
     return call
-
-
-def comparable(x: Array) -> Array:
-    """16-bit floats in float32, which NumPy sorts and compares; exact."""
-    return x.astype(np.float32) if is_16_bit(x) else x
 
 
 # --- cumulative --------------------------------------------------------------------------------
@@ -221,7 +216,7 @@ def rearranged(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
 
 def order(x: Array, axis: int, descending: bool) -> Array:
     """Return the stable permutation that sorts x."""
-    x = comparable(x)
+    x = wider(x)
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     # Sorted backward and turned around, equal values keep their order and NaN comes first.
@@ -288,9 +283,9 @@ def first_only(x: Array, axis: int | None, find: Callable[..., Array]) -> Array:
     if x.size == 0:
         return np.zeros(x.shape, bool)
     if axis is None:
-        return (np.arange(x.size) == find(comparable(x))).reshape(x.shape)
+        return (np.arange(x.size) == find(wider(x))).reshape(x.shape)
     places = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - 1 - axis % x.ndim))
-    return places == find(comparable(x), axis=axis, keepdims=True)
+    return places == find(wider(x), axis=axis, keepdims=True)
 
 
 @lifted

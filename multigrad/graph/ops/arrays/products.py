@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..attributes import DILATIONS, GROUPS, SIZES, STRIDES, SUBSCRIPTS
-from ..numerics import Array, is_16_bit
+from ..numerics import Array, wider
 from ..properties import in_first, in_one, multiplied
 from ..result_shapes import Shape, product, put, summed_to
 from ..results import (
@@ -28,13 +28,9 @@ from ..table import Cotangents, moved_by, op
 from .shapes import sum_to
 
 
-def wide(x: Array) -> Array:
-    return x.astype(np.float32) if is_16_bit(x) else x
-
-
 def matmul(a: Array, b: Array) -> Array:
     """A vector is a row at the left, a column at the right."""
-    return np.matmul(wide(a), wide(b)).astype(a.dtype)
+    return np.matmul(wider(a), wider(b)).astype(a.dtype)
 
 
 def matmul_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
@@ -49,8 +45,8 @@ def left_shape(cotangent: Shape, b: Shape, like: Shape) -> Shape:
 
 def matmul_left(cotangent: Array, b: Array, like: Array) -> Array:
     """The cotangent of a, where `like` is shaped as a."""
-    rows = as_matrix(wide(cotangent), like, b)
-    columns = wide(b) if b.ndim > 1 else wide(b)[:, None]
+    rows = as_matrix(wider(cotangent), like, b)
+    columns = wider(b) if b.ndim > 1 else wider(b)[:, None]
     result = rows @ np.swapaxes(columns, -1, -2)
     result = result if like.ndim > 1 else result[..., 0, :]
     return sum_to(result, like).astype(cotangent.dtype)
@@ -69,8 +65,8 @@ def right_shape(a: Shape, cotangent: Shape, like: Shape) -> Shape:
 
 def matmul_right(a: Array, cotangent: Array, like: Array) -> Array:
     """The cotangent of b, where `like` is shaped as b."""
-    columns = as_matrix(wide(cotangent), a, like)
-    rows = wide(a) if a.ndim > 1 else wide(a)[None]
+    columns = as_matrix(wider(cotangent), a, like)
+    rows = wider(a) if a.ndim > 1 else wider(a)[None]
     result = np.swapaxes(rows, -1, -2) @ columns
     result = result if like.ndim > 1 else result[..., 0]
     return sum_to(result, like).astype(cotangent.dtype)
@@ -131,7 +127,7 @@ MATMUL_RIGHT = op(
 
 
 def einsum(*arrays: Array, subscripts: str) -> Array:
-    return np.einsum(subscripts, *map(wide, arrays), optimize=True).astype(arrays[0].dtype)
+    return np.einsum(subscripts, *map(wider, arrays), optimize=True).astype(arrays[0].dtype)
 
 
 def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotangents:
@@ -208,13 +204,13 @@ def unwindows_shape(x: Ints, like: Ints, **attrs: Any) -> Ints:
 def unwindows(x: Array, like: Array, *, sizes: Ints, strides: Ints, dilations: Ints) -> Array:
     n = len(sizes)
     counts = spans(like.shape[-n:], sizes, strides, dilations)
-    sums = np.zeros(like.shape, wide(x).dtype)
+    sums = np.zeros(like.shape, wider(x).dtype)
     for place in np.ndindex(*sizes):
         cuts = [
             slice(d * i, d * i + s * (count - 1) + 1, s)
             for i, d, s, count in zip(place, dilations, strides, counts, strict=True)
         ]
-        sums[(..., *cuts)] += wide(x)[(..., *place)]
+        sums[(..., *cuts)] += wider(x)[(..., *place)]
     return sums.astype(x.dtype)
 
 
@@ -253,7 +249,7 @@ def conv(x: Array, w: Array, *, strides: Ints, dilations: Ints, groups: int) -> 
     seen = grouped_windows(x, w.shape, strides, dilations, groups)
     n = len(strides)
     out, inner = letters(n)
-    kernels = wide(w).reshape(groups, -1, *w.shape[1:])
+    kernels = wider(w).reshape(groups, -1, *w.shape[1:])
     sums = np.einsum(f"NGC{out}{inner},GOC{inner}->NGO{out}", seen, kernels, optimize=True)
     return sums.reshape(len(x), len(w), *sums.shape[3:]).astype(x.dtype)
 
@@ -279,8 +275,8 @@ def conv_left(cotangent: Array, w: Array, like: Array, **attrs: Any) -> Array:
     """The cotangent of x, where `like` is shaped as x: also a transposed convolution."""
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
-    given = wide(cotangent).reshape(len(cotangent), groups, -1, *cotangent.shape[2:])
-    kernels = wide(w).reshape(groups, -1, *w.shape[1:])
+    given = wider(cotangent).reshape(len(cotangent), groups, -1, *cotangent.shape[2:])
+    kernels = wider(w).reshape(groups, -1, *w.shape[1:])
     parts = np.einsum(f"NGO{out},GOC{inner}->NGC{out}{inner}", given, kernels, optimize=True)
     parts = parts.reshape(len(cotangent), -1, *parts.shape[3:])
     steps = {key: attrs[key] for key in ("strides", "dilations")}
@@ -298,7 +294,7 @@ def conv_right(x: Array, cotangent: Array, like: Array, **attrs: Any) -> Array:
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
     seen = grouped_windows(x, like.shape, attrs["strides"], attrs["dilations"], groups)
-    given = wide(cotangent).reshape(len(x), groups, -1, *cotangent.shape[2:])
+    given = wider(cotangent).reshape(len(x), groups, -1, *cotangent.shape[2:])
     sums = np.einsum(f"NGC{out}{inner},NGO{out}->GOC{inner}", seen, given, optimize=True)
     return sums.reshape(like.shape).astype(cotangent.dtype)
 
@@ -316,7 +312,7 @@ def grouped_windows(x: Array, kernels: Ints, strides: Ints, dilations: Ints, gro
         ValueError: the channels of x are not those of the kernels.
     """
     check_groups(x.shape, kernels, groups)
-    seen = windows(wide(x), sizes=kernels[2:], strides=strides, dilations=dilations)
+    seen = windows(wider(x), sizes=kernels[2:], strides=strides, dilations=dilations)
     return seen.reshape(len(x), groups, kernels[1], *seen.shape[2:])
 
 

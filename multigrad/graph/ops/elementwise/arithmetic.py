@@ -194,26 +194,26 @@ CBRT = function("cbrt", cube_root, cbrt_vjp, "The cube root.", domain=ABOVE_ZERO
 # --- the larger, the smaller, and signs --------------------------------------------------------
 
 
-def maximum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    share = xp.where(xp.equal(a, b), 0.5, xp.where(xp.greater(a, b), 1.0, 0.0))
+def to_chosen(xp: Any, ct: Any, a: Any, b: Any, is_first: Any) -> Cotangents:
+    """Return the cotangents of two of which one is the result; equal ones share."""
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(is_first, 1.0, 0.0))
     return ct * share, ct * (1.0 - share)
+
+
+def maximum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return to_chosen(xp, ct, a, b, is_first=xp.greater(a, b))
 
 
 def minimum_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    share = xp.where(xp.equal(a, b), 0.5, xp.where(xp.less(a, b), 1.0, 0.0))
-    return ct * share, ct * (1.0 - share)
+    return to_chosen(xp, ct, a, b, is_first=xp.less(a, b))
 
 
 def fmax_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    larger = xp.greater(a, b) | xp.isnan(b)
-    share = xp.where(xp.equal(a, b), 0.5, xp.where(larger, 1.0, 0.0))
-    return ct * share, ct * (1.0 - share)
+    return to_chosen(xp, ct, a, b, is_first=xp.greater(a, b) | xp.isnan(b))
 
 
 def fmin_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    smaller = xp.less(a, b) | xp.isnan(b)
-    share = xp.where(xp.equal(a, b), 0.5, xp.where(smaller, 1.0, 0.0))
-    return ct * share, ct * (1.0 - share)
+    return to_chosen(xp, ct, a, b, is_first=xp.less(a, b) | xp.isnan(b))
 
 
 def abs_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
