@@ -11,7 +11,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import T, Type
 from ..graph.support.data import dataclass
-from ..graph.support.fused import Fused
+from ..graph.support.params import Fused
 
 
 @dataclass(frozen=True, slots=True)

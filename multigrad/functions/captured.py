@@ -15,7 +15,7 @@ from ..capture.code.table import find_dialect
 from ..errors import DisprovedError, TraceError
 from ..graph import ops
 from ..graph.passes.facts import Shapes, computed_shape, needed_shapes
-from ..graph.support.fused import Fused
+from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
 from ..trace.scope.identity import items_key

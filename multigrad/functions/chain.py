@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import RuleTypeError, suggest
 from ..graph.support.data import dataclass
-from ..graph.support.fused import Fused, agreed
-from ..graph.support.params import find_part, is_address
+from ..graph.support.params import Fused, agreed, find_part, is_address
 from ..graph.support.trees import optree
 from ..trace.scope.draws import keyed
 from ..trace.trace import Trace

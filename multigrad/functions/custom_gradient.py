@@ -16,7 +16,7 @@ from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import GradientError, RuleTypeError
-from ..graph.support.fused import Fused, read_fused
+from ..graph.support.params import Fused, read_fused
 from ..graph.support.typed import P, R
 from ..trace.trace import Trace
 from .calls.arguments import read_parameters, signature_of

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
 from ..graph.support.data import InNotebooks
-from ..graph.support.fused import Fused, read_fused
+from ..graph.support.params import Fused, read_fused
 from ..graph.support.trees import optree
 from ..graph.support.typed import P, R
-from ..lowering.packing import read_way
+from ..lowering.function_graph import read_way
 from ..trace.scope.draws import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, BoundFunction, as_numbers, flatten

@@ -14,9 +14,9 @@ from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import RuleTypeError
-from ..graph.support.fused import Fused, read_fused
+from ..graph.support.params import Fused, read_fused
 from ..graph.support.typed import P, R, Residuals
-from ..lowering.packing import read_way
+from ..lowering.function_graph import read_way
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, signature_of
 from .calls.gradients import Modes, note_uses, read_modes, refuse_second_call, tensors_with_modes

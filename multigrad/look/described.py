@@ -26,7 +26,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ops.results import PER_ELEMENT
 from ..graph.passes.facts import computed_shape
-from ..graph.support.shards import read_shards
+from ..graph.support.params import read_shards
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator
 from ..rules.model.likeness import near_names, plain

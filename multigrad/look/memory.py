@@ -24,8 +24,7 @@ from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..graph.passes.residuals import BYTES, Cut
-from ..lowering.function_graph import FunctionGraph
-from ..lowering.packing import PACK
+from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.override import is_model_of
 from ..rules.in_force.activation import Activation
 from ..rules.model.forwards_of_code import ForwardOfCode

@@ -19,8 +19,7 @@ from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..graph.passes.residuals import BYTES, Cut
 from ..graph.support.data import Shown
 from ..lowering.forwards import Forward, find_forward
-from ..lowering.function_graph import FunctionGraph
-from ..lowering.packing import PACK
+from ..lowering.function_graph import PACK, FunctionGraph
 from ..rules.in_force.activation import Activation
 from ..rules.model.forwards_of_code import ForwardOfCode
 from ..rules.model.parts import chain_of

@@ -31,7 +31,7 @@ from ..graph.passes.alike import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
 from ..graph.support.data import dataclass
-from .packing import PACK, UNPACK
+from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 from ..backend.finding.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.data import dataclass
-from ..graph.support.fused import Fused
-from ..graph.support.params import read_params
+from ..graph.support.params import Fused, read_params
 from ..graph.support.typed import Axes, Key, Over, Residuals
 from ..trace.scope.draws import Counter, normalize_key
 from ..trace.scope.ranks import CHECKED, compare, name_rank, note

@@ -11,8 +11,7 @@ from ..functions.calls.arguments import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
 from ..graph.support.data import InNotebooks
-from ..graph.support.fused import agreed
-from ..graph.support.params import Range, read_ranges
+from ..graph.support.params import Range, agreed, read_ranges
 from ..lowering.forwards import Forward
 from .model.names import (
     LIBRARY,

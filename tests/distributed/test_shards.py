@@ -15,7 +15,7 @@ import pytest
 import multigrad as xg
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
-from multigrad.graph.support.shards import Shards, read_shards
+from multigrad.graph.support.params import Shards, read_shards
 
 RNG = np.random.default_rng(0)
 G, X = RNG.normal(size=(2, 4, 6, 3))

@@ -26,7 +26,7 @@ from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import is_float
-from multigrad.graph.passes.outputs import unmarked
+from multigrad.graph.passes.residuals import unmarked
 from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import UNDIFFERENTIATED

@@ -33,8 +33,7 @@ from ...graph.passes.fields import (
     read_text,
 )
 from ...graph.passes.serialize import MOST_INPUTS, decode_graph, encode_graph
-from ...graph.support.params import Range
-from ...graph.support.shards import Shards
+from ...graph.support.params import Range, Shards
 from ...trace.derived.calls import drop_calls, replay
 from ...trace.scope.identity import value_key
 from ...trace.scope.moving import Moving

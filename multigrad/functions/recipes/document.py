@@ -27,7 +27,7 @@ from ...graph.passes.fields import (
     read_name,
     read_text,
 )
-from ...graph.passes.outputs import drop_marks, mark_everywhere, marks
+from ...graph.passes.residuals import drop_marks, mark_everywhere, marks
 from ...graph.passes.serialize import LARGEST_INDEX, MOST_INPUTS, decode_graph, encode_graph
 from ...graph.passes.simplify import rename_inputs
 from ...graph.support.trees import optree

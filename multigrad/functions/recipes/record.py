@@ -32,7 +32,7 @@ from ...graph import ops
 from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node, every_node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
-from ...graph.passes.outputs import drop_marks, given_by_forward, marks
+from ...graph.passes.residuals import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, name_cotangents

@@ -11,7 +11,7 @@ from typing import Any
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.types import SCALAR_SHAPE, Type, is_float
-from ...graph.passes.outputs import mark_output
+from ...graph.passes.residuals import mark_output
 from ...graph.passes.simplify import substitute, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import tangent_name

@@ -17,7 +17,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ...graph.passes.facts import needed_shapes
-from ...graph.passes.outputs import drop_marks
+from ...graph.passes.residuals import drop_marks
 from ...graph.passes.simplify import simplify
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import BRANCHES

@@ -8,7 +8,6 @@ map the rows to their own callables; passes read them; `xg.xp`, docs and tests a
 from __future__ import annotations
 
 from ..ir.op import Op
-from . import structure
 from .arrays import (
     collectives,
     draws,
@@ -22,7 +21,6 @@ from .arrays import (
     quantiles,
     reductions,
     shapes,
-    spectra,
 )
 from .arrays.collectives import *
 from .arrays.draws import *
@@ -36,7 +34,6 @@ from .arrays.products import *
 from .arrays.quantiles import *
 from .arrays.reductions import *
 from .arrays.shapes import *
-from .arrays.spectra import *
 from .elementwise import activations, arithmetic, logic, selection, special, transcendental
 from .elementwise.activations import *
 from .elementwise.arithmetic import *
@@ -44,12 +41,10 @@ from .elementwise.logic import *
 from .elementwise.selection import *
 from .elementwise.special import *
 from .elementwise.transcendental import *
-from .structure import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    linalg, factors, spectra, shapes, indexing, ordering, indices, quantiles, draws, collectives,
-    loops, structure,
+    linalg, factors, shapes, indexing, ordering, indices, quantiles, draws, collectives, loops,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

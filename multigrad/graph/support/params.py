@@ -1,17 +1,19 @@
-"""Params as they are given: by name, as a dict that people may look at but change elsewhere.
+"""What rules and Functions are given: params, with their ranges; `over=` and `fused=`.
 
-"noise.sigma" is the param sigma of the part noise, "noise[1].sigma" that of the second part of this
-name. A part's name may hold dots of its own, so the last dot is the one that counts.
+Params are given by name, as a dict that people may look at but change elsewhere. "noise.sigma"
+is the param sigma of the part noise, "noise[1].sigma" that of the second part of this name. A
+part's name may hold dots of its own, so the last dot is the one that counts.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -265,3 +267,161 @@ def both(one: Range | None, other: Range) -> Range:
 
 def _parts(each: Range) -> list[str]:
     return each.text.split(" and ")
+
+
+# --- how a tensor in hand is a part of an array: `over=` and `axis_name=` -------------------------
+
+
+Names = tuple[str, ...]
+EVERY: Names = ()
+WORDS = ("shard", "global")
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """What a rule's reductions and draws are taken over.
+
+    Attributes:
+        split: for each axis of the array over which mesh axes or groups it is split: None, names,
+            or `EVERY` shard that there is.
+        alone: each shard is an array of its own.
+    """
+
+    split: tuple[Names | None, ...] = ()
+    alone: bool = False
+
+    def to_data(self) -> Any:
+        """Return what a document holds of it."""
+        if self.alone:
+            return "shard"
+        return [None if names is None else list(names) for names in self.split]
+
+    def __str__(self) -> str:
+        if self.alone:
+            return "over='shard'"
+        if self.split == (EVERY,):
+            return "over='global'"
+        if len(self.split) == 1 and self.split[0] is not None and len(self.split[0]) == 1:
+            return f"axis_name={self.split[0][0]!r}"
+        named = [n[0] if n is not None and len(n) == 1 else n for n in self.split]
+        return f"over=({', '.join(map(repr, named))}{',' if len(named) == 1 else ''})"
+
+
+def read_shards(over: Any = None, axis_name: Any = None) -> Shards | None:
+    """Return what `over` and `axis_name` say; None: nothing.
+
+    Args:
+        over: "shard"; "global"; or a partition spec: for each axis of the array None, a name, or a
+            tuple of names. Axes at the end may be left out.
+        axis_name: a name or several, of a mesh axis or a group, or an object with one; or such an
+            object itself, as torch's process groups and meshes are.
+
+    Raises:
+        RuleValueError: they say nothing that is known, or both say something else.
+    """
+    if over is None and axis_name is None:
+        return None
+    if over is None or (isinstance(over, str) and over == "global"):
+        return Shards((EVERY if axis_name is None else read_names(axis_name),))
+    if axis_name is not None:
+        raise RuleValueError(
+            f"over={over!r} and axis_name={axis_name!r} say two things: axis_name= is for an array "
+            "that is split along its first axis; else name the axes in over=(...)"
+        )
+    if isinstance(over, str):
+        if over == "shard":
+            return Shards(alone=True)
+        raise RuleValueError(
+            f"over is 'shard', 'global' or a partition spec, got {over!r}; for an array that is "
+            f"split along its first axis over the mesh axis {over!r}: axis_name={over!r}"
+        )
+    if not isinstance(over, Iterable):
+        raise RuleTypeError(f"over is 'shard', 'global' or a partition spec, got {over!r:.60}")
+    split = [None if names is None or names == () else read_names(names) for names in over]
+    while split and split[-1] is None:
+        split.pop()
+    used = [name for names in split for name in names or ()]
+    if len(set(used)) < len(used):
+        raise RuleValueError(f"over={tuple(over)!r} splits two axes of the array over the same")
+    return Shards(tuple(split))
+
+
+def read_names(given: Any) -> Names:
+    """Return the names of mesh axes or groups."""
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, tuple | list) and given:
+        return tuple(name for each in given for name in read_names(each))
+    make = getattr(given, "get_group", None)
+    group = given if make is None else make()
+    name = getattr(group, "group_name", None)
+    if not isinstance(name, str):
+        raise RuleTypeError(
+            "an axis is named by a string, a tuple of them, a process group or a mesh of one "
+            f"dimension, got {given!r:.60}"
+        )
+    return (name,)
+
+
+# --- whether parts of a Function run as one kernel each: `fused=` ---------------------------------
+
+
+Fused: TypeAlias = Literal["auto"] | bool
+VARIABLE = "MULTIGRAD_FUSED"
+FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"  # of what tensors have an element
+THREAD = "multigrad kernels"  # in which they are made while plain code runs
+SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
+
+
+class Layout(NamedTuple):
+    """How a tensor lies to the elements: `kind`, and `rank`: of one number or a column, its axes at
+    most; of one number for each row, how many axes are a row.
+    """
+
+    kind: str = FULL
+    rank: int = 1 << 10
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of such a tensor for elements of this shape."""
+        if self.kind == FULL:
+            return shape
+        if self.kind == ROW:
+            return (*shape[: -self.rank], *[1 for _ in shape[-self.rank :]])
+        ones = (1,) * min(self.rank, len(shape))
+        return (*ones[1:], *shape[-1:]) if self.kind == COLUMN else ones
+
+
+WHOLE = Layout()
+
+
+class CannotFuseError(Exception):
+    """Why there is no kernel, in a few words."""
+
+
+def read_fused(fused: Any) -> Fused:
+    """Return an option as it was given.
+
+    Raises:
+        RuleTypeError: it is none.
+    """
+    if fused == "auto" or isinstance(fused, bool):
+        return fused
+    raise RuleTypeError(f'fused is "auto", True or False, got {fused!r}')
+
+
+def in_process(fused: Fused) -> Fused:
+    """Return what "auto" means in this process.
+
+    Raises:
+        RuleValueError: the environment's variable says something else.
+    """
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in SETTINGS:
+        raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")
+    return SETTINGS[setting] if fused == "auto" else fused
+
+
+def agreed(choices: Iterable[Any]) -> Any:
+    """Return what those that choose agree on; "auto" where none does, or they differ."""
+    chosen = {choice for choice in choices if choice != "auto"}
+    return chosen.pop() if len(chosen) == 1 else "auto"

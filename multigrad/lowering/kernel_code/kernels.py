@@ -22,7 +22,7 @@ from ...graph.ir.types import BOOL, T
 from ...graph.passes.scalars import on_numbers
 from ...graph.passes.simplify import rebuild
 from ...graph.support.data import dataclass
-from ...graph.support.fused import CannotFuseError
+from ...graph.support.params import CannotFuseError
 from .passes import (
     COLUMN,
     FULL,

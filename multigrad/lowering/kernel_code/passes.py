@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, derive_node
 from ...graph.ir.op import Op
-from ...graph.support.fused import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
+from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
 
 REDUCTIONS = (ops.SUM, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN, ops.SUM_TO)
 SQUARED = (ops.VAR, ops.STD)  # of what is centered

@@ -17,8 +17,7 @@ from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_u
 from ...backend.finding.values import in_one_framework
 from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.data import InNotebooks, dataclass
-from ...graph.support.fused import Fused
-from ...graph.support.params import FixedParams, read_params
+from ...graph.support.params import FixedParams, Fused, read_params
 from ...graph.support.typed import Axes, Over, Residuals
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking

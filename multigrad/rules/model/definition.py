@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...capture.code.signature import Signature, check_value, read_signature, unknown_param
 from ...errors import RuleTypeError
 from ...graph.support.data import InNotebooks
-from ...graph.support.fused import Fused, read_fused
-from ...graph.support.params import FixedParams, Range, both, is_address
-from ...graph.support.shards import Shards
+from ...graph.support.params import FixedParams, Fused, Range, Shards, both, is_address, read_fused
 from . import names
 from .parts import bind_addressed, words_of
 from .specialization import Specialization

@@ -16,10 +16,9 @@ from ...capture.code.signature import called_method, name_of
 from ...errors import RuleError
 from ...functions.documents.rules import encode_rule
 from ...functions.function import Function
-from ...graph.support.fused import Fused, read_fused
-from ...graph.support.shards import Shards, read_shards
+from ...graph.support.params import Fused, Shards, read_fused, read_shards
+from ...lowering.function_graph import read_way
 from ...lowering.names import ActivationName
-from ...lowering.packing import read_way
 from ...trace.scope.identity import function_key
 from ...trace.trace import Trace
 from ...trace.xp import all as xp

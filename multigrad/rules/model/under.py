@@ -20,8 +20,7 @@ from ...functions.proof.samples import calling
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
 from ...graph.support.data import dataclass
-from ...graph.support.fused import Fused
-from ...graph.support.params import as_number
+from ...graph.support.params import Fused, as_number
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.forwards import Forward

@@ -15,7 +15,7 @@ from typing import Any
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, regions_in
 from ...graph.ir.types import UNKNOWN, T, Type
-from ...graph.passes.outputs import marks
+from ...graph.passes.residuals import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
 from ...graph.support.data import dataclass
 from ..trace import Trace, Value, apply

@@ -17,7 +17,7 @@ from ...graph import ops
 from ...graph.ir.types import BOOL, T
 from ...graph.passes.scalars import constant
 from ...graph.random import REPLAYED, key_from_int
-from ...graph.support.shards import read_names
+from ...graph.support.params import read_names
 from ..axes import Axis, axes_of, known_shape, one_axis
 from ..trace import Value, apply, lift
 from .ops import cumprod, cumsum, mean, sum, var

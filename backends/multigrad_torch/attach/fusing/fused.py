@@ -20,10 +20,10 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
-from multigrad.graph.support.fused import CannotFuseError
+from multigrad.graph.support.params import CannotFuseError
+from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
 from multigrad.lowering.kernel_code.passes import WHOLE, Layout
-from multigrad.lowering.packing import PACK, without_packing
 
 from ...kernels.bits import unpack
 from ..state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active

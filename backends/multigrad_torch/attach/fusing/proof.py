@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.fused import CannotFuseError
+from multigrad.graph.support.params import CannotFuseError
 from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE, Layout
 
 from ..state import eager_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.fused import (
+from multigrad.graph.support.params import (
     COLUMN,
     ONE,
     ROW,

@@ -4,7 +4,8 @@ A turn maps the carry, tensors that keep their dtypes and shapes, to the next on
 and the condition read besides is the same at every turn. How often values let a loop turn is known
 at run time only: there is no derivative in reverse mode, which would have to keep every turn. Over
 rows there is a turn for each, which also gives a row of each result; so reverse mode knows what it
-keeps: `multigrad/trace/derived/scans.py`.
+keeps: `multigrad/trace/derived/scans.py`. At the end stands what a graph is made of besides ops on
+arrays: inputs, constants, calls of functions with own gradients.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from typing import Any
 import numpy as np
 
 from ...ir.graph import Node, Region, make_node
+from ...ir.op import Op
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
 from ...support.versions import RELEASE
-from ..attributes import REGION, count, flag
+from ..attributes import ANYTHING, DTYPE, HALVES, NAME, REGION, count, flag
 from ..numerics import Array, as_numpy_dtype
 from ..properties import LINEAR, Degree, is_zero, spread
 from ..result_shapes import kept_by_turns
-from ..table import Cotangents, op
+from ..results import called, of_dtype, structural
+from ..table import Cotangents, op, zero
 
-__all__ = ["SCAN", "WHILE_LOOP"]
+__all__ = ["ARRAY", "CALL", "CONST", "INPUT", "OUTPUT", "SCAN", "WHILE_LOOP"]
 
 Function = Callable[..., Any]
 Shape = tuple[int, ...]
@@ -419,3 +422,59 @@ SCAN = op(
     doc="What a loop over rows carries, after it, or gives at each turn: of the carry, of what is "
     "scanned, then of what stays the same.",
 )  # fmt: skip
+
+# --- what a graph is made of besides --------------------------------------------------------------
+
+
+def array(like: Array, *, dtype: Any, value: Any) -> Array:
+    return value.as_numpy(dtype)
+
+
+def output(value: Array, *, position: int) -> Array:
+    return value
+
+
+def output_vjp(xp: Any, ct: Any, y: Any, value: Any, *, position: int) -> Cotangents:
+    return (ct,)
+
+
+def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **more: Any) -> Op:
+    """Declare what no backend computes."""
+    return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **more)
+
+
+INPUT = uncomputed("input", "", "An input.", name=NAME)
+CONST = uncomputed("const", "", "A number.", value=ANYTHING)
+CALL = uncomputed(
+    "call",
+    "value *inputs",
+    "An output of a function that has a gradient of its own.",
+    called,
+    coerce="raw",
+    function=ANYTHING,
+    position=HALVES,
+)
+OUTPUT = op(
+    "output",
+    "value",
+    numpy=output,
+    vjp=output_vjp,
+    result=called,
+    coerce="raw",
+    position=HALVES,
+    doc="An output as backward finds it, whose gradient is the Function's own.",
+)
+ARRAY = op(
+    "array",
+    "like",
+    dtype=DTYPE,
+    value=ANYTHING,
+    coerce="raw",
+    numpy=array,
+    vjp=zero,
+    result=of_dtype,
+    doc="A constant array in the given dtype, on the device of `like`.",
+    xp="asarray",
+    composed=True,
+    shape_only=(0,),
+)
