@@ -63,8 +63,8 @@ def test_operand_of_a_composite_may_be_made_of_another() -> None:
     def way(xp: Any, a: Any, b: Any) -> Any:
         return a * xp.sin(b)
 
-    row = composite("throw_away", way, None, "a sin(b).", "a b")
-    del DECLARED["throw_away"]
+    row = composite(way, None, "a sin(b).", "a b")
+    del DECLARED["way"]
     trace = Trace("way")
     tin = trace.input("tin", INPUT)
     graph = Graph("way", (tin.node,), (apply(row, tin, tin * tin).node,))
@@ -75,10 +75,10 @@ def test_operand_of_a_composite_may_be_made_of_another() -> None:
 
 
 def test_composite_that_asks_for_what_is_no_op_says_so() -> None:
-    row = composite("throw_away", made_of_nothing, None, "Nothing.")
+    row = composite(made_of_nothing, None, "Nothing.")
     with pytest.raises(AttributeError, match=r"no op is called xp\.no_such_op"):
         row.numpy(np.ones(2))
-    del DECLARED["throw_away"]
+    del DECLARED["made_of_nothing"]
 
 
 def made_of_nothing(xp: Any, x: Any) -> Any:

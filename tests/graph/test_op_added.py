@@ -183,7 +183,7 @@ def bent(xp: Any, x: Any, *, width: float) -> Any:
     return x / (width + xp.abs(x))
 
 
-BENT = composite("bent", bent, None, "x / (width + |x|).", width=number(1.0, 2.0))
+BENT = composite(bent, None, "x / (width + |x|).", width=number(1.0, 2.0))
 """
 USER = """
 import sys

@@ -104,11 +104,13 @@ class Composed:
         return found if row.coerce == "indices" else widened(found)  # places are not widened
 
 
-def composite(name: str, made_of: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:
-    """Declare an elementwise op with a float result that means what it is made of.
+def composite(made_of: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:
+    """Declare an elementwise op with a float result that means what it is made of, by a function of
+    its name.
 
     Without a VJP its derivative is that of the composition.
     """
+    name = made_of.__name__
     return function(name, Composed(name), vjp, doc, args, made_of=made_of, **more)
 
 

@@ -23,7 +23,7 @@ from ..attributes import are_integers, flag
 from ..numerics import Array, widened, wider
 from ..properties import linear
 from ..result_shapes import Shape, square, with_matrices
-from ..results import kept, of_matrix, reshaped, rows_of
+from ..results import kept, of_matrix, rows_of
 from ..table import Cotangents, op, zero
 from .linalg import of_matrices
 
@@ -200,7 +200,6 @@ SVD = of_matrices(
     svd,
     svd_vjp,
     "Singular values, descending, in the first row; below it columns u, then v.",
-    result=reshaped,
     shape_of=svd_shape,
     in_vjps=True,
     xp="packed_svd",
@@ -226,7 +225,6 @@ SVDVALS = of_matrices(
     svdvals,
     svdvals_vjp,
     "Singular values of matrices, descending.",
-    result=reshaped,
     shape_of=values_shape,
 )
 
@@ -272,7 +270,6 @@ EIGH = of_matrices(
     eigh,
     eigh_vjp,
     "Eigenvalues, ascending, above columns of eigenvectors; one triangle is read.",
-    result=reshaped,
     shape_of=eigh_shape,
     lower=flag(True),
     in_vjps=True,
@@ -303,7 +300,6 @@ EIGVALSH = of_matrices(
     eigvalsh,
     eigvalsh_vjp,
     "Eigenvalues of symmetric matrices, ascending; one triangle is read.",
-    result=reshaped,
     shape_of=rows_shape,
     lower=flag(True),
 )
@@ -340,7 +336,6 @@ QR = of_matrices(
     qr,
     qr_vjp,
     "The orthonormal columns q of the factors q r.",
-    result=reshaped,
     shape_of=qr_shape,
     in_vjps=True,
     xp="qr_columns",

@@ -66,7 +66,7 @@ ARGSORT = place(
 
 def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
     """Declare an op whose operand `indices` holds places along an axis of another one."""
-    more = {"degree": in_first, "axis": AXIS, **more}
+    more = {"degree": in_first, "axis": AXIS, "in_vjps": True, **more}
     return op(name, args, coerce="indices", numpy=numpy, vjp=vjp, doc=doc, **more)
 
 
@@ -210,7 +210,6 @@ TAKE_ALONG = at_places(
     "The elements of x at indices along an axis, separate for each row.",
     result=gathered,
     shape_of=taken_along,
-    in_vjps=True,
 )
 UNTAKE_ALONG = at_places(
     "untake_along",
@@ -220,10 +219,10 @@ UNTAKE_ALONG = at_places(
     "Zeros in the shape of `like`, x added at indices along an axis, separate for each row.",
     result=placed,
     shape_of=put_along,
-    in_vjps=True,
     shape_only=(2,),
 )
-AT = {"in_vjps": True, "result": selected, "shape_of": taken_at, "copies": multiplied}
+BACK = {"result": placed, "shape_of": put_at, "shape_only": (2,)}
+AT = {"result": selected, "shape_of": taken_at, "copies": multiplied}
 TAKE_AT = at_places(
     "take_at",
     "x indices",
@@ -238,10 +237,7 @@ UNTAKE_AT = at_places(
     untake_at,
     moved_by("take_at", 1),
     "Zeros in the shape of `like`, slices of x added at indices along an axis.",
-    result=placed,
-    shape_of=put_at,
-    in_vjps=True,
-    shape_only=(2,),
+    **BACK,
 )
 TAKE_INSIDE = at_places(
     "take_inside",
@@ -271,10 +267,7 @@ UNTAKE_INSIDE = at_places(
     moved_by("take_inside", 1),
     "Zeros in the shape of `like`, slices of x added at indices along an axis; those are dropped "
     "whose index lies outside.",
-    result=placed,
-    shape_of=put_at,
-    in_vjps=True,
-    shape_only=(2,),
+    **BACK,
     made_of=untake_inside,
     rounds=False,
 )
@@ -286,7 +279,6 @@ LAST_PUT = at_places(
     "For each place of `like` along an axis, where it stands last among indices; -1: nowhere.",
     result=puts,
     shape_of=put_last,
-    in_vjps=True,
     degree=None,
     shape_only=(1,),
 )

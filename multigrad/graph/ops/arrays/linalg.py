@@ -22,8 +22,8 @@ from ..table import Cotangents, op, zero
 
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare an op of matrices."""
-    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **more)
+    """Declare an op of matrices, which mostly gives another shape."""
+    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **{"result": reshaped, **more})
 
 
 def in_right(node: Any, degrees: list[Degree]) -> Degree:
@@ -120,7 +120,6 @@ TRIANGULAR_SOLVE = of_matrices(
     triangular_solve,
     triangular_solve_vjp,
     "The x of a x = b, or of its transpose; of a one triangle is read, ones for its diagonal.",
-    result=reshaped,
     degree=in_right,
     copies=multiplied,
     shape_of=of_right_side,
@@ -156,7 +155,6 @@ SOLVE = of_matrices(
     solve,
     solve_vjp,
     "The x of a x = b, both matrices.",
-    result=reshaped,
     degree=in_right,
     copies=multiplied,
     shape_of=of_right_side,
@@ -210,7 +208,6 @@ PINV = of_matrices(
     pinv,
     pinv_vjp,
     "Pseudo-inverses; singular values up to rtol, or that many eps a row, are left out.",
-    result=reshaped,
     shape_of=turned,
     rtol=number(0.0, 1e-3),
     epsilons=number(1.0, 10.0),

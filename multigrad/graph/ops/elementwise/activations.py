@@ -69,11 +69,11 @@ def mish_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 SIGMOID = function("sigmoid", sigmoid, sigmoid_vjp, "1 / (1 + exp(-x)).")
-LOG_SIGMOID = composite("log_sigmoid", log_sigmoid, log_sigmoid_vjp, "log(sigmoid(x)).")
-LOGIT = composite("logit", logit, logit_vjp, "log(x / (1 - x)).", domain=BETWEEN_ZERO_AND_ONE)
-SILU = composite("silu", silu, silu_vjp, "x sigmoid(x).")
-SOFTPLUS = composite("softplus", softplus, softplus_vjp, "log(1 + exp(x)).")
-MISH = composite("mish", mish, mish_vjp, "x tanh(softplus(x)).")
+LOG_SIGMOID = composite(log_sigmoid, log_sigmoid_vjp, "log(sigmoid(x)).")
+LOGIT = composite(logit, logit_vjp, "log(x / (1 - x)).", domain=BETWEEN_ZERO_AND_ONE)
+SILU = composite(silu, silu_vjp, "x sigmoid(x).")
+SOFTPLUS = composite(softplus, softplus_vjp, "log(1 + exp(x)).")
+MISH = composite(mish, mish_vjp, "x tanh(softplus(x)).")
 
 # --- rectifiers and exponential units ----------------------------------------------------------
 # Klambauer et al. (2017), equation 14: the fixed point of mean 0 and variance 1.
@@ -153,23 +153,15 @@ def gelu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangen
 
 
 RELU = function("relu", relu, relu_vjp, "max(x, 0).", integer=True)
-RELU6 = composite("relu6", relu6, relu6_vjp, "min(max(x, 0), 6).", rounds=False)
+RELU6 = composite(relu6, relu6_vjp, "min(max(x, 0), 6).", rounds=False)
 LEAKY_RELU = composite(
-    "leaky_relu",
-    leaky_relu,
-    leaky_relu_vjp,
-    "x above zero, else slope x.",
-    slope=number(0.01, 0.3, 0.0),
+    leaky_relu, leaky_relu_vjp, "x above zero, else slope x.", slope=number(0.01, 0.3, 0.0)
 )
 ALPHA = number(1.0, 1.5, 0.5)
-ELU = composite("elu", elu, elu_vjp, "x above zero, else alpha (exp(x) - 1).", alpha=ALPHA)
-CELU = composite(
-    "celu", celu, celu_vjp, "x above zero, else alpha (exp(x / alpha) - 1).", alpha=ALPHA
-)
-SELU = composite("selu", selu, selu_vjp, "1.0507 times elu with alpha = 1.67326.")
-GELU = composite(
-    "gelu", gelu, gelu_vjp, "x Phi(x); approximate: the tanh form.", approximate=flag(False)
-)
+ELU = composite(elu, elu_vjp, "x above zero, else alpha (exp(x) - 1).", alpha=ALPHA)
+CELU = composite(celu, celu_vjp, "x above zero, else alpha (exp(x / alpha) - 1).", alpha=ALPHA)
+SELU = composite(selu, selu_vjp, "1.0507 times elu with alpha = 1.67326.")
+GELU = composite(gelu, gelu_vjp, "x Phi(x); approximate: the tanh form.", approximate=flag(False))
 
 # --- algebraic and piecewise -------------------------------------------------------------------
 
@@ -277,33 +269,26 @@ def heaviside(x: Array) -> Array:
 
 
 SQUAREPLUS = composite(
-    "squareplus",
     squareplus,
     squareplus_vjp,
     "(x + sqrt(x^2 + b)) / 2; the square is not formed.",
     b=number(4.0, 0.0, 1.0),
 )
-SPARSE_PLUS = composite(
-    "sparse_plus", sparse_plus, sparse_plus_vjp, "0 below -1, (x + 1)^2 / 4 up to 1, then x."
-)
-SPARSE_SIGMOID = composite(
-    "sparse_sigmoid", sparse_sigmoid, sparse_sigmoid_vjp, "(x + 1) / 2 limited to [0, 1]."
-)
-SOFT_SIGN = composite("soft_sign", soft_sign, soft_sign_vjp, "x / (1 + |x|).")
-TANH_SHRINK = composite("tanh_shrink", tanh_shrink, tanh_shrink_vjp, "x - tanh(x).")
+SPARSE_PLUS = composite(sparse_plus, sparse_plus_vjp, "0 below -1, (x + 1)^2 / 4 up to 1, then x.")
+SPARSE_SIGMOID = composite(sparse_sigmoid, sparse_sigmoid_vjp, "(x + 1) / 2 limited to [0, 1].")
+SOFT_SIGN = composite(soft_sign, soft_sign_vjp, "x / (1 + |x|).")
+TANH_SHRINK = composite(tanh_shrink, tanh_shrink_vjp, "x - tanh(x).")
 LAMBD = number(0.5, 2.0, 0.0)
 SOFT_SHRINK = composite(
-    "soft_shrink",
     soft_shrink,
     soft_shrink_vjp,
     "x moved by lambd towards zero, zero within lambd of it.",
     lambd=LAMBD,
 )
 HARD_SHRINK = composite(
-    "hard_shrink", hard_shrink, soft_shrink_vjp, "x, but zero within lambd of zero.", lambd=LAMBD
+    hard_shrink, soft_shrink_vjp, "x, but zero within lambd of zero.", lambd=LAMBD
 )
 THRESHOLD = composite(
-    "threshold",
     threshold,
     threshold_vjp,
     "x above the threshold, else the default; NaN stays.",
@@ -311,7 +296,6 @@ THRESHOLD = composite(
     default=required(number(20.0, 0.0)),
 )
 HARD_TANH = composite(
-    "hard_tanh",
     hard_tanh,
     hard_tanh_vjp,
     "x limited to [min, max]; the slope is zero at both.",
@@ -319,6 +303,6 @@ HARD_TANH = composite(
     max=number(1.0, 0.5),
     rounds=False,
 )
-HARD_SIGMOID = composite("hard_sigmoid", hard_sigmoid, hard_sigmoid_vjp, "relu6(x + 3) / 6.")
-HARD_SILU = composite("hard_silu", hard_silu, hard_silu_vjp, "x hard_sigmoid(x).")
+HARD_SIGMOID = composite(hard_sigmoid, hard_sigmoid_vjp, "relu6(x + 3) / 6.")
+HARD_SILU = composite(hard_silu, hard_silu_vjp, "x hard_sigmoid(x).")
 HEAVISIDE = function("heaviside", heaviside, zero, "1 above zero, else 0.")

@@ -180,7 +180,6 @@ SQRT = function(
 )
 RSQRT = function("rsqrt", rsqrt, rsqrt_vjp, "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
 RECIPROCAL = composite(
-    "reciprocal",
     reciprocal,
     reciprocal_vjp,
     "1 / x.",
@@ -347,7 +346,7 @@ ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", 
 TRUNC = function(
     "trunc", np.trunc, zero, "The integer part.", on_bools="numbers", made_of=trunc, rounds=False
 )
-FRAC = composite("frac", frac, None, "x - trunc(x).")
+FRAC = composite(frac, None, "x - trunc(x).")
 FLOOR_DIVIDE = binary(
     "floor_divide",
     wide(np.floor_divide),
@@ -415,4 +414,4 @@ HYPOT = function(
 ATAN2 = function(
     "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
 )
-LERP = composite("lerp", lerp, lerp_vjp, "start + weight (end - start).", "start end weight")
+LERP = composite(lerp, lerp_vjp, "start + weight (end - start).", "start end weight")

@@ -219,4 +219,4 @@ def sinc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(close, near * series, (xp.cos(math.pi * far) - xp.sinc(far)) / far),)
 
 
-SINC = composite("sinc", sinc, sinc_vjp, "sin(pi x) / (pi x), and 1 at zero.")
+SINC = composite(sinc, sinc_vjp, "sin(pi x) / (pi x), and 1 at zero.")

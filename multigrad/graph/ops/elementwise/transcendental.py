@@ -92,10 +92,9 @@ LOGADDEXP = function(
     made_of=logaddexp,
 )
 XLOGY = composite(
-    "xlogy", xlogy, xlogy_vjp, "a log(b); zero where a is zero.", "a b", domain=(REALS, ABOVE_ZERO)
+    xlogy, xlogy_vjp, "a log(b); zero where a is zero.", "a b", domain=(REALS, ABOVE_ZERO)
 )
 XLOG1PY = composite(
-    "xlog1py",
     xlog1py,
     xlog1py_vjp,
     "a log(1 + b); zero where a is zero.",
