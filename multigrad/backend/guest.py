@@ -9,6 +9,7 @@ any autodiff, and does not write to it as long as the borrower may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -113,15 +114,4 @@ def kind_of(x: Any) -> Kind:
 
 def make_zeros(shape: tuple[int, ...], dtype: str) -> SharedBuffer:
     """Return zeros for any framework."""
-    return SharedBuffer(dtype, shape, _Zeros(shape, dtype))
-
-
-@dataclass(frozen=True, slots=True)
-class _Zeros:
-    """Makes zeros."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __call__(self) -> np.ndarray[Any, Any]:
-        return np.zeros(self.shape, as_numpy_dtype(self.dtype))
+    return SharedBuffer(dtype, shape, partial(np.zeros, shape, as_numpy_dtype(dtype)))

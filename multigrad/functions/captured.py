@@ -14,7 +14,7 @@ from ..backend.emitted import Attached
 from ..capture.code.table import find_dialect
 from ..errors import DisprovedError, TraceError
 from ..graph import ops
-from ..graph.passes.facts import Shapes, computed_shape, needed_shapes
+from ..graph.passes.facts import Shapes, needed_shapes
 from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
@@ -181,7 +181,7 @@ class Captured:
                 continue
             known = gather_facts(self.recipe.subject, needed, layout, leaves)
             try:
-                computed_shape(node, {**facts, **known})
+                Shapes({**facts, **known}).computed(node)
             except IndexError:
                 self.facts = self.facts | needed
                 raise NeedsConcrete(*needed) from None

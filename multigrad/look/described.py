@@ -25,7 +25,7 @@ from ..errors import MultigradError, NativeRuleWarning, RuleValueError, Unsuppor
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ops.results import PER_ELEMENT
-from ..graph.passes.facts import computed_shape
+from ..graph.passes.facts import Shapes
 from ..graph.support.params import read_shards
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator
@@ -348,7 +348,7 @@ def exchange_of(node: Node) -> Exchange:
     """Return what a collective sends."""
     if node.op is ops.ALL_DIM:
         return Exchange(node.op.name, 1, per_column=False)
-    shapes = [computed_shape(node.operands[0], {"shape": (ROWS, n)}) for n in COLUMNS]
+    shapes = [Shapes({"shape": (ROWS, n)}).computed(node.operands[0]) for n in COLUMNS]
     few, many = (math.prod(shape) for shape in shapes)
     if few == many:
         return Exchange(node.op.name, few, per_column=False)

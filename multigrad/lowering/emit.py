@@ -289,7 +289,8 @@ class _Writer:
         """Return the call of a kernel that writes to the place of a result."""
         kernel = self.backend.kernels.fast.into.get(node.op)
         operands = node.operands
-        if kernel is None or not self.is_one_dtype(node):
+        dtypes = {o.type.dtype for o in operands if o.type.kind == "tensor"}
+        if kernel is None or dtypes != {node.type.dtype}:
             return None
         if operands[0].type.kind == "scalar":
             if node.op not in (ops.ADD, ops.MUL):
@@ -324,11 +325,6 @@ class _Writer:
         plain = self.native(op)
         plain = symbol_function(op) if plain is INFIX else plain
         return write_where_it_fits(kernel, plain, position)
-
-    def is_one_dtype(self, node: Node) -> bool:
-        """Return whether the tensors that a node takes have the dtype that it gives."""
-        tensors = [o for o in node.operands if o.type.kind == "tensor"]
-        return all(o.type.dtype == node.type.dtype for o in tensors)
 
     def is_fresh(self, node: Node) -> bool:
         """Return whether a value lies in memory of its own, and is read once."""
@@ -455,12 +451,7 @@ def _listed(values: Sequence[str]) -> str:
     return f"({''.join(f'{value}, ' for value in values).strip()})"
 
 
-class _Infix:
-    def __repr__(self) -> str:
-        return "<written as an infix symbol>"
-
-
-INFIX: Any = _Infix()
+INFIX: Any = "written as an infix symbol"
 
 
 def _word(op: ops.Op) -> str:

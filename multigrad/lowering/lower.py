@@ -121,7 +121,8 @@ def lower_graphs(
             "once", backend.autodiff.forbid_derivative(refusal_of_once)
         )
         if tangent is not None:
-            once = [f"{name} = {refuse_second_order}({name})" for name in _floats_of(cut, tangent)]
+            read = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
+            once = [f"{name} = {refuse_second_order}({name})" for name in read]
             tangent = replace(tangent, lines=(*once, *tangent.lines))
     linear = is_linear(graphs.backward, graphs.cotangents)
     params = (*graphs.params, *(("key",) if graphs.is_random else ()))
@@ -174,11 +175,6 @@ def lower_graphs(
     namespace = compile_source(source, graphs.name, emission.namespace)
     native = backend.autodiff.finish(namespace, emitted)
     return Attached(native, source, backend.autodiff.call(native, emitted), emitted)
-
-
-def _floats_of(cut: Cut, tangent: Body) -> list[str]:
-    """Return what the code of tangents reads of what is kept that has a derivative."""
-    return [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
 
 
 # Ops that may give their operand itself, where nothing is to be done.

@@ -97,11 +97,6 @@ def kept(x: Type, *others: Type, **attrs: Any) -> Type:
     return x
 
 
-def of_matrix(x: Type) -> Type:
-    """x's own type: of matrices, another for each."""
-    return kept(x)
-
-
 def rows_of(x: Type, *others: Type) -> Type:
     """Places among the rows of matrices."""
     need_tensors(x, *others)
@@ -135,14 +130,10 @@ def index_reduced(x: Type, *, axis: Any, keepdims: bool) -> Type:
     return Type("tensor", INT64, reduce_shape(x.shape, axis, keepdims))
 
 
-def need_indices(indices: Type) -> None:
-    if indices.kind != "tensor" or indices.dtype not in INTEGERS:
-        raise TypeError(f"its indices must be integers, not {indices}")
-
-
 def gathered(x: Type, indices: Type, **attrs: Any) -> Type:
     need_tensors(x)
-    need_indices(indices)
+    if indices.kind != "tensor" or indices.dtype not in INTEGERS:
+        raise TypeError(f"its indices must be integers, not {indices}")
     return Type("tensor", x.dtype, indices.shape)
 
 

@@ -70,11 +70,6 @@ def needed_rank(node: Node) -> tuple[str, ...]:
     return needed_shapes(node) if rank is None else (rank,)
 
 
-def computed_shape(node: Node, facts: Mapping[str, Any]) -> Shape:
-    """Return the shape of a value, of its inputs' shapes."""
-    return Shapes(facts).computed(node)
-
-
 class Shapes:
     """The shapes of values under facts, which may come and go: each is computed once, of those of
     its operands.

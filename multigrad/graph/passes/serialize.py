@@ -160,7 +160,7 @@ def decode_graph(
     graph = _decode_graph(data, where, name, arrays, inputs=legal, depth=DEEPEST_REGION)
     try:
         verify(graph)
-        check_bounds(graph)
+        check_bounds(graph, {}, {})
     except InvalidGraph as error:
         fail(where, str(error))
     for node in every_node(graph):
@@ -333,22 +333,21 @@ MOST_COPIES = 1 << 20
 MOST_BITS = 1000  # an integer of fewer is a float64 without overflow
 
 
-def check_bounds(graph: Graph) -> None:
+def check_bounds(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -> None:
     """Check that static attributes make no huge tensor, and arithmetic on lengths no huge integer.
+
+    Args:
+        copies: those that are known before, as `bits` are.
 
     Raises:
         InvalidGraph: names the node.
     """
-    _check(graph, {}, {})
-
-
-def _check(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -> None:
     for node in graph.nodes:
         if node in copies:
             continue
         for region in regions_of(node):  # a turn keeps the shapes of what it takes
             own = dict(zip(region.graph.inputs, node.operands, strict=True))
-            _check(region.graph, *({i: t[o] for i, o in own.items()} for t in (copies, bits)))
+            check_bounds(region.graph, *({i: t[o] for i, o in own.items()} for t in (copies, bits)))
         copies[node] = _estimate(node.op.copies, node, copies)
         if copies[node] > MOST_COPIES:
             raise InvalidGraph(

@@ -42,10 +42,7 @@ def namespace(
             return load(name)
         raise missing(module, name, known)
 
-    def list_names() -> list[str]:
-        return list(known)
-
-    return get_name, list_names
+    return get_name, known.copy
 
 
 def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...graph import ops
 from ...graph.ir.op import Op
 from .kernels import COMPUTED, INFIX, SAME, Language, Parts, Place, check_dtype, indented
-from .passes import COLUMN, FULL, ONE, ROW, SQUARED, Loop, Step, Total
+from .passes import COLUMN, FULL, ONE, REDUCTIONS, ROW, SQUARED, Loop, Step, Total
 
 BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
 # As torch does it on GPUs: NaN of either side comes through, and 0 is above -0.
@@ -140,7 +140,6 @@ def language(dtype: str) -> Language:
 
 MOST = 1024  # programs that give parts of a sum
 COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns
-REDUCTIONS = (ops.SUM, ops.SUM_TO, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN)
 COUNTS = {ONE: "n", ROW: "columns", COLUMN: "(n // columns)"}  # of what a mean is taken
 FREEDOM = "tl.maximum((zero + {1}).to(tl.float64) - {2!r}, 0.0)"
 FINISHED = {

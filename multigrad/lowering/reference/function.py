@@ -52,7 +52,6 @@ def as_operand(value: Any) -> Any:
 
 
 Array = Any
-asarray = np.asarray
 Convert: TypeAlias = Callable[[Any, Sequence[Array]], Any]
 
 

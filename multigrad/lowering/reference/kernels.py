@@ -74,11 +74,7 @@ MEETING = (
 )  # fmt: skip
 
 
-def choose_by_mask(mask: Type, x: Type) -> Type:
-    return elementwise(x)
-
-
-SELECT = kernel("numpy.select", "mask x", choose_by_mask)
+SELECT = kernel("numpy.select", "mask x", lambda mask, x: elementwise(x))
 CHOOSE_NUMBER = kernel(
     "numpy.choose_number", "mask like a b", lambda mask, like, a, b: elementwise(like)
 )
