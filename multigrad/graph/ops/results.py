@@ -97,6 +97,11 @@ def kept(x: Type, *others: Type, **attrs: Any) -> Type:
     return x
 
 
+def of_matrix(x: Type) -> Type:
+    """x's own type: of matrices, another for each."""
+    return kept(x)
+
+
 def rows_of(x: Type, *others: Type) -> Type:
     """Places among the rows of matrices."""
     need_tensors(x, *others)

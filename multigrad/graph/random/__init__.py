@@ -73,12 +73,14 @@ __all__ = [
     "lay_out",
     "normal",
     "normal_from_uniform",
+    "normal_like",
     "place",
     "split_axes",
     "strides",
     "threefry2x32",
     "threefry_rounds",
     "uniform",
+    "uniform_like",
 ]
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -106,3 +108,11 @@ def _draw(
     check_dtype(native.name_of(dtype))
     kernels = find_kernels(math.prod(shape))
     return plain(key, shape, dtype) if kernels is None else compiled(kernels, key, shape, dtype)
+
+
+def uniform_like(key: Any, x: Array) -> Array:
+    return uniform(key, np.shape(x), x.dtype)
+
+
+def normal_like(key: Any, x: Array) -> Array:
+    return normal(key, np.shape(x), x.dtype)

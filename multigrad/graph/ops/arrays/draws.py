@@ -22,11 +22,11 @@ def draw(name: str, operands: str, numpy: Any, doc: str, **more: Any) -> Op:
 
 
 def uniform_like(key: Any, x: Array) -> Array:
-    return random.uniform(key, np.shape(x), np.asarray(x).dtype)
+    return random.uniform_like(key, np.asarray(x))
 
 
 def normal_like(key: Any, x: Array) -> Array:
-    return random.normal(key, np.shape(x), np.asarray(x).dtype)
+    return random.normal_like(key, np.asarray(x))
 
 
 def uniform_wide(key: Any, x: Array) -> Array:
