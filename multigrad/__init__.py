@@ -60,10 +60,8 @@ if TYPE_CHECKING:
     from .look.export import export, load_operators
     from .look.memory import memory
     from .look.parity import parity
-    from .look.plotting.figure import plot
-    from .look.plotting.heatmap import heatmap
-    from .look.show import show
-    from .look.source import lower, source
+    from .look.plotting.figure import heatmap, plot
+    from .look.source import lower, show, source
     from .lowering.forwards import activations
     from .models import attribution
     from .models.attach import attach
@@ -151,59 +149,43 @@ __all__ = [
 # The room of each public name. All load when first asked for: importing them took 1.3 times what
 # importing NumPy takes, and most programs need few.
 _ROOMS = {
-    "parity": "look.parity",
-    "check": "look.check",
-    "export": "look.export",
-    "load_operators": "look.export",
-    "audit": "audit.audit",
-    "jvp": "rules.in_force.jvp",
-    "vjp": "rules.in_force.vjp",
-    "function": "functions.plain",
-    "implicit": "functions.implicit.implicit",
-    "from_tf_custom_gradient": "functions.importers",
-    "from_custom_jvp": "functions.importers",
-    "from_custom_vjp": "functions.importers",
-    "from_autograd_function": "functions.importers",
-    "custom_gradient": "functions.custom_gradient",
-    "Function": "functions.function",
-    "Activation": "compat.wrappers",
-    "Capture": "capture.code.options",
-    "BackendNotFound": "errors",
-    "FormatError": "errors",
-    "GradientError": "errors",
-    "MultigradError": "errors",
-    "NativeRuleWarning": "errors",
-    "Rule": "rules.model.rule",
-    "RuleError": "errors",
-    "StaleTraceError": "errors",
-    "TraceError": "errors",
-    "UnsupportedOp": "errors",
-    "activation": "rules.in_force.activation",
-    "activations": "lowering.forwards",
-    "apply_to_gradients": "rules.in_force.gradients",
-    "attach": "models.attach",
-    "backends": "backend.finding.discovery",
-    "compose": "rules.registry",
-    "convert": "functions.importers",
-    "from_dict": "rules.saving.files",
-    "get": "rules.registry",
-    "heatmap": "look.plotting.heatmap",
-    "jit": "rules.in_force.jit",
-    "linear_transpose": "rules.in_force.transpose",
-    "load": "rules.saving.files",
-    "lower": "look.source",
-    "memory": "look.memory",
-    "opaque": "rules.bridging.opaque",
-    "override": "models.override",
-    "plot": "look.plotting.figure",
-    "quantize": "models.quantize",
-    "register": "rules.registry",
-    "rules": "rules.registry",
-    "save": "rules.saving.files",
-    "show": "look.show",
-    "source": "look.source",
-    "unregister": "rules.registry",
-    "use": "rules.context",
+    name: room
+    for room, names in {
+        "audit.audit": "audit",
+        "backend.finding.discovery": "backends",
+        "capture.code.options": "Capture",
+        "compat.wrappers": "Activation",
+        "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "
+        "RuleError StaleTraceError TraceError UnsupportedOp",
+        "functions.custom_gradient": "custom_gradient",
+        "functions.function": "Function",
+        "functions.implicit.implicit": "implicit",
+        "functions.importers": "convert from_autograd_function from_custom_jvp from_custom_vjp "
+        "from_tf_custom_gradient",
+        "functions.plain": "function",
+        "look.check": "check",
+        "look.export": "export load_operators",
+        "look.memory": "memory",
+        "look.parity": "parity",
+        "look.plotting.figure": "heatmap plot",
+        "look.source": "lower show source",
+        "lowering.forwards": "activations",
+        "models.attach": "attach",
+        "models.override": "override",
+        "models.quantize": "quantize",
+        "rules.bridging.opaque": "opaque",
+        "rules.context": "use",
+        "rules.in_force.activation": "activation",
+        "rules.in_force.gradients": "apply_to_gradients",
+        "rules.in_force.jit": "jit",
+        "rules.in_force.jvp": "jvp",
+        "rules.in_force.transpose": "linear_transpose",
+        "rules.in_force.vjp": "vjp",
+        "rules.model.rule": "Rule",
+        "rules.registry": "compose get register rules unregister",
+        "rules.saving.files": "from_dict load save",
+    }.items()
+    for name in names.split()
 }
 # Public modules, and where they lie.
 _MODULES = {

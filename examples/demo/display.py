@@ -68,12 +68,10 @@ class LiveProgress:
             self.print(escape(line))
 
     def print(self, line: str) -> None:
-        """Print a line, above the bar if there is one."""
         self.spoken = time.monotonic()
         self.console.print(line, highlight=False, soft_wrap=True)
 
     def begin(self, doing: str) -> None:
-        """Say what is done from now on."""
         self.name(doing)
         self.say(f"{doing} ...")
 
@@ -83,7 +81,6 @@ class LiveProgress:
         self.bar.update(self.task, description=escape(doing), accuracy="")
 
     def begin_framework(self, framework: str) -> None:
-        """Say which framework is being imported."""
         self.imported = None
         self.begin(f"importing {framework}")
 
@@ -96,7 +93,6 @@ class LiveProgress:
         self.name(f"training {framework}: {network} ({self.finished + 1} of {self.runs})")
 
     def end_epoch(self, accuracy: float) -> None:
-        """Move the bar."""
         self.bar.update(self.task, advance=1, accuracy=f"accuracy {accuracy:.3f}")
 
     def end_run(self, outcome: Outcome) -> None:
@@ -112,7 +108,6 @@ class LiveProgress:
         self.print(line)
 
     def end_framework(self, framework: str) -> None:
-        """Print what came of a framework's runs."""
         self.print(f"{framework:<10} {describe_outcomes(self.outcomes, self.imported)}")
         self.outcomes = []
 

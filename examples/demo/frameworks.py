@@ -50,7 +50,6 @@ class Framework:
 
     @property
     def install(self) -> str:
-        """What to type if it is not there."""
         return self.otherwise or extra_line(self.name)
 
 

@@ -96,5 +96,4 @@ def differ(first: Run, second: Run) -> Difference:
 
 
 def rank(difference: Difference) -> tuple[int, float]:
-    """Return the key that puts the worst pair last."""
     return difference.predictions, difference.gradient

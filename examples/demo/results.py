@@ -40,7 +40,6 @@ class Results:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that were finished."""
         return [outcome for outcome in self.outcomes if isinstance(outcome, Run)]
 
 
@@ -78,7 +77,6 @@ def to_document(results: Results, comparisons: Sequence[Comparison]) -> dict[str
 
 
 def run_to_document(run: Run) -> dict[str, Any]:
-    """Return a run as plain data."""
     return {
         "framework": run.framework,
         "forward": run.configuration.forward,
@@ -92,7 +90,6 @@ def run_to_document(run: Run) -> dict[str, Any]:
 
 
 def gap_to_document(gap: Gap) -> dict[str, Any]:
-    """Return a missing run as plain data."""
     return {
         "framework": gap.framework,
         "forward": gap.configuration.forward,
@@ -103,7 +100,6 @@ def gap_to_document(gap: Gap) -> dict[str, Any]:
 
 
 def comparison_to_document(comparison: Comparison) -> dict[str, Any]:
-    """Return a row of the parity table as plain data."""
     return {
         "forward": comparison.configuration.forward,
         "rule": comparison.configuration.rule,

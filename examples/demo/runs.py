@@ -46,7 +46,6 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """The test accuracy after the last epoch."""
         return self.accuracies[-1]
 
 
@@ -93,7 +92,6 @@ def check_rules(names: Sequence[str]) -> list[str]:
 
 
 def plan(rules: Sequence[str]) -> list[Configuration]:
-    """Return the rows of the tables."""
     return [Configuration(forward, rule) for forward in FORWARDS for rule in rules]
 
 

@@ -17,7 +17,7 @@ from multigrad.lowering.names import ActivationName
 
 Tensor = Any
 
-Weights = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Weights = tuple[np.ndarray, ...]
 """Hidden weight (64, 64), hidden bias (64,), output weight (64, 10), output bias (10,)."""
 
 EpochReport = Callable[[float, np.ndarray], None]
@@ -60,25 +60,16 @@ def load_task(epochs: int, seed: int, learning_rate: float = LEARNING_RATE) -> T
     generator = np.random.default_rng(seed)
     weights = draw_weights(generator)
     orders = tuple(generator.permutation(len(train_x)) for _ in range(epochs))
-    return Task(
-        train_x=train_x,
-        train_y=train_y,
-        test_x=test_x,
-        test_y=test_y,
-        weights=weights,
-        orders=orders,
-        learning_rate=learning_rate,
-    )
+    test = {"test_x": test_x, "test_y": test_y}
+    drawn = {"weights": weights, "orders": orders}
+    return Task(train_x, train_y, **test, **drawn, learning_rate=learning_rate)
 
 
 def draw_weights(generator: np.random.Generator) -> Weights:
     """Draw uniform weights below 1 / sqrt(64) in size, which suits both layers."""
     bound = 1.0 / np.sqrt(FEATURES)
     shapes = ((FEATURES, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,))
-    first, second, third, fourth = (
-        generator.uniform(-bound, bound, shape).astype(np.float32) for shape in shapes
-    )
-    return first, second, third, fourth
+    return tuple(generator.uniform(-bound, bound, shape).astype(np.float32) for shape in shapes)
 
 
 def batches(task: Task, order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

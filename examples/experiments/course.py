@@ -91,7 +91,6 @@ def conduct(
 
 
 def summarize(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
-    """Return each figure's mean over the seeds, and its standard deviation."""
     series = {name: [each.figures[name] for each in outcomes] for name in outcomes[0].figures}
     return {name: (float(np.mean(row)), float(np.std(row))) for name, row in series.items()}
 

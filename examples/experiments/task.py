@@ -100,7 +100,6 @@ class Trained(NamedTuple):
     """What `score` gave after each epoch."""
 
     def mean_losses(self) -> list[float]:
-        """Return the mean loss of each epoch."""
         return [float(np.mean(part)) for part in np.array_split(self.losses, len(self.curve))]
 
 

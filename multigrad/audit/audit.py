@@ -25,21 +25,17 @@ from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.passes.simplify import is_elementwise
-from ..graph.support.data import InNotebooks
 from ..graph.support.trees import optree
 from ..graph.support.versions import ignoring_warnings
 from ..look.convert import brief
-from ..look.laws import Law
-from ..look.originals import find_original
-from ..look.show import captured_graph
-from ..look.subject import gives_surrogate
+from ..look.source import captured_graph
+from ..look.subject import Report, find_original, gives_surrogate
 from ..lowering.function_graph import FunctionGraph
 from ..rules.in_force.activation import Activation
 from ..rules.model.rule import Rule
 from ..trace.derived.derivatives import is_linear
-from .judging import NotApplicable
-from .laws import LAWS
-from .trial import Trial, trial_of
+from .laws import LAWS, Law
+from .trial import NotApplicable, Trial, trial_of
 
 REPEATABLE = "repeatable"
 KEPT, BROKEN, REFUSED, NOT_APPLICABLE = "kept", "broken", "refused", "does not apply"
@@ -67,8 +63,8 @@ class Finding:
         return f"{self.law}: {self.state}{f': {self.reason}' if self.reason else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditReport(InNotebooks):
+@dataclass(frozen=True, slots=True, repr=False)
+class AuditReport(Report):
     """What `xg.audit` found; prints as a table.
 
     Examples:
@@ -104,12 +100,6 @@ class AuditReport(InNotebooks):
     def ok(self) -> bool:
         """Whether it runs, and no law is broken."""
         return not self.problem and not self.findings
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def __str__(self) -> str:
         if self.problem:
@@ -218,7 +208,7 @@ def _shown(value: Any) -> str:
     return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def _choose(names: Iterable[str] | None) -> Sequence[Law[Trial, str]]:
+def _choose(names: Iterable[str] | None) -> Sequence[Law]:
     if names is None:
         return LAWS
     rows = {law.name: law for law in LAWS}
@@ -229,7 +219,7 @@ def _choose(names: Iterable[str] | None) -> Sequence[Law[Trial, str]]:
     return [rows[name] for name in asked]
 
 
-def _hold(called: Any, trial: Trial, law: Law[Trial, str]) -> Finding:
+def _hold(called: Any, trial: Trial, law: Law) -> Finding:
     try:
         with trial.quiet():
             if law.name != REPEATABLE and not trial.is_repeatable:

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from ..look.laws import Law
-from . import cotangents, modes, nonfinite, numbers, transforms
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import cotangents, modes, numbers
 from .trial import Trial
 
-LAWS: tuple[Law[Trial, str], ...] = (
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One law.
+
+    Attributes:
+        name: what it is switched on by.
+        sentence: what it says.
+        judge: runs a trial; "" or a remark where the law is kept, else what it saw.
+        reason: what goes wrong where it is broken.
+        is_loud: whether code that raises here is within its rights: it says so.
+    """
+
+    name: str
+    sentence: str
+    judge: Callable[[Trial], str]
+    reason: str
+    is_loud: bool = True
+
+
+LAWS: tuple[Law, ...] = (
     Law(
         "type",
         "A gradient has the shape and the dtype of its argument.",
@@ -83,7 +105,7 @@ LAWS: tuple[Law[Trial, str], ...] = (
     Law(
         "broadcast input",
         "An input may be one repeated row, as `expand` gives.",
-        nonfinite.judge_broadcast_input,
+        cotangents.judge_broadcast_input,
         reason="kernels read past the one row, or its gradient shares that row's memory",
     ),
     Law(
@@ -141,7 +163,7 @@ LAWS: tuple[Law[Trial, str], ...] = (
     Law(
         "not finite",
         "An infinite element, or NaN, affects only gradients of elements that share an output.",
-        nonfinite.judge_not_finite,
+        cotangents.judge_not_finite,
         reason="one bad sample turns the entire batch into NaN",
     ),
     Law(
@@ -159,7 +181,7 @@ LAWS: tuple[Law[Trial, str], ...] = (
     Law(
         "no axes",
         "A scalar has the same gradient as a vector of one element.",
-        nonfinite.judge_no_axes,
+        cotangents.judge_no_axes,
         reason="a loss, a temperature or a learned scale fails, or gets an axis",
     ),
     Law(
@@ -171,13 +193,13 @@ LAWS: tuple[Law[Trial, str], ...] = (
     Law(
         "vmap",
         "The framework's map over a batch gives what a loop gives.",
-        transforms.judge_batched,
+        modes.judge_batched,
         reason="per-example gradients are unavailable, or wrong",
     ),
     Law(
         "compiled",
         "The framework's compiler gives the same result.",
-        transforms.judge_compiled,
+        modes.judge_compiled,
         reason="a gradient that is right in a notebook differs in production",
     ),
     Law(

@@ -1,5 +1,5 @@
 """Laws of the other ways in which a framework runs a custom gradient: forward mode, checkpoints,
-autocast; and of what is kept for the backward.
+autocast, its map and its compiler; and of what is kept for the backward.
 """
 
 from __future__ import annotations
@@ -18,9 +18,18 @@ from ..graph.ir.types import dtype_name
 from ..graph.support.trees import optree
 from ..look.convert import brief
 from ..look.subject import as_float
-from .judging import NotApplicable, Remark, start, worst
 from .numbers import differs_in, rounded
-from .trial import LOOSE, Arrays, Trial, largest_of
+from .trial import (
+    LOOSE,
+    Arrays,
+    NotApplicable,
+    Remark,
+    Trial,
+    compare_runs,
+    largest_of,
+    start,
+    worst,
+)
 
 LOOSEST = 1e-5  # between two formulas of one derivative, of which one may be an approximation
 
@@ -47,10 +56,9 @@ def judge_forward(trial: Trial) -> str:
     ways: list[list[int]] = [[n] for n in trial.floats]
     for seed, moved in enumerate([*ways, trial.floats] if len(ways) > 1 else ways):
         tangents = _tangents(trial, given, moved, seed)
-        tensors = [trial.backend.tensors.from_numpy(np.array(a)) for a in given]
-        made = [None if t is None else trial.backend.tensors.from_numpy(t.copy()) for t in tangents]
+        made = [None if t is None else trial.tensors([t])[0] for t in tangents]
         try:
-            outputs, found = push(trial.outputs, tensors, made)
+            outputs, found = push(trial.outputs, trial.tensors(given), made)
         except (NotImplementedError, GradientError) as error:  # ours says why by the latter
             raise NotApplicable(f"it offers no forward mode: {error}") from error
         for n, (y, t) in enumerate(zip(outputs, found, strict=True)):
@@ -103,13 +111,8 @@ def judge_checkpoint(trial: Trial) -> str:
     run, u = start(trial)
     wanted, given = run.gradients(u), trial.cast(trial.wide)
     for name, vjp in ways.items():
-        tensors = [trial.backend.tensors.from_numpy(np.array(a)) for a in given]
-        other = trial.run_on(tensors, vjp)
-        said = worst(other.arrays(), run.arrays(), trial.loose, trial.noise)
-        if said:
-            return f"under {name} the output differs: {said.replace('argument', 'output')}"
-        said = worst(other.gradients(u), wanted, trial.loose, trial.noise)
-        if said:
+        other = trial.run_on(trial.tensors(given), vjp)
+        if said := compare_runs(trial, other, run, u, wanted):
             return f"under {name} {said}"
     return ""
 
@@ -123,7 +126,7 @@ def judge_autocast(trial: Trial) -> str:
     given = trial.cast("float32")
     with trial.quiet("float32"):
         try:
-            run = trial.run_on([trial.backend.tensors.from_numpy(np.array(a)) for a in given], vjp)
+            run = trial.run_on(trial.tensors(given), vjp)
         except NotImplementedError as error:
             raise NotApplicable(str(error)) from error
         u = [as_float(a, "bfloat16") for a in trial.cotangents(run)]
@@ -159,12 +162,11 @@ def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
             as_float(np.asarray(drawn.standard_normal(tuple(y.shape))), dtype_name(y.dtype))
             for y in outputs
         )
-        return [trial.backend.tensors.from_numpy(a) for a in arrays]
+        return trial.tensors(list(arrays))
 
     given = trial.cast(trial.wide)
     arrays = [a * a.dtype.type(factor) if n in trial.floats else a for n, a in enumerate(given)]
-    tensors = [trial.backend.tensors.from_numpy(np.array(a)) for a in arrays]
-    found = ask(trial.outputs, tensors, cotangents)
+    found = ask(trial.outputs, trial.tensors(arrays), cotangents)
     if not found:
         raise NotApplicable("no custom gradient in it keeps a tensor")
     return list(found)
@@ -206,3 +208,58 @@ def judge_saved(trial: Trial) -> str:
         if each.apart:
             return f"{each.where}, is an {each.apart} that is not kept by save_for_backward"
     return ""
+
+
+# --- maps and compilers -------------------------------------------------------------------------
+
+
+def judge_batched(trial: Trial) -> str:
+    """The framework's map over a batch gives what a loop over it gives."""
+    backend = trial.backend
+    if backend.autodiff.vmap is None or backend.autodiff.vjp is None:
+        raise NotApplicable(f"{backend.name} has no map over a batch that keeps custom gradients")
+    given = trial.cast(trial.wide)
+    batches = [np.stack([given[n], given[n] * 0.5]) for n in trial.floats]
+
+    def run_one(*floats: Any) -> tuple[Any, ...]:
+        return tuple(trial.outputs(_replaced(trial.tensors(given), trial.floats, floats)))
+
+    def mapped(floats: Sequence[Any]) -> list[Any]:
+        assert backend.autodiff.vmap is not None
+        return list(backend.autodiff.vmap(run_one)(*floats))
+
+    made = trial.tensors(batches)
+    singles = [trial.run(_replaced(given, trial.floats, [b[i] for b in batches])) for i in (0, 1)]
+    u = [trial.cotangents(single, seed=i) for i, single in enumerate(singles)]
+    assert backend.autodiff.vjp is not None
+    _, pull = backend.autodiff.vjp(mapped, made)
+    stacked = [np.stack(pair) for pair in zip(*u, strict=True)]
+    found = pull(trial.tensors(stacked))
+    alone = [single.gradients(c) for single, c in zip(singles, u, strict=True)]
+    wanted = [
+        None if alone[0][n] is None else np.stack([each[n] for each in alone]) for n in trial.floats
+    ]
+    return worst([singles[0].read(g) for g in found], wanted, trial.loose, trial.noise)
+
+
+def _replaced(arrays: list[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    rest = dict(zip(places, others, strict=True))
+    return [rest.get(n, a) for n, a in enumerate(arrays)]
+
+
+def judge_compiled(trial: Trial) -> str:
+    """The framework's compiler gives what eager code gives."""
+    backend = trial.backend
+    if backend.compiler.jit is None or backend.autodiff.vjp is None:
+        raise NotApplicable(f"{backend.name} has no compiler")
+    run, u = start(trial)
+    wanted = run.gradients(u)
+    made = trial.tensors(u)
+
+    def both(*tensors: Any) -> list[Any]:
+        found = trial.run_on(list(tensors), backend.modes.once).pull(made)
+        return [each for each in found if each is not None]
+
+    compiled = backend.compiler.jit(both, {})(*trial.tensors(trial.cast(trial.wide)))
+    found = [run.read(each) for each in compiled]
+    return worst(found, [g for g in wanted if g is not None], trial.loose, trial.noise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,21 @@ import numpy as np
 from ..capture.dialects import xp as _xp
 from ..functions.proof.compare import eps_of, smallest_of
 from ..graph.ops.numerics import as_numpy_dtype
-from ..look.check import differentiate
+from ..look.check import differentiate, pick, slope_at
 from ..look.subject import as_float
-from . import low_precision
-from .judging import NotApplicable, Weigh, moved_along, start, weighed, worst
-from .trial import LOOSE, Arrays, Trial, largest_of
+from .trial import (
+    LOOSE,
+    SEED,
+    Arrays,
+    NotApplicable,
+    Trial,
+    Weigh,
+    largest_of,
+    moved_along,
+    start,
+    weighed,
+    worst,
+)
 
 xp: Any = _xp
 MOST_PLACES = 64  # whose differences are taken
@@ -35,7 +45,7 @@ FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
 def judge_type(trial: Trial) -> str:
     with trial.quiet(trial.dtype):
         run = trial.run(trial.given)
-        found = run.pull([run.backend.tensors.from_numpy(a) for a in trial.cotangents(run)])
+        found = run.pull(trial.tensors(trial.cotangents(run)))
     for n in trial.floats:
         got, given = found[n], trial.given[n]
         if got is None:
@@ -116,19 +126,14 @@ def _crosses(narrow: Any, wide: Any) -> bool:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def _places(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    size = int(np.prod(shape))
-    picked = np.linspace(0, size - 1, min(size, MOST_PLACES), dtype=int) if size else []
-    return [tuple(int(i) for i in np.unravel_index(int(n), shape)) for n in picked]
-
-
-def _numeric(weigh: Weigh, arrays: Arrays, n: int, place: tuple[int, ...]) -> tuple[float, bool]:
-    def moved(value: float) -> float:
-        other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
-        other[n][place] = value
-        return weigh(other)
-
-    return differentiate(moved, float(arrays[n][place]))
+def _slopes(
+    weigh: Weigh, arrays: Arrays, n: int, most: int = MOST_PLACES
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Yield places of a tensor with the slopes there, where there is one."""
+    for place in pick(arrays[n].shape, MOST_PLACES)[:most]:
+        slope, is_settled = slope_at(weigh, arrays, n, place)
+        if is_settled:
+            yield place, slope
 
 
 def _need_float64(trial: Trial) -> None:
@@ -140,7 +145,7 @@ def judge_derivative(trial: Trial) -> str:
     if trial.is_surrogate and trial.meant is None:
         raise NotApplicable("it is a surrogate, which is meant to differ")
     if trial.digits == "float32":
-        return low_precision.judge_derivative(trial)
+        return _coarse_derivative(trial)
     _need_float64(trial)
     run, u = start(trial)
     arrays, found = trial.cast("float64"), run.gradients(u)
@@ -151,8 +156,7 @@ def judge_derivative(trial: Trial) -> str:
             return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
     wrong, flat, compared = [], True, 0
     for n in trial.floats:
-        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)}
-        settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
+        settled = dict(_slopes(weigh, arrays, n))
         largest = max((abs(slope) for slope in settled.values()), default=0.0)
         given = np.zeros_like(arrays[n]) if found[n] is None else found[n]
         compared += len(settled)
@@ -274,7 +278,7 @@ def _has_flat_output(trial: Trial) -> bool:
     outputs = trial.run(arrays).arrays()
     moves = [False] * len(outputs)
     for n in trial.floats:
-        for place in _places(arrays[n].shape)[:MOST_STEPS]:
+        for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]:
             other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
             other[n][place] += 1e-7
             for k, (y, before) in enumerate(zip(trial.run(other).arrays(), outputs, strict=True)):
@@ -296,14 +300,12 @@ def judge_second(trial: Trial) -> str:
     def gradients_of(tensors: Sequence[Any]) -> list[Any]:
         # Of the inputs, as those of a loss are: what is differentiable once says so only then.
         nothing = sum(xp.sum(tensors[n]) * 0.0 for n in trial.floats)
-        cotangents = [backend.tensors.from_numpy(a.copy()) + nothing for a in u]
+        cotangents = [x + nothing for x in trial.tensors(u)]
         found = trial.run_on(list(tensors)).pull(cotangents)
         return [found[n] for n in trial.floats]
 
-    _, pull = backend.autodiff.vjp(
-        gradients_of, [backend.tensors.from_numpy(a.copy()) for a in arrays]
-    )
-    given = [backend.tensors.from_numpy(weights[n].copy()) for n in trial.floats]
+    _, pull = backend.autodiff.vjp(gradients_of, trial.tensors(arrays))
+    given = trial.tensors([weights[n] for n in trial.floats])
     second = [run.read(each) for each in pull(given)]
 
     def weigh(moved: Arrays) -> float:
@@ -312,10 +314,9 @@ def judge_second(trial: Trial) -> str:
         return float(sum(np.sum(weight * each) for weight, each in pairs))
 
     if trial.digits == "float32":
-        return low_precision.judge_second(trial, second, weigh, weights)
+        return _coarse_second(trial, second, weigh, weights)
     for n in trial.floats:
-        slopes = {p: _numeric(weigh, arrays, n, p) for p in _places(arrays[n].shape)[:MOST_STEPS]}
-        settled = {p: slope for p, (slope, is_settled) in slopes.items() if is_settled}
+        settled = dict(_slopes(weigh, arrays, n, MOST_STEPS))
         largest = max((abs(slope) for slope in settled.values()), default=0.0)
         got = np.zeros_like(arrays[n]) if second[n] is None else second[n]
         for place, slope in settled.items():
@@ -438,9 +439,9 @@ def _has_kink(trial: Trial, arrays: Arrays) -> bool:
         return float(sum(np.sum(y) for y in trial.run(moved).arrays()))
 
     return not all(
-        _numeric(weigh, arrays, n, place)[1]
+        slope_at(weigh, arrays, n, place)[1]
         for n in trial.floats
-        for place in _places(arrays[n].shape)[:MOST_STEPS]
+        for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]
     )
 
 
@@ -457,3 +458,94 @@ def judge_empty(trial: Trial) -> str:
         if shapes[n] not in (None, arrays[n].shape):
             return f"argument {n} of shape {arrays[n].shape} has a gradient of shape {shapes[n]}"
     return ""
+
+
+# --- what computes in float32, whatever it is given -----------------------------------------------
+# Few digits, so long steps along directions in which every element moves.
+DIRECTIONS = 3  # for each argument
+STEP = 2.0**-5  # of an element's size
+SHARE = 1e-2  # of the largest that a slope along a direction may be: what it may be off by
+EPS = 2.0**-23
+SHORT = 2.0**-18  # some numbers of float32
+Moved = Callable[[float], float]
+
+
+def _coarse_derivative(trial: Trial) -> str:
+    """Compare the gradient with slopes along directions."""
+    run, u = start(trial)
+    arrays, found = trial.cast(trial.wide), run.gradients(u)
+    size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
+    weigh = weighed(trial.stated, u)
+    compared, moves, has_stairs, said = 0, False, False, ""
+    for n in trial.floats:
+        got = np.zeros_like(arrays[n]) if found[n] is None else found[n]
+        for way in _ways(arrays[n], n):
+            moved = moved_along(weigh, arrays, {n: way})
+            slope, doubt = _slope(moved, size)
+            moves = moves or abs(slope) > doubt
+            along = float(np.sum(got * way))
+            largest = max(abs(slope), float(np.sqrt(np.sum((got * way) ** 2))))
+            if not abs(along - slope) > 4 * doubt and doubt > SHARE * largest:
+                continue  # neither right nor wrong
+            is_wrong = not abs(along - slope) <= SHARE * largest + 4 * doubt
+            if is_wrong and trial.meant is None and _is_flat(moved):
+                has_stairs = True
+                continue
+            compared += 1
+            if not said and is_wrong:
+                said = (
+                    f"argument {n}: along one direction {along:.6g}, expected {slope:.6g} by "
+                    "differences in float32"
+                )
+    if trial.meant is None and ((said and not moves) or (has_stairs and not said)):
+        raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
+    if not compared:
+        raise NotApplicable("it computes in float32, and differences tell nothing there")
+    return said
+
+
+def _coarse_second(trial: Trial, second: Sequence[Any], weigh: Weigh, weights: Arrays) -> str:
+    """Compare the gradient's own gradient with slopes of the gradient along directions."""
+    arrays = trial.cast(trial.wide)
+    size = float(abs(weigh(arrays))) + sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
+    for n in trial.floats:
+        got = np.zeros_like(arrays[n]) if second[n] is None else second[n]
+        for way in _ways(arrays[n], n):
+            slope, doubt = _slope(moved_along(weigh, arrays, {n: way}), size)
+            along = float(np.sum(got * way))
+            largest = max(abs(slope), float(np.sqrt(np.sum((got * way) ** 2))))
+            if not abs(along - slope) <= 3 * SHARE * largest + 8 * doubt:
+                kind = "is missing" if not got.any() else "is wrong"
+                return (
+                    f"the second derivative {kind}: argument {n}, along one direction "
+                    f"{along:.6g}, expected {slope:.6g} by differences of the gradient in float32"
+                )
+    return ""
+
+
+def _ways(array: Any, n: int) -> list[Any]:
+    """Return directions whose steps keep signs, so that they stay inside of a domain."""
+    generator = np.random.default_rng((SEED, n))
+    sizes = np.maximum(np.abs(array), 0.1 * np.max(np.abs(array), initial=0.0))
+    made = []
+    for _ in range(DIRECTIONS):
+        signs = generator.integers(0, 2, array.shape) * 2 - 1
+        made.append(sizes * signs * generator.uniform(0.5, 1.5, array.shape))
+    return made
+
+
+def _is_flat(moved: Moved) -> bool:
+    """Return whether a step that is short, but not for float32, changes nothing at all: what rounds
+    has steps, which longer ones take for slopes.
+    """
+    return moved(SHORT) == moved(0.0) == moved(-SHORT)
+
+
+def _slope(moved: Moved, size: float) -> tuple[float, float]:
+    """Return the slope along a direction, and what it may be off by."""
+    slopes = [(moved(h) - moved(-h)) / (2 * h) for h in (STEP, STEP / 2, STEP / 4)]
+    before, last = slopes[1] - slopes[0], (slopes[2] - slopes[1])
+    noise = 16 * EPS * size / STEP
+    if not abs(last) <= 0.5 * abs(before) + noise:  # at a kink slopes part as steps shrink
+        return slopes[2], np.inf
+    return slopes[2] + last / 3, abs(last) + noise

@@ -1,13 +1,15 @@
-"""A custom gradient on its own framework with its inputs: what the laws run.
+"""A custom gradient on its own framework with its inputs: what the laws run, and compare.
 
 Nothing is captured: arrays go in and come out, and what is between is the author's code under the
-framework's own autodiff.
+framework's own autodiff. A judge of a law returns "" or a remark where its law is kept, else what
+it saw; it raises `NotApplicable` where the law says nothing about a case, and whatever the code
+itself raises is that code's refusal.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,9 +24,7 @@ from ..functions.proof.compare import eps_of
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
-from ..look.originals import find_original
-from ..look.runs import as_array
-from ..look.subject import as_float, is_float_array, precision, subject_of
+from ..look.subject import as_array, as_float, find_original, is_float_array, precision, subject_of
 from ..rules.in_force.activation import Activation
 from ..rules.in_force.vjp import vjp_leaves
 from ..rules.model.rule import Rule
@@ -53,15 +53,12 @@ class Run:
     pull: Callable[[Sequence[Tensor]], list[Any]]
 
     def arrays(self) -> Arrays:
-        """Return the outputs as arrays."""
         return [self.read(y) for y in self.outputs]
 
     def read(self, x: Any) -> Any:
-        """Return a copy of a tensor as an array."""
         return None if x is None else np.array(self.backend.tensors.to_numpy(x))
 
     def gradients(self, cotangents: Sequence[Array]) -> Arrays:
-        """Return the gradients for cotangents that are arrays."""
         made = [self.backend.tensors.from_numpy(each.copy()) for each in cotangents]
         return [self.read(each) for each in self.pull(made)]
 
@@ -93,7 +90,6 @@ class Trial:
 
     @functools.cached_property
     def given(self) -> Arrays:
-        """The tensors among the arguments, as arrays."""
         return [self.leaves[i] for i in self.places]
 
     @functools.cached_property
@@ -103,12 +99,10 @@ class Trial:
 
     @functools.cached_property
     def floats(self) -> list[int]:
-        """Which of the tensors are floats."""
         return [n for n, array in enumerate(self.given) if is_float_array(array)]
 
     @functools.cached_property
     def dtype(self) -> str:
-        """The float dtype that it was called with."""
         found = [dtype_name(self.given[n].dtype) for n in self.floats]
         return found[0] if found else "float32"
 
@@ -205,16 +199,17 @@ class Trial:
         with precision(self.backend, dtype or self.wide), np.errstate(all="ignore"):
             yield
 
+    def tensors(self, arrays: Sequence[Array]) -> list[Tensor]:
+        """Return copies of arrays as the framework's tensors."""
+        return [self.backend.tensors.from_numpy(np.array(a)) for a in arrays]
+
     def run(self, arrays: Sequence[Array]) -> Run:
-        """Run forward on arrays."""
-        return self.run_on([self.backend.tensors.from_numpy(np.array(a)) for a in arrays])
+        return self.run_on(self.tensors(arrays))
 
     def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> Run:
         """Run forward on tensors of the framework, by its own vjp or another one."""
-        leaves, backend = self._filled(tensors), self.backend
-        if vjp is not None:
-            backend = replace(backend, autodiff=replace(backend.autodiff, vjp=vjp))
-        outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, backend)
+        leaves = self._filled(tensors)
+        outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend, vjp)
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
 
         def pull(cotangents: Sequence[Tensor]) -> list[Any]:
@@ -306,3 +301,110 @@ def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:
         return function.recipe.run_forward(args, kwargs)
 
     return forward
+
+
+# --- what judges of laws share -----------------------------------------------------------------
+
+
+Weigh = Callable[[Arrays], float]
+
+
+class NotApplicable(Exception):
+    """A law says nothing about a case, for the reason that is its message."""
+
+
+class Remark(str):
+    """What is said where a law is kept: it is false, as "" is."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> str:
+    """Return where two lists of gradients are furthest apart, "" where they agree.
+
+    Args:
+        loose: what may be between them, relative to the largest of a gradient.
+        noise: what may be between them besides, where large terms cancel.
+    """
+    for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
+        if got is None or want is None:
+            if (got is None) != (want is None):
+                return f"argument {n} has {'no' if got is None else 'a'} gradient"
+            continue
+        if got.shape != want.shape:
+            return f"argument {n}: shape {got.shape}, expected {want.shape}"
+        if got.dtype.kind not in "fV" and got.dtype.name != "bfloat16":
+            continue
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        finite = np.abs(b[np.isfinite(b)])
+        allowed = loose * (finite.max(initial=0.0) + np.finfo(np.float64).tiny) + noise
+        same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
+        if not same.all():
+            error = np.where(same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+            place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), a.shape))
+            where = "".join(f"[{i}]" for i in place)
+            return f"argument {n}{where}: {a[place]:.9g}, expected {b[place]:.9g}"
+    return ""
+
+
+def compare_runs(trial: Trial, other: Run, run: Run, u: Arrays, wanted: Arrays) -> str:
+    """Return where a run has other outputs than another one, or other gradients than are wanted."""
+    said = outputs_differ(trial, other.arrays(), run.arrays())
+    return said or worst(other.gradients(u), wanted, trial.loose, trial.noise)
+
+
+def outputs_differ(trial: Trial, found: Arrays, wanted: Arrays) -> str:
+    """Return where outputs are furthest apart, "" where they agree."""
+    said = worst(found, wanted, trial.loose, trial.noise)
+    return f"the output differs: {said.replace('argument', 'output')}" if said else ""
+
+
+def exactly(found: Arrays, wanted: Arrays) -> str:
+    """Return the same where not even a rounding may be between them."""
+    return worst(found, wanted, 0.0)
+
+
+def differ(a: Any, b: Any) -> Any:
+    """Return where two arrays hold other numbers; NaN is like NaN."""
+    return ~((a == b) | (np.isnan(a) & np.isnan(b)))
+
+
+def scaled(arrays: Arrays, factor: float) -> Arrays:
+    return [None if a is None else (a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]
+
+
+def start(trial: Trial) -> tuple[Run, Arrays]:
+    """Return a forward in the widest dtype, and cotangents for it."""
+    run = trial.run(trial.cast(trial.wide))
+    if not run.outputs:
+        raise NotApplicable("it has no float output")
+    return run, trial.cotangents(run)
+
+
+# --- what differences are taken of ----------------------------------------------------------------
+
+
+def weighed(trial: Trial, cotangents: Arrays) -> Weigh:
+    """Return the sum of the outputs, times these numbers, as a function of the tensors."""
+
+    def weigh(given: Arrays) -> float:
+        outputs = trial.run(given).arrays()
+        pairs = zip(cotangents, outputs, strict=True)
+        return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
+
+    return weigh
+
+
+def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callable[[float], float]:
+    """Return what is weighed some steps away, each tensor in a direction of its own or not at
+    all.
+    """
+
+    def moved(steps: float) -> float:
+        ends = [
+            (a + steps * ways[n]).astype(a.dtype) if n in ways else a for n, a in enumerate(arrays)
+        ]
+        return weigh(ends)
+
+    return moved

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import multigrad as xg
 from multigrad.errors import MultigradError
@@ -20,8 +25,11 @@ from multigrad.look.command.options import (
     FAILED,
     MISUSED,
     Backends,
+    Forward,
     Named,
     Numbers,
+    Progress,
+    Python,
     RuleName,
     Shapes,
     prepare_environment,
@@ -30,6 +38,12 @@ from multigrad.look.command.options import (
     split,
     working,
 )
+
+if TYPE_CHECKING:
+    from multigrad.look.described import Described
+
+INDENT, WIDEST = 4, 100  # of lists of rules
+PICTURES = (".png", ".svg", ".pdf")
 
 app = typer.Typer(
     name="multigrad",
@@ -77,7 +91,7 @@ def rules(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """List the registered rules by family, with their params, ranges and formulas."""
-    from multigrad.look.command.listing import list_rules, print_rules
+    from multigrad.look.described import list_rules
 
     with report_errors():
         rows = list_rules(family, like, estimators)
@@ -85,6 +99,31 @@ def rules(
             typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
         else:
             print_rules(rows, Console())
+
+
+def print_rules(rows: Sequence[Described], console: Console) -> None:
+    """Print rules under the headings of their families, in lines of the console's width."""
+    width = min(console.width, WIDEST)
+    for (kind, family, heading), own in groupby(rows, attrgetter("kind", "family", "heading")):
+        place = f"xg.estimators, {family}" if kind == "estimator" else family
+        lines = textwrap.wrap(f"{place}: {heading}" if place else heading, width)
+        console.print(Text("\n".join(lines), style="bold underline"), soft_wrap=True)
+        for row in own:
+            console.print(format_rule(row, width), soft_wrap=True)
+        console.print()
+
+
+def format_rule(row: Described, width: int) -> Text:
+    """Return a rule as lines: name and params, then its formula."""
+    params, indent = ", ".join(map(str, row.params)), " " * INDENT
+    wrapped = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False)
+    name = f"  {row.name}"
+    first, *more = wrapped.wrap(f"{name}  {params}".rstrip())
+    text = Text("\n").append(name, style="bold").append("\n".join([first[len(name) :], *more]))
+    wrapped.initial_indent = indent
+    said = [row.formula, f"Gradients: {row.gradients}" if row.gradients else ""]
+    formula = "".join(f"\n{wrapped.fill(each)}" for each in said if each)
+    return text.append(formula, style="dim")
 
 
 @app.command(epilog="Example: multigrad plot triangular --forward Heaviside --param width=0.5,1,2")
@@ -104,7 +143,9 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Draw what rules do to gradients."""
-    from multigrad.look.command.pictures import write_picture
+    from multigrad.graph.support.files import replacing
+    from multigrad.look.command.named import find, find_forward, read_params
+    from multigrad.look.plotting import figure
 
     with report_errors():
         if gallery:
@@ -112,7 +153,21 @@ def plot(
                 "the gallery is written by a clone of multigrad's repository; type there: "
                 "python tools/write_gallery.py --out gallery.html"
             )
-        typer.echo(write_picture(names or [], forward, params or [], out))
+        if not names:
+            raise MultigradError("name a rule, such as: multigrad plot triangular")
+        path = out or Path(f"{names[0].rpartition(':')[2]}.png")
+        if path.suffix.lower() not in PICTURES:
+            raise MultigradError(
+                f"{path} is not a picture file; its name must end with {', '.join(PICTURES)}"
+            )
+        what = [find(name) for name in names]
+        under = None if forward is None else find_forward(forward)
+        axes = figure.make_figure().subplots()
+        numbers = read_params(params or ())
+        figure.plot(what if len(what) > 1 else what[0], under, numbers, ax=axes)
+        with replacing(path) as temporary:
+            axes.figure.savefig(temporary, dpi=150)
+        typer.echo(path)
 
 
 @app.command(epilog="Example: multigrad show triangular --forward Heaviside")
@@ -180,7 +235,7 @@ def eject(
 @app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")
 def check(
     what: Named,
-    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    forward: Forward = None,
     backend: Annotated[
         str | None, typer.Option(help="Where to run it; NumPy if not given.")
     ] = None,
@@ -203,7 +258,7 @@ def check(
 )
 def parity(
     what: Named,
-    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    forward: Forward = None,
     backends: Backends = "",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
     shapes: Shapes = None,
@@ -211,13 +266,21 @@ def parity(
 ) -> None:
     """Run forward and backward on every backend and compare the numbers with float64."""
     from multigrad.look.command.named import find, make_inputs
-    from multigrad.look.command.parity import run_parity
+    from multigrad.look.parity import ParityReport, find_names
 
     prepare_environment()
+    reports: list[ParityReport] = []
     with report_errors():
         found = find(what, forward)
-        code = run_parity(found, make_inputs(shapes, numbers, dtype, found), split(backends))
-    raise typer.Exit(code)
+        inputs = make_inputs(shapes, numbers, dtype, found)
+        with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
+            progress.begin("importing the frameworks")
+            for name in progress.each(find_names(split(backends) or None)):
+                reports.append(xg.parity(found, *inputs, backends=name))
+        if reports:
+            rows = tuple(row for report in reports for row in report.rows)
+            typer.echo(ParityReport(reports[0].name, rows))
+    raise typer.Exit(STOPPED if progress.stopped else 0 if all(reports) else FAILED)
 
 
 @app.command(epilog="Example: multigrad convert my_layers:Spike --input 4x6 --input 0.5")
@@ -341,10 +404,7 @@ def lock(
     frameworks: Annotated[
         str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
     ] = "",
-    python: Annotated[
-        str | None,
-        typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
-    ] = None,
+    python: Python = None,
 ) -> None:
     """Record what rules, Functions and frameworks give, at kinks too, in gradients.lock."""
     from multigrad.audit.command.lock import write_lock
@@ -364,10 +424,7 @@ def verify(
     frameworks: Annotated[
         str, typer.Option(help="Comma-separated frameworks; all that were locked if not given.")
     ] = "",
-    python: Annotated[
-        str | None,
-        typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
-    ] = None,
+    python: Python = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Compare with a lock file, and name what has changed."""
@@ -395,10 +452,20 @@ def vectors(
     ] = None,
 ) -> None:
     """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
-    from multigrad.audit.command.vectors import write_vectors
+    from multigrad.audit.vectors import vectors_of, write
+    from multigrad.look.command.named import find
 
     with report_errors():
-        write_vectors(names or (), dtype or (), out, typer.echo)
+        # A Function is an object of a module, or a saved file.
+        named = [
+            find(each) if ":" in each or each.endswith(".json") else each for each in names or ()
+        ]
+        text = write(vectors_of(*named, dtypes=dtype or ()))
+        if out == "-":
+            typer.echo(text.rstrip("\n"))
+        else:
+            write_whole(Path(out), text)
+            typer.echo(f"{out}: {len(text):,} bytes")
 
 
 # They need a clone, with what is measured beside us.

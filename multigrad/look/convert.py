@@ -30,21 +30,22 @@ from ..graph import ops, random
 from ..graph.ir.graph import every_node
 from ..graph.ops.arrays.loops import turning_at_most
 from ..graph.random import key_from_int
-from ..graph.support.data import InNotebooks
 from ..graph.support.trees import optree
-from .originals import Original, find_original
 from .parity import ROUNDINGS, find_names
-from .runs import (
+from .subject import (
+    Original,
+    Report,
     Results,
     as_array,
     cotangent,
+    find_original,
+    is_float_array,
     run,
     run_compiled,
     run_each,
     run_graphs,
     run_mapped,
 )
-from .subject import is_float_array
 
 Array = Any
 KEY = 7  # of the draws of a random function, the same everywhere
@@ -76,8 +77,8 @@ class Verdict:
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion(InNotebooks):
+@dataclass(frozen=True, slots=True, repr=False)
+class Conversion(Report):
     """What `convert` found; prints as a table.
 
     Attributes:
@@ -97,18 +98,11 @@ class Conversion(InNotebooks):
 
     @property
     def rows(self) -> tuple[Verdict, ...]:
-        """All verdicts."""
         return (*self.verdicts, *self.transforms)
 
     @property
     def ok(self) -> bool:
         return not any(verdict.state in BAD for verdict in self.rows)
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def __str__(self) -> str:
         if self.problem:
@@ -139,9 +133,6 @@ def convert(
         copies: see `xg.Capture`.
         transforms: whether it is also mapped over examples, and compiled as a whole, on its own
             framework.
-
-    Raises:
-        RuleTypeError: obj is nothing of the kind.
     """
     names = find_names(backends)
     original = find_original(obj, copies)
@@ -160,7 +151,6 @@ def convert(
 
 
 def brief(error: BaseException) -> str:
-    """Return an exception as one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].strip()[:300]}" if lines else type(error).__name__
 
@@ -189,11 +179,7 @@ def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backe
 
 
 def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
-    """Run the graphs that have loops on NumPy.
-
-    Raises:
-        Endless: a loop takes too many turns.
-    """
+    """Run the graphs that have loops on NumPy."""
     leaves, _ = flatten(tuple(inputs), {})
     pairs = zip(captured.layout.leaves, leaves, strict=True)
     given: dict[str, Any] = {leaf.name: value for leaf, value in pairs}
@@ -206,11 +192,7 @@ def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
 
 
 def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
-    """Run an original on the first framework that takes it.
-
-    Raises:
-        Exception: what the likeliest of them raised.
-    """
+    """Run an original on the first framework that takes it."""
     failure: Exception | None = None
     for home in original.homes:
         try:

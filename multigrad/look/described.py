@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import MultigradError, NativeRuleWarning, RuleValueError, UnsupportedOp
+from ..errors import MultigradError, NativeRuleWarning, RuleValueError, UnsupportedOp, suggest
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ops.results import PER_ELEMENT
@@ -258,6 +258,27 @@ def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
     return found or [row for row in rows if row.name in near]
 
 
+def list_rules(family: str = "", like: str = "", estimators: bool = False) -> list[Described]:
+    """Return the rules; with a family or a word, what is of it or like it, estimators among them.
+
+    Args:
+        estimators: the Functions of `xg.estimators` in their place.
+    """
+    rules = [] if estimators else describe_all()
+    rows = rules if rules and not (family or like) else [*rules, *describe_estimators()]
+    families = list(dict.fromkeys(row.family for row in rows if row.family))
+    if family:
+        rows = [row for row in rows if row.family == family]
+        if not rows:
+            raise MultigradError(
+                f"no family {family!r}{suggest(family, families)} (families: {', '.join(families)})"
+            )
+    found = find_like(like, rows) if like else rows
+    if not found:
+        raise MultigradError(f"no rule like {like!r} among {len(rows)}; multigrad rules lists all")
+    return found
+
+
 def plain_words(text: str) -> list[str]:
     """Return the words of a text, each plain; a package and its name are two."""
     return [word for word in map(plain, re.split(r"[\s.]+", text)) if word]
@@ -286,7 +307,6 @@ class Exchange:
     per_column: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this as plain data."""
         return {"op": self.op, "numbers": self.numbers, "per_column": self.per_column}
 
 

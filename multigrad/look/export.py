@@ -134,11 +134,7 @@ def export(
 
 
 def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
-    """Check that axes which are left open are longer than 1.
-
-    Raises:
-        RuleTypeError: one is not, so that its length would be taken for a constant.
-    """
+    """Check that axes which are left open are longer than 1."""
     for n, (given, axes) in enumerate(zip(inputs, shapes, strict=False)):
         lengths = getattr(given, "shape", ())
         for axis in axes if isinstance(axes, Mapping) else ():
@@ -181,11 +177,7 @@ def load_operators(path: StrPath) -> dict[str, Function[..., Any]]:
 
 
 def _read_documents(path: StrPath) -> bytes:
-    """Return the text of the operators' documents in a program's file.
-
-    Raises:
-        FormatError: there is none.
-    """
+    """Return the text of the operators' documents in a program's file."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/{OPERATORS_FILE}")]
@@ -206,12 +198,7 @@ def _read_documents(path: StrPath) -> bytes:
 def _export_function(
     backend: Backend, obj: Any, path: Path, inputs: tuple[Any, ...], shapes: Any
 ) -> tuple[Path, Path]:
-    """Write forward and backward of a Function as it is captured for these inputs.
-
-    Raises:
-        RuleTypeError: it is not a Function.
-        UnsupportedOp: it draws random numbers, or runs as it is.
-    """
+    """Write forward and backward of a Function as it is captured for these inputs."""
     function, args = _function_of(obj, path, inputs)
     leaves, tree = flatten(args, {})
     leaves, tree = function._complete([unwrap(leaf) for leaf in leaves], tree)
@@ -241,11 +228,7 @@ def _export_function(
 
 
 def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | None, ...]:
-    """Return for each tensor the axes whose length is not fixed, by name.
-
-    Raises:
-        RuleTypeError: something else is given.
-    """
+    """Return for each tensor the axes whose length is not fixed, by name."""
     found: list[dict[int, str] | None] = []
     if not isinstance(shapes, tuple | None):
         raise RuleTypeError(
@@ -270,11 +253,7 @@ def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | Non
 def _function_of(
     obj: Any, path: Path, inputs: tuple[Any, ...]
 ) -> tuple[Function[..., Any], tuple[Any, ...]]:
-    """Return a Function, and what it is called with: of an activation the one of its rule.
-
-    Raises:
-        RuleTypeError: it is neither.
-    """
+    """Return a Function, and what it is called with: of an activation the one of its rule."""
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     if isinstance(inner, Function):
         return inner, inputs

@@ -14,10 +14,9 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.finding.discovery import in_use, load_backend
 from ..errors import RuleTypeError, RuleValueError, TraceError
-from ..functions.calls.arguments import flatten, unwrap
-from ..functions.calls.decision import SHOWN
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
+from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
 from ..graph.ir.graph import Node
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
@@ -140,7 +139,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
         # By name: the rooms of Keras stand above, and are for its models alone.
         of_keras = import_module("multigrad.keras.models.kept")
         name, rows = of_keras.kept_by_layers(obj, shapes, names)
-        return Memory(type(obj).__name__, name, _of_layers(rows))
+        return Memory(type(obj).__name__, name, tuple([Residual(**row) for row in rows]))
     for backend in in_use():
         if is_model_of(backend, obj) and getattr(obj, "_activation", None) is None:
             if backend.models.kept is None:
@@ -149,23 +148,15 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
                     "about its activations and Functions"
                 )
             rows = backend.models.kept(obj, shapes, names)
-            return Memory(type(obj).__name__, backend.name, _of_layers(rows))
+            return Memory(type(obj).__name__, backend.name, tuple([Residual(**r) for r in rows]))
     subject = subject_of(obj)
     backend = _backend_for(subject, dtypes)
     variant = _variant_of(obj, subject, shapes, names, backend)
     return Memory(subject.name, backend.name, _of_graphs(variant, backend, shapes, names))
 
 
-def _of_layers(rows: Sequence[Mapping[str, Any]]) -> tuple[Residual, ...]:
-    return tuple([Residual(**row) for row in rows])
-
-
 def _read_shapes(shape: Any) -> list[Shape]:
-    """Return a shape, or several, as tuples of ints.
-
-    Raises:
-        RuleTypeError: it is none.
-    """
+    """Return a shape, or several, as tuples of ints."""
     several = list(shape) if isinstance(shape, list) else [shape]
     if isinstance(shape, list) and all(isinstance(each, int) for each in shape):
         several = [tuple(shape)]
@@ -209,17 +200,12 @@ def _backend_for(subject: Subject, dtypes: Sequence[Any]) -> Backend:
 def _variant_of(
     obj: Any, subject: Subject, shapes: Sequence[Shape], names: Sequence[str], backend: Backend
 ) -> Variant:
-    """Return the graphs for tensors of these shapes.
-
-    Raises:
-        RuleValueError: it takes another number of tensors.
-        TraceError: it has no graph.
-    """
-    stand_ins = [
+    """Return the graphs for tensors of these shapes."""
+    function = subject.function
+    args: list[Any] = [
         np.broadcast_to(np.zeros((), as_numpy_dtype(name)), shape)
         for shape, name in zip(shapes, names, strict=True)
     ]
-    function, args = subject.function, list(stand_ins)
     if function is None:
         if len(shapes) != 1:
             raise RuleValueError(f"{subject.name} takes one tensor, and got {len(shapes)} shapes")
@@ -227,11 +213,8 @@ def _variant_of(
         args += values
     assert function is not None
     _check_count(function, args)
-    leaves, tree = flatten(tuple(args), {})
     try:
-        leaves, tree = function._complete([unwrap(leaf) for leaf in leaves], tree)
-        layout = function.recipe.lay_out(function.parameters, leaves, tree)
-        variant = function._decide(SHOWN, layout, leaves).variant
+        variant = capture_example(function, *args)
         if function.residuals == "auto":
             return variant
         return replace(variant, graphs=replace(variant.graphs, residuals=function.residuals))
@@ -242,11 +225,7 @@ def _variant_of(
 
 
 def _check_count(function: Function, args: Sequence[Any]) -> None:
-    """Check that a Function can be called with so many arguments.
-
-    Raises:
-        RuleValueError: it cannot.
-    """
+    """Check that a Function can be called with so many arguments."""
     if function.parameters is None:
         return
     try:

@@ -34,7 +34,7 @@ from .check import CheckReport
 from .convert import BAD, Conversion
 from .described import describe_estimator, describe_params, split_docstring
 from .parity import ParityReport
-from .show import captured_graph, describe_kept
+from .source import captured_graph, describe_kept
 
 
 def html_of(obj: Any) -> str:
@@ -110,7 +110,6 @@ def draw_function(function: Function) -> str:
 
 
 def words_of(obj: Rule | Function | BoundFunction) -> str:
-    """Return its repr without brackets."""
     return repr(obj).removeprefix("<").removesuffix(">")
 
 

@@ -19,21 +19,23 @@ from ..functions.proof.bounded import Bounded
 from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
 from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
-from ..graph.support.data import InNotebooks
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.context import use
 from ..rules.in_force.activation import Activation
 from ..rules.model.under import put_under
 from ..trace.scope.present import at_present
-from .runs import ones, run_arrays, run_graphs
 from .subject import (
     Inputs,
+    Report,
     Subject,
     is_float_array,
     make_inputs,
+    ones,
     precision,
     read_inputs,
+    run_arrays,
+    run_graphs,
     subject_of,
 )
 
@@ -72,8 +74,8 @@ class ParityRow:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ParityReport(InNotebooks):
+@dataclass(frozen=True, slots=True, repr=False)
+class ParityReport(Report):
     """What `xg.parity` found; prints as a table.
 
     Examples:
@@ -105,12 +107,6 @@ class ParityReport(InNotebooks):
     @property
     def max_abs(self) -> float:
         return max((row.max_abs for row in self.rows), default=0.0)
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def __str__(self) -> str:
         verdict = "the same numbers everywhere" if self.ok else "NOT THE SAME NUMBERS"
@@ -170,36 +166,23 @@ def parity(
     rows: list[ParityRow] = []
     for name in names:
         found = reference if name == "numpy" else _run(subject, read, arrays, load_backend(name))
-        mine = _compare_all(name, expected, found, reference)
+        compare = partial(_compare, name)
+        mine = list(map(compare, *expected, found, reference))
         if not all(row.ok for row in mine):
             own = _expect(subject, read, arrays, name)
-            chosen = _compare_all(name, own, found, reference)
+            chosen = list(map(compare, *own, found, reference))
             if all(row.ok for row in chosen):
                 mine = [replace(row, problem=SIGNS) for row in chosen]
         rows += mine
     return ParityReport(subject.name, tuple(rows))
 
 
-def _compare_all(
-    name: str,
-    expected: tuple[Sequence[str], Sequence[Bounded]],
-    found: Sequence[Array],
-    reference: Sequence[Array],
-) -> list[ParityRow]:
-    rows = zip(*expected, found, reference, strict=True)
-    return [_compare(name, what, mine, other, bounded) for what, bounded, mine, other in rows]
-
-
 def find_names(names: str | Sequence[str] | None) -> list[str]:
     """Return the backends to run on."""
     if names is None:
-        return [row.name for row in backends_installed()]
+        return [row.name for row in backends(load=True) if row.installed]
     given = [names] if isinstance(names, str) else names
     return [load_backend(name).name for name in given]
-
-
-def backends_installed() -> list[Any]:
-    return [row for row in backends(load=True) if row.installed]
 
 
 def _run(
@@ -209,10 +192,10 @@ def _run(
     widest = "float64" if any(array.dtype.itemsize == 8 for array in arrays) else "float32"
     call, keyed = _keyed(subject)
     with precision(backend, widest), keyed:
-        found = run_arrays(call, backend, inputs.nest(arrays), ones)
-    return found.outputs + [
+        outputs, gradients = run_arrays(call, backend, inputs.nest(arrays), ones)
+    return outputs + [
         np.zeros_like(array) if gradient is None else gradient
-        for gradient, array in zip(found.gradients, arrays, strict=True)
+        for gradient, array in zip(gradients, arrays, strict=True)
         if is_float_array(array)
     ]
 
@@ -281,13 +264,12 @@ def _graphs(
 
 
 def _numbers_of(layout: Layout, function: Function, leaves: Sequence[Any]) -> dict[str, float]:
-    """Return the numbers among arguments, by name."""
     leaves, _ = function._complete(leaves, optree.tree_structure((tuple(leaves), {})))
     return {layout.leaves[i].name: float(leaves[i]) for i in layout.indices("number")}
 
 
 def _compare(
-    backend: str, what: str, found: Array, reference: Array, bounded: Bounded
+    backend: str, what: str, bounded: Bounded, found: Array, reference: Array
 ) -> ParityRow:
     """Return how far a result is from float64, and whether that is allowed."""
     expected = np.asarray(bounded.value)

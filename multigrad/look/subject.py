@@ -1,10 +1,11 @@
-"""What is checked: a Function, an activation (or a layer with one) or a rule, as a function of
-tensors.
+"""What is checked: a Function, an activation (or a layer with one), a rule or a custom gradient of
+somebody else, as a function of tensors; and one run of it, from arrays to arrays of its outputs and
+gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +16,38 @@ from ..backend.contract import Backend
 from ..backend.finding.discovery import (
     backend_among,
     backend_of,
+    in_use,
     load_backend,
     refuse_unusable,
 )
 from ..capture.code.signature import name_of
-from ..errors import RuleTypeError
-from ..functions.calls.arguments import BoundFunction, owner_of, positional_names, unwrap
+from ..errors import MultigradError, RuleTypeError
+from ..functions.calls.arguments import (
+    BoundFunction,
+    flatten,
+    owner_of,
+    positional_names,
+    signature_of,
+    unwrap,
+)
 from ..functions.calls.decision import SHOWN
 from ..functions.function import Function
+from ..functions.importers import import_from, owner_of_custom
 from ..functions.plain import PairRecipe
+from ..functions.proof.bounded import Bounded, Signs, run_bounded
+from ..functions.proof.run import homes
 from ..functions.recipes.examples import find_variant
 from ..functions.recipes.record import NotCaptured
+from ..graph import random
+from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.random import key_from_int
+from ..graph.support.data import InNotebooks
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
+from ..lowering.function_graph import FunctionGraph
 from ..rules.in_force.activation import Activation
+from ..rules.in_force.vjp import vjp_leaves
 from ..rules.model.forwards_of_code import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.model.under import RuleUnder
@@ -39,6 +57,19 @@ Array = Any
 Tensor = Any
 SHAPE = (3, 4)  # of inputs that are made up
 SEED = 20
+
+
+class Report(InNotebooks):
+    """What was found: true if all is well, and printed as a table."""
+
+    __slots__ = ()
+    ok: bool
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +90,7 @@ class Subject:
 
 
 def subject_of(obj: Any) -> Subject:
-    """Return what an object means as a function with a gradient.
-
-    Raises:
-        RuleError: it is a name that no rule has.
-        RuleTypeError: it is nothing that has a gradient.
-    """
+    """Return what an object means as a function with a gradient."""
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
@@ -99,9 +125,6 @@ def gives_surrogate(function: Any) -> bool:
 def make_inputs(subject: Subject) -> tuple[Any, ...]:
     """Return inputs for an object that was given none: a grid for an activation, else normal
     numbers.
-
-    Raises:
-        TraceError: it is not known which arguments a Function takes.
     """
     if subject.forward is not None or subject.function is None:
         return (np.linspace(-2.0, 2.0, 41),)
@@ -179,11 +202,7 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
 
 
 def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
-    """Check that an activation was given one tensor, or a number.
-
-    Raises:
-        RuleTypeError: it was given more, or a list.
-    """
+    """Check that an activation was given one tensor, or a number."""
     if len(inputs) != 1:
         raise RuleTypeError(f"{subject.name} takes one tensor, got {len(inputs)} inputs")
     if isinstance(inputs[0], list | tuple | dict):
@@ -211,3 +230,285 @@ def find_backend(name: str | None, inputs: Inputs) -> Backend:
     if name is not None:
         return load_backend(name)
     return inputs.owner or load_backend("numpy")
+
+
+# --- custom gradients of somebody else, as they were found ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A custom gradient, or a function that applies one.
+
+    Attributes:
+        call: runs it as it is, on tensors of a home.
+        homes: the frameworks that it may run on, the likeliest first.
+        function: what multigrad makes of it.
+        is_custom: whether it is a custom gradient itself.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    homes: tuple[Backend, ...]
+    function: Function
+    is_custom: bool
+
+
+def find_original(obj: Any, copies: bool = False) -> Original:
+    """Return what an object is: a framework's own custom gradient, else a function of tensors.
+
+    A class that is no custom gradient stands for what it makes without arguments.
+
+    Args:
+        copies: see `xg.Capture`.
+    """
+    backend = owner_of_custom(obj)
+    if backend is not None:
+        function = import_from(backend.name, obj, copies=copies)
+        call = getattr(function.recipe, "apply", obj)
+        return Original(function.name, call, (backend,), function, is_custom=True)
+    if isinstance(obj, type):
+        obj = _make(obj)
+    if not callable(obj):
+        raise RuleTypeError(
+            f"expected a custom gradient or a function of tensors, got a {type(obj).__name__}"
+        )
+    name = name_of(obj)
+    recipe = PairRecipe(obj, None, None, name, copies=copies)
+    function = Function(recipe, obj)
+    found = tuple(_homes(obj, recipe.dialect()))
+    return Original(name, obj, found, function, is_custom=False)
+
+
+def arguments_of(original: Original) -> Sequence[Any] | None:
+    """Return the parameters that a call must fill; None where nobody knows them."""
+    signature = original.function.parameters or signature_of(original.call)
+    if signature is None:
+        return None
+    given = (p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD)
+    return [p for p in given if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
+
+
+def _make(cls: type) -> Any:
+    try:
+        return cls()
+    except Exception as error:
+        raise MultigradError(
+            f"{cls.__name__} is a class that cannot be made without arguments ({error}); name an "
+            "object of it"
+        ) from error
+
+
+def _homes(obj: Any, dialect: str) -> Iterator[Backend]:
+    """Yield the frameworks that a function may run on: that of its tensors alone, where it holds
+    some; that of its class, of its code, any.
+    """
+    if home := getattr(obj, "home_of_tensors", ""):
+        yield load_backend(home)
+        return
+    roots = [base.__module__.partition(".")[0] for base in type(obj).__mro__]
+    likely = [backend for backend in in_use() if backend.name in roots]
+    yield from likely
+    for backend in homes(dialect):
+        if backend not in likely and backend.autodiff.vjp is not None:
+            yield backend
+
+
+# --- one run --------------------------------------------------------------------------------------
+# On a backend, or as its graphs mean it. What compares runs gives each of them the same cotangents.
+
+
+Results = dict[str, Any]
+Cotangents = Callable[[int, tuple[int, ...]], Array]  # of the n-th output, by its shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """The inputs of a run as flat leaves, NumPy arrays among them at `places`."""
+
+    leaves: tuple[Any, ...]
+    tree: Any
+    places: tuple[int, ...]
+    cotangents: Cotangents
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays."""
+        return [self.leaves[place] for place in self.places]
+
+    def mode(self, backend: Backend) -> AbstractContextManager[Any]:
+        wide = any(array.dtype == np.float64 for array in self.arrays)
+        return precision(backend, "float64" if wide else "float32")
+
+    def tensors(self, backend: Backend) -> list[Any]:
+        """Return the arrays as a backend's tensors, which may be written to."""
+        return [backend.tensors.from_numpy(array.copy()) for array in self.arrays]
+
+    def differentiate(
+        self,
+        call: Callable[..., Any],
+        backend: Backend,
+        tensors: Sequence[Any],
+        vjp: Callable[..., Any] | None = None,
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the outputs of a call with these tensors, and their gradients."""
+        given = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            given[place] = tensor
+        outputs, _, pull = vjp_leaves(call, given, self.tree, backend, vjp)
+        gradients = pull(
+            [_as_cotangent(n, each, backend, self.cotangents) for n, each in enumerate(outputs)]
+        )
+        return outputs, [gradients[place] for place in self.places]
+
+
+def _read(inputs: Sequence[Any], cotangents: Cotangents) -> _Arguments:
+    leaves, tree = flatten(tuple(inputs), {})
+    places = (i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray))
+    return _Arguments(tuple(leaves), tree, tuple(places), cotangents)
+
+
+def as_array(value: Any) -> Any:
+    """Return a framework's tensor as an array; what else there is stays."""
+    owner = None if isinstance(value, np.generic) else owner_of(value)
+    return value if owner is None else np.asarray(owner.tensors.to_numpy(value))
+
+
+def run_arrays(
+    call: Callable[..., Any], backend: Backend, inputs: Sequence[Any], cotangents: Cotangents
+) -> tuple[list[Array], list[Array | None]]:
+    """Return the outputs that are tensors, and the gradients of the arrays among the inputs, in the
+    backend's mode of the moment.
+    """
+    given = _read(inputs, cotangents)
+    outputs, gradients = given.differentiate(call, backend, given.tensors(backend))
+    found = [_to_array(backend, each) for each in outputs if owner_of(each) is not None]
+    return found, [_to_array(backend, each) for each in gradients]
+
+
+def run(
+    call: Callable[..., Any],
+    backend: Backend,
+    inputs: Sequence[Any],
+    *,
+    cotangents: Cotangents | None = None,
+    vjp: Callable[..., Any] | None = None,
+) -> Results:
+    """Return outputs, and gradients of the float tensors among the inputs, by name."""
+    given = _read(inputs, cotangents or cotangent)
+    with given.mode(backend), np.errstate(all="ignore"):
+        outputs, gradients = given.differentiate(call, backend, given.tensors(backend), vjp)
+        found = [_to_array(backend, each) for each in outputs]
+        pulled = [_to_array(backend, each) for each in gradients]
+    return _name(found, pulled, given.arrays)
+
+
+def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
+    """Do the same in one program of the framework's compiler."""
+    given, plain = _read(inputs, cotangent), []
+
+    def run_all(*tensors: Any) -> list[Any]:
+        outputs, gradients = given.differentiate(call, backend, tensors)
+        both = [*outputs, *gradients]
+        plain[:] = [None if owner_of(each) else (_to_array(backend, each),) for each in both]
+        return [each for each in both if owner_of(each)]
+
+    assert backend.compiler.jit is not None
+    with given.mode(backend), np.errstate(all="ignore"):
+        results = backend.compiler.jit(run_all, {})(*given.tensors(backend))
+        arrays = iter([_to_array(backend, each) for each in results])
+        found = [next(arrays) if each is None else each[0] for each in plain]
+    count = len(found) - len(given.places)
+    return _name(found[:count], found[count:], given.arrays)
+
+
+def run_mapped(
+    call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
+) -> Results:
+    """Do the same for examples at once, mapped over by the framework; the results are stacked."""
+    stacked = optree.tree_map(
+        lambda *each: np.stack(each) if isinstance(each[0], np.ndarray) else each[0],
+        *map(tuple, examples),
+        none_is_leaf=True,
+    )
+    return run(call, backend, stacked, vjp=backend.modes.mapped)
+
+
+def run_each(
+    call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
+) -> Results:
+    """Do the same one after another."""
+    count, found = len(examples), []
+    for i, example in enumerate(examples):
+
+        def of_example(n: int, shape: tuple[int, ...], i: int = i) -> Array:
+            return cotangent(n, (count, *shape))[i]
+
+        found.append(run(call, backend, example, cotangents=of_example))
+    return {
+        name: None if first is None else np.stack([each[name] for each in found])
+        for name, first in found[0].items()
+    }
+
+
+def _as_cotangent(n: int, output: Any, backend: Backend, cotangents: Cotangents) -> Any:
+    """Return the cotangent of the n-th output; None where it is no float tensor."""
+    if owner_of(output) is None or dtype_name(output.dtype) not in FLOATS:
+        return None
+    shape = tuple(int(length) for length in output.shape)
+    return backend.tensors.from_numpy(as_float(cotangents(n, shape), dtype_name(output.dtype)))
+
+
+def cotangent(n: int, shape: tuple[int, ...]) -> Array:
+    """Return a cotangent for the n-th output in float64, always the same."""
+    return np.asarray(np.random.default_rng((SEED, n)).standard_normal(shape))
+
+
+def ones(n: int, shape: tuple[int, ...]) -> Array:
+    return np.ones(shape)
+
+
+def run_graphs(
+    graphs: FunctionGraph,
+    given: Mapping[str, Any],
+    arrays: Sequence[Any],
+    cotangents: Cotangents,
+    key: int,
+    library: str = "",
+) -> tuple[list[Bounded], dict[str, Bounded]]:
+    """Return what graphs mean in float64, with the largest value on the way: the outputs, and the
+    gradients by the inputs' names.
+
+    Args:
+        given: floats in float64, and numbers, by name.
+        arrays: the inputs in their own dtypes, in which numbers are drawn.
+        key: of the draws.
+        library: whose signs vectors have; "": NumPy's.
+    """
+    given = dict(given)
+    if graphs.is_random:
+        given["key"] = random.fold_in(key_from_int(key), 0)
+    floats = [each.dtype for each in arrays if is_float_array(each)]
+    dtype = floats[0] if floats else np.dtype("float32")
+    signs = Signs(library, dtype) if library else None
+    outputs = run_bounded(graphs.forward, given, dtype, signs)
+    for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
+        given[name] = cotangents(n, np.shape(output.value))
+    gradients = run_bounded(graphs.backward, given, dtype, signs)
+    return outputs, dict(zip(graphs.wrt, gradients, strict=True))
+
+
+def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Array]) -> Results:
+    found: Results = {}
+    for n, output in enumerate(outputs):
+        found["output" if len(outputs) == 1 else f"output {n}"] = output
+    for n, (gradient, array) in enumerate(zip(gradients, arrays, strict=True)):
+        if is_float_array(array):  # no gradient is zeros
+            found[f"gradient {n}"] = np.zeros_like(array) if gradient is None else gradient
+    return found
+
+
+def _to_array(backend: Backend, value: Any) -> Any:
+    """Return a tensor or a number as an array; None for what is neither."""
+    if owner_of(value) is not None:
+        return np.asarray(backend.tensors.to_numpy(value))
+    return np.asarray(value) if isinstance(value, bool | int | float) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..audit.vectors.document import vectors_of as vectors
+from ..audit.vectors import vectors_of as vectors
 from ..graph.support.modules import namespace
 from .assertions import assert_gradient, assert_gradients, assert_parity
 

@@ -104,7 +104,6 @@ def as_function(native: Any) -> Callable[..., Any]:
 
 @cache
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported."""
     return find_spec(package) is not None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from multigrad.audit import ahead
+from multigrad.audit.command import targets
 from multigrad.audit.command.audit import find_targets
 from multigrad.errors import MultigradError
 
@@ -38,7 +38,7 @@ def is_interpreted():
 def hooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The hooks of imports as they are in a process that was just started; a folder to import."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(ahead, "_used", [])
+    monkeypatch.setattr(targets, "_used", [])
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path
@@ -55,15 +55,15 @@ def test_a_helper_is_there_before_the_import_and_after(
     (package / "__init__.py").write_text("raise AssertionError('it may import the library')")
     (package / "inner.py").write_text(HELPER)
     (hooks / "kernels_of_a_test.py").write_text("SEEN = ['import']")
-    monkeypatch.setattr(ahead, "HELPERS", {"kernels_of_a_test": "helper_of_a_test.inner"})
-    ahead.help_imports()
-    ahead.help_imports()
-    assert (ahead.read_notes(), ahead.place_of("torch")) == ([], "torch")
+    monkeypatch.setattr(targets, "HELPERS", {"kernels_of_a_test": "helper_of_a_test.inner"})
+    targets.help_imports()
+    targets.help_imports()
+    assert (targets.read_notes(), targets.place_of("torch")) == ([], "torch")
     import_module("kernels_of_a_test")
-    assert ahead._used[0].STEPS == ["prepare", "import", "mend"]
-    assert ahead.read_notes() == ["runs in a model"]
-    assert ahead.place_of("torch") == "torch in a model"
-    assert len(ahead._used) == 1
+    assert targets._used[0].STEPS == ["prepare", "import", "mend"]
+    assert targets.read_notes() == ["runs in a model"]
+    assert targets.place_of("torch") == "torch in a model"
+    assert len(targets._used) == 1
 
 
 def test_where_the_library_is_absent_it_is_named(
@@ -80,7 +80,7 @@ def test_kernels_are_interpreted_where_there_is_no_gpu_unless_that_was_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch: Any = pytest.importorskip("torch")
-    helper: Any = ahead._load(ahead.HELPERS["triton"])
+    helper: Any = targets._load(targets.HELPERS["triton"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv(helper.SWITCH, raising=False)
     helper.prepare()
@@ -93,6 +93,6 @@ def test_kernels_are_interpreted_where_there_is_no_gpu_unless_that_was_decided(
 def test_bits_of_bfloat16_are_numbers_to_the_nearest() -> None:
     pytest.importorskip("torch")
     np: Any = import_module("numpy")
-    helper: Any = ahead._load(ahead.HELPERS["triton"])
+    helper: Any = targets._load(targets.HELPERS["triton"])
     numbers = np.array([1.0, -2.5, 1 + 2.0**-9, 1 + 3 * 2.0**-9, np.inf], np.float32)
     assert helper.widen(helper.narrow(numbers)).tolist() == [1.0, -2.5, 1.0, 1 + 2.0**-7, np.inf]

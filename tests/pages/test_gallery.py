@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.look.plotting.behavior import observe
+from multigrad.look.plotting.picture import observe
 from pages.gallery.cards import Card, choose_arguments, make_cards
 from pages.gallery.javascript import RUNTIME
 from pages.gallery.page import render_gallery

@@ -41,13 +41,12 @@ from .cases import (
     count_threads,
 )
 from .compare import compare, find_differences
-from .contests import Contest
 from .fits import measure_fits
 from .harness import Harness, keep_memory, load, make_values, prepare_threads
 from .measure import run_race
-from .overheads import Measurement, plan
+from .overheads import plan
 from .report import Progress, show, show_changes
-from .results import Cell, Failure, Results, describe_machine
+from .results import Cell, Contest, Failure, Results, describe_machine
 
 Tensor = Any
 HOSTS = ("torch", "jax", "tensorflow")
@@ -62,15 +61,7 @@ def measure_bridges(
     rivals = {NATIVE: activation, **{guest: partial(run_in, guest, activation) for guest in guests}}
     steps = {name: harness.build_step(rival, x, grad_out) for name, rival in rivals.items()}
     race = run_race(steps, effort)
-    return Contest(
-        BRIDGES_PART,
-        host,
-        STEP,
-        size=size,
-        threads=threads,
-        timings={name: race.summarize(name) for name in rivals},
-        ratios={guest: race.compare(guest, NATIVE) for guest in guests},
-    )
+    return Contest.of(race, BRIDGES_PART, host, STEP, size=size, threads=threads)
 
 
 def run_in(guest: str, activation: Activation, x: Tensor) -> Tensor:
@@ -82,12 +73,7 @@ COPY = "copy"
 
 
 def run(options: Options) -> int:
-    """Measure what the options ask for and return the exit code.
-
-    Raises:
-        MultigradError, OSError: nothing is measured where the earlier file or the picture could
-            not be used.
-    """
+    """Measure what the options ask for and return the exit code."""
     other = options.earlier if options.earlier is not None and options.earlier.is_dir() else None
     then = None
     if options.earlier is not None and other is None:
@@ -135,11 +121,12 @@ def check_target(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to measure, which adds to the results what it finds."""
+    """One thing to measure, and to which of the results what it gives is added."""
 
     backend: str
     what: str
-    run: Callable[[], None]
+    run: Callable[[], Any]
+    results: list[Any]
 
 
 def measure(options: Options) -> Results:
@@ -154,7 +141,7 @@ def measure(options: Options) -> Results:
         for task in list_tasks(options, threads, found):
             progress.begin(task.backend, task.what)
             try:
-                task.run()
+                task.results.append(task.run())
             except Exception as error:  # noqa: BLE001 - a framework may fail in any way
                 if interruption.requested:  # which a framework turned into this error
                     break
@@ -173,12 +160,13 @@ def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]
     usable = list(options.backends)
     if {RULES_PART, BRIDGES_PART, PACKAGES_PART} & set(options.parts):
         for backend in options.backends:
-            yield Task(backend, "import", partial(start, backend, threads, harnesses, found))
+            run = partial(start, backend, threads, harnesses, found)
+            yield Task(backend, "import", run, [])
             if backend in harnesses and RULES_PART in options.parts:
                 yield from list_cells(options, backend, harnesses[backend], threads, found)
         usable = list(harnesses)
     if GPU_PART in options.parts:
-        yield Task(GPU, "import", partial(start, GPU, threads, harnesses, found))
+        yield Task(GPU, "import", partial(start, GPU, threads, harnesses, found), [])
         if GPU in harnesses:
             # A norm is no kernel of its elements.
             cases = [case for case in options.cases if case.rule != "clip_norm"]
@@ -200,8 +188,8 @@ def list_cells(
     """Yield the cells of one framework."""
     for case, size in product(options.cases, options.sizes):
         what = f"{case.label}, {size:,} elements"
-        arguments = (backend, harness, case, size, threads, options.effort, found)
-        yield Task(backend, what, partial(measure_cell, *arguments))
+        arguments = (backend, harness, case, size, threads, options.effort)
+        yield Task(backend, what, partial(measure_cell, *arguments), found.cells)
 
 
 def list_overheads(
@@ -210,8 +198,8 @@ def list_overheads(
     """Yield the fixed costs."""
     for backend, measurement in plan(list(harnesses)):
         what = measurement.__name__.removeprefix("measure_").replace("_", " ")
-        arguments = (backend, harnesses[backend], measurement, options.effort, found)
-        yield Task(backend, what, partial(measure_overhead, *arguments))
+        run = partial(measurement, backend, harnesses[backend], options.effort)
+        yield Task(backend, what, run, found.overheads)
 
 
 def list_bridges(
@@ -222,9 +210,8 @@ def list_bridges(
         guests = [name for name in harnesses if name != host]
         if host in harnesses and guests:
             arguments = (host, harnesses[host], guests, size, threads, options.effort)
-            contest = partial(measure_bridges, *arguments)
             what = f"bridges to {', '.join(guests)}, {size:,} elements"
-            yield Task(host, what, partial(measure_contest, contest, found))
+            yield Task(host, what, partial(measure_bridges, *arguments), found.contests)
 
 
 def list_packages(
@@ -236,9 +223,8 @@ def list_packages(
     for each, size in product(packages.installed(), options.package_sizes):
         if packages.BACKEND in harnesses:
             arguments = (each, harnesses[packages.BACKEND], size, threads, options.effort)
-            contest = partial(packages.measure_package, *arguments)
-            what = f"{each.name}, {size:,} elements"
-            yield Task(packages.BACKEND, what, partial(measure_contest, contest, found))
+            run = partial(packages.measure_package, *arguments)
+            yield Task(packages.BACKEND, f"{each.name}, {size:,} elements", run, found.contests)
 
 
 def list_fits(options: Options, usable: list[str], threads: int, found: Results) -> Iterator[Task]:
@@ -247,8 +233,8 @@ def list_fits(options: Options, usable: list[str], threads: int, found: Results)
         if backend in usable:
             guests = [name for name in usable if name != backend]
             arguments = (backend, guests, threads, options.fit_effort, found.versions)
-            contest = partial(measure_fits, *arguments)
-            yield Task(backend, "fit with Keras", partial(measure_contest, contest, found))
+            run = partial(measure_fits, *arguments)
+            yield Task(backend, "fit with Keras", run, found.contests)
 
 
 def start(backend: str, threads: int, harnesses: dict[str, Harness], found: Results) -> None:
@@ -260,14 +246,8 @@ def start(backend: str, threads: int, harnesses: dict[str, Harness], found: Resu
 
 
 def measure_cell(
-    backend: str,
-    harness: Harness,
-    case: Case,
-    size: int,
-    threads: int,
-    effort: Effort,
-    found: Results,
-) -> None:
+    backend: str, harness: Harness, case: Case, size: int, threads: int, effort: Effort
+) -> Cell:
     """Run all rivals and a copy of the input interleaved."""
     x, grad_out = harness.make_inputs(*make_values(size))
     with ExitStack() as stack:
@@ -282,29 +262,5 @@ def measure_cell(
     timings = {name: race.summarize(name) for name in rivals}
     ratios = {name: race.compare(OURS, name) for name in rivals if name != OURS}
     relative = {name: race.compare(name, HAND_WRITTEN) for name in rivals}
-    copy = race.summarize(COPY)
-    found.cells.append(
-        Cell(
-            backend,
-            case,
-            size,
-            threads=threads,
-            copy=copy,
-            timings=timings,
-            ratios=ratios,
-            relative=relative,
-            kept_bytes=kept,
-        )
-    )
-
-
-def measure_contest(contest: Callable[[], Contest], found: Results) -> None:
-    """Add what a part beside the native code gives."""
-    found.contests.append(contest())
-
-
-def measure_overhead(
-    backend: str, harness: Harness, measurement: Measurement, effort: Effort, found: Results
-) -> None:
-    """Take one of the fixed costs."""
-    found.overheads.append(measurement(backend, harness, effort))
+    figures = {"timings": timings, "ratios": ratios, "relative": relative, "kept_bytes": kept}
+    return Cell(backend, case, size, threads=threads, copy=race.summarize(COPY), **figures)

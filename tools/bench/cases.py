@@ -53,7 +53,6 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The case as the tables write it."""
         return f"{self.forward} + {self.rule}"
 
 
@@ -86,11 +85,16 @@ class Effort:
     most: int
     block: float
 
+    @classmethod
+    def of_rounds(cls, number: int) -> Effort:
+        """Return the effort of so many rounds, however long they take."""
+        return cls(seconds=0.0, fewest=number, most=number, block=0.0)
+
 
 THOROUGH = Effort(seconds=1.5, fewest=15, most=200, block=2e-3)
 QUICK = Effort(seconds=0.1, fewest=5, most=25, block=5e-4)
 THOROUGH_FITS = Effort(seconds=20.0, fewest=21, most=101, block=0.0)
-QUICK_FITS = Effort(seconds=0.0, fewest=3, most=3, block=0.0)
+QUICK_FITS = Effort.of_rounds(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,10 @@ class Options:
 
     @property
     def effort(self) -> Effort:
-        """How long each cell is measured."""
         return QUICK if self.quick else THOROUGH
 
     @property
     def fit_effort(self) -> Effort:
-        """How many epochs each model is trained."""
         return QUICK_FITS if self.quick else THOROUGH_FITS
 
 

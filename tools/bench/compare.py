@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cases import HAND_WRITTEN, NATIVE
-from .contests import Contest
 from .measure import Quartiles, Timing
-from .results import Cell, Results
+from .results import Cell, Contest, Results
 
 LEAST = 0.02  # of a time; minima that are nearer are the same
 NO_DIFFERENCE, MACHINE = "no difference", "the machine"
@@ -35,12 +34,10 @@ class Change:
 
     @property
     def of_medians(self) -> float:
-        """How many times as long the median call takes now."""
         return self.now.median / self.then.median
 
     @property
     def of_minima(self) -> float:
-        """How many times as long the fastest call takes now."""
         return self.now.minimum / self.then.minimum
 
     @property

@@ -21,7 +21,7 @@ from multigrad.errors import MultigradError
 from multigrad.look.command.options import prepare_environment
 
 from .cases import Effort
-from .contests import Contest, contest_from_document
+from .results import Contest, read_row
 
 LAST_LINES = 3
 
@@ -47,11 +47,7 @@ def measure_fits(
     versions: dict[str, str],
     workload: Workload = WORKLOAD,
 ) -> Contest:
-    """Run `runners/on_keras.py` on a framework, in a process of its own, and note Keras's version.
-
-    Raises:
-        MultigradError: the process failed.
-    """
+    """Run `runners/on_keras.py` on a framework, in its own process, and note Keras's version."""
     prepare_environment()
     request = {
         "guests": list(guests),
@@ -61,7 +57,7 @@ def measure_fits(
     }
     reply = exchange(request, {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": backend})
     versions["keras"] = reply["version"]
-    return contest_from_document(reply["contest"])
+    return read_row(Contest, reply["contest"])
 
 
 def exchange(request: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -47,16 +47,7 @@ class Race:
 
     def summarize(self, name: str) -> Timing:
         """Return one contender's timing."""
-        figures = self.figures[name]
-        low, middle, high = find_quartiles(figures)
-        return Timing(
-            minimum=min(figures),
-            median=middle,
-            first_quartile=low,
-            third_quartile=high,
-            rounds=len(figures),
-            calls=self.calls[name],
-        )
+        return summarize(self.figures[name], self.calls[name])
 
     def compare(self, name: str, other: str) -> Quartiles:
         """Return the quartiles of the ratio within a round, which a slow phase does not touch."""
@@ -69,6 +60,13 @@ class Race:
     def pair(self, name: str, other: str) -> Iterator[tuple[float, float]]:
         """Yield what two contenders took in each round."""
         return zip(self.figures[name], self.figures[other], strict=True)
+
+
+def summarize(figures: Sequence[float], calls: int) -> Timing:
+    """Return the timing that figures come to."""
+    low, middle, high = find_quartiles(figures)
+    spread = {"first_quartile": low, "third_quartile": high}
+    return Timing(min(figures), middle, **spread, rounds=len(figures), calls=calls)
 
 
 def run_race(

@@ -38,7 +38,6 @@ class Overhead:
 
     @property
     def is_met(self) -> bool:
-        """Whether the figure is within its target."""
         return self.value <= self.target
 
 
@@ -57,13 +56,6 @@ def plan(backends: Sequence[str]) -> list[tuple[str, Measurement]]:
     growing = (measure_many_rules, measure_many_levels, measure_many_values)
     wanted += [(name, measurement) for name in eager[:1] for measurement in growing]
     return wanted
-
-
-def describe_ratio(
-    name: str, backend: str, quartiles: Quartiles, target: float, what: str
-) -> Overhead:
-    """Return a ratio of two contenders as a figure."""
-    return overhead(name, backend, quartiles, ("times", target), what)
 
 
 def overhead(
@@ -86,9 +78,8 @@ def measure_no_rule(backend: str, harness: Harness, effort: Effort) -> Overhead:
         "native": harness.build_step(torch.nn.ReLU(), x, grad_out),
     }
     ratio = run_race(contenders, effort).compare("ours", "native")
-    return describe_ratio(
-        "no rule", backend, ratio, NO_RULE, 'xg.Activation("ReLU") against torch.nn.ReLU, 1e3'
-    )
+    what = 'xg.Activation("ReLU") against torch.nn.ReLU, 1e3'
+    return overhead("no rule", backend, ratio, ("times", NO_RULE), what)
 
 
 def measure_guard(backend: str, harness: Harness, effort: Effort) -> Overhead:
@@ -164,7 +155,7 @@ def measure_many_rules(backend: str, harness: Harness, effort: Effort) -> Overhe
     contenders = {"few": use_once, "many": use_once}
     race = run_race(contenders, fewer, {"many": many_rules}, calls=CALLS)
     what = f"cost per call with {MANY_RULES:,} more rules registered"
-    return describe_ratio("many rules", backend, race.compare("many", "few"), FLAT, what)
+    return overhead("many rules", backend, race.compare("many", "few"), ("times", FLAT), what)
 
 
 @contextmanager
@@ -203,7 +194,7 @@ def measure_many_levels(backend: str, harness: Harness, effort: Effort) -> Overh
     surroundings = {"few": nest_one, "many": nest_many}
     race = run_race({"few": call, "many": call}, effort, surroundings, calls=CALLS)
     what = f"cost per call inside of {MANY_LEVELS} nested xg.use"
-    return describe_ratio("nested use", backend, race.compare("many", "few"), FLAT, what)
+    return overhead("nested use", backend, race.compare("many", "few"), ("times", FLAT), what)
 
 
 def measure_many_values(backend: str, harness: Harness, effort: Effort) -> Overhead:
@@ -222,4 +213,4 @@ def measure_many_values(backend: str, harness: Harness, effort: Effort) -> Overh
 
     race = run_race({"few": use_same, "many": use_another}, effort, calls=CALLS)
     what = f"cost per call over {MANY_VALUES:,} values of width"
-    return describe_ratio("many values", backend, race.compare("many", "few"), FLAT, what)
+    return overhead("many values", backend, race.compare("many", "few"), ("times", FLAT), what)

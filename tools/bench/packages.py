@@ -16,9 +16,9 @@ import multigrad as xg
 from multigrad.lowering.names import ActivationName
 
 from .cases import NATIVE, OURS, PACKAGES_PART, Case, Effort
-from .contests import Contest
 from .harness import Array, Harness, Rival, make_values
 from .measure import run_race
+from .results import Contest
 
 BACKEND = "torch"
 IMAGE, CLASSES = (3, 32, 32), 10
@@ -162,12 +162,10 @@ ROWS.append(Beside("zennit", EpsilonPlus, HEAT_MAP, make_attached, make_images))
 
 
 def installed() -> list[Beside]:
-    """Return the rows of packages that are installed."""
     return [each for each in ROWS if find_spec(each.package) is not None]
 
 
 def list_absent() -> list[str]:
-    """Return the packages that are not."""
     there = {each.package for each in installed()}
     return [name for name in dict.fromkeys(each.package for each in ROWS) if name not in there]
 
@@ -180,12 +178,4 @@ def measure_package(
     rivals = {NATIVE: each.find(), OURS: each.make_ours()}
     steps = {name: harness.build_step(rival, *tensors) for name, rival in rivals.items()}
     race = run_race(steps, effort)
-    return Contest(
-        PACKAGES_PART,
-        each.name,
-        each.case,
-        size=size,
-        threads=threads,
-        timings={name: race.summarize(name) for name in rivals},
-        ratios={OURS: race.compare(OURS, NATIVE)},
-    )
+    return Contest.of(race, PACKAGES_PART, each.name, each.case, size=size, threads=threads)

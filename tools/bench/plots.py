@@ -119,10 +119,8 @@ def add_legend(figure: Any, cells: Sequence[Cell], threads: Sequence[int], colum
 
 
 def format_ratio(value: float, position: int) -> str:
-    """Return a tick's label."""
     return f"{value:g}"
 
 
 def get_size(cell: Cell) -> int:
-    """Return what the cells of a line are sorted by."""
     return cell.size

@@ -42,9 +42,6 @@ def measure_both(options: Options) -> Results:
 def measure_in_turns(options: Options, other: Path) -> tuple[Results, Results]:
     """Measure another checkout and this one, in turns and often: the best and the spread of the
     processes' best.
-
-    Raises:
-        MultigradError: a process fails, or the folder is no checkout.
     """
     if not (other / BENCH / "processes.py").is_file():
         raise MultigradError(f"{other} is not a checkout of multigrad: {BENCH} is not the bench")

@@ -15,10 +15,9 @@ from multigrad.look.command.options import make_bar
 
 from .cases import BRIDGES_PART, KERAS_PART, NATIVE, OURS, PACKAGES_PART
 from .compare import Change
-from .contests import Contest
 from .measure import Timing
 from .overheads import Overhead
-from .results import Cell, Failure, Results
+from .results import Cell, Contest, Failure, Results
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,7 +46,6 @@ class Progress:
             self.console.print(line)
 
     def fail(self, failure: Failure) -> None:
-        """Say what could not be measured."""
         self.console.print(f"[red]failed[/red] {failure.backend}: {escape(failure.reason)}")
 
 
@@ -275,7 +273,6 @@ def format_title(cell: Cell | Contest) -> str:
 
 
 def format_threads(count: int) -> str:
-    """Return a number of threads with its word."""
     return "1 thread" if count == 1 else f"{count} threads"
 
 

@@ -8,17 +8,70 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
-from .cases import HAND_WRITTEN, NATIVE, Case
-from .contests import Contest, contest_from_document, contest_to_document
-from .measure import Quartiles, Timing, find_quartiles
+from .cases import BRIDGES_PART, HAND_WRITTEN, KERAS_PART, NATIVE, OURS, Case
+from .measure import Quartiles, Race, Timing, find_quartiles, summarize
 from .overheads import Overhead
 
+LARGE = 1_000_000
+BRIDGE_TARGETS = {"torch": 2.0, "tensorflow": 8.0, "jax": 20.0}
+FIT_TARGET = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """All contenders of one framework at one size: measured together, so to be compared with each
+    other.
+
+    Attributes:
+        part: "bridges" or "keras".
+        backend: the host, or what Keras runs on.
+        size: elements in a call of the activation.
+        timings: of a forward and backward, or of an epoch, for each contender, the native one among
+            them.
+        ratios: each contender over the native one within a round, as quartiles of the rounds.
+    """
+
+    part: str
+    backend: str
+    case: Case
+    size: int
+    threads: int
+    timings: Mapping[str, Timing]
+    ratios: Mapping[str, Quartiles]
+
+    @classmethod
+    def of(
+        cls, race: Race, part: str, backend: str, case: Case, *, size: int, threads: int
+    ) -> Contest:
+        """Return what a race comes to, in which the native code runs too."""
+        timings = {name: race.summarize(name) for name in race.figures}
+        ratios = {name: race.compare(name, NATIVE) for name in timings if name != NATIVE}
+        figures = {"size": size, "threads": threads, "timings": timings, "ratios": ratios}
+        return cls(part, backend, case, **figures)
+
+    @property
+    def key(self) -> tuple[str, str, Case, int, int]:
+        """What makes it the same contest in another file."""
+        return self.part, self.backend, self.case, self.size, self.threads
+
+    def target(self, name: str) -> float | None:
+        """Return how many times the native code's time a contender may take, where that is set."""
+        if self.part == KERAS_PART:
+            return FIT_TARGET if name == OURS else None
+        if self.part == BRIDGES_PART and self.size >= LARGE and name != NATIVE:
+            return BRIDGE_TARGETS.get(self.backend)
+        return None
+
+
 FORMAT, VERSION = "multigrad-bench", 1
+
+
+Measured = TypeVar("Measured", "Cell", "Contest")
 
 
 class ResultsFileError(MultigradError, ValueError):
@@ -109,19 +162,10 @@ def _minima(own: Cell | Contest, groups: Sequence[Mapping[Any, Any]], name: str)
 
 
 def _timings(own: Cell | Contest, groups: Sequence[Mapping[Any, Any]]) -> dict[str, Timing]:
-    timings = {}
-    for name, timing in own.timings.items():
-        figures = _minima(own, groups, name)
-        low, middle, high = find_quartiles(figures)
-        timings[name] = replace(
-            timing,
-            minimum=min(figures),
-            median=middle,
-            first_quartile=low,
-            third_quartile=high,
-            rounds=len(figures),
-        )
-    return timings
+    return {
+        name: summarize(_minima(own, groups, name), timing.calls)
+        for name, timing in own.timings.items()
+    }
 
 
 def _ratios(
@@ -166,28 +210,30 @@ def to_document(results: Results) -> dict[str, Any]:
         "interrupted": results.interrupted,
         "machine": results.machine,
         "versions": results.versions,
-        "cells": [cell_to_document(cell) for cell in results.cells],
+        "cells": list(map(to_row, results.cells)),
         "overheads": [{**asdict(row), "met": row.is_met} for row in results.overheads],
-        "contests": [contest_to_document(contest) for contest in results.contests],
+        "contests": list(map(to_row, results.contests)),
         "absences": results.absences,
         "failures": [asdict(failure) for failure in results.failures],
     }
 
 
-def cell_to_document(cell: Cell) -> dict[str, Any]:
-    """Return a cell as plain data."""
-    return {
-        "backend": cell.backend,
-        "forward": cell.case.forward,
-        "rule": cell.case.rule,
-        "size": cell.size,
-        "threads": cell.threads,
-        "copy": asdict(cell.copy),
-        "timings": {name: asdict(timing) for name, timing in cell.timings.items()},
-        "ratios": {name: list(ratio) for name, ratio in cell.ratios.items()},
-        "relative": {name: list(ratio) for name, ratio in cell.relative.items()},
-        "kept_bytes": dict(cell.kept_bytes),
-    }
+def to_row(measured: Cell | Contest) -> dict[str, Any]:
+    """Return a cell or a contest as plain data, which name its case beside the rest."""
+    row = asdict(measured)
+    return {**row.pop("case"), **row}
+
+
+def read_row(kind: type[Measured], row: Mapping[str, Any]) -> Measured:
+    """Return the cell or the contest that plain data hold."""
+    fields = {**row, "case": Case(row["forward"], row["rule"])}
+    del fields["forward"], fields["rule"]
+    fields["timings"] = {name: Timing(**timing) for name, timing in row["timings"].items()}
+    if "copy" in row:
+        fields["copy"] = Timing(**row["copy"])
+    for name in {"ratios", "relative"} & row.keys():
+        fields[name] = {rival: (a, b, c) for rival, (a, b, c) in row[name].items()}
+    return kind(**fields)
 
 
 def write(results: Results, path: Path) -> None:
@@ -196,12 +242,7 @@ def write(results: Results, path: Path) -> None:
 
 
 def read(path: Path) -> Results:
-    """Read a file that `write` wrote.
-
-    Raises:
-        ResultsFileError: it is another kind of file, or of a later version.
-        OSError: it cannot be read.
-    """
+    """Read a file that `write` wrote."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -231,29 +272,12 @@ def from_document(document: Mapping[str, Any]) -> Results:
         fields = {name: value for name, value in row.items() if name != "met"}
         overheads.append(Overhead(**fields))
     return Results(
-        cells=[cell_from_document(cell) for cell in document["cells"]],
+        cells=[read_row(Cell, row) for row in document["cells"]],
         overheads=overheads,
-        contests=[contest_from_document(contest) for contest in document.get("contests", [])],
+        contests=[read_row(Contest, row) for row in document.get("contests", [])],
         absences=list(document.get("absences", [])),
         failures=[Failure(**failure) for failure in document["failures"]],
         versions=dict(document["versions"]),
         machine=dict(document["machine"]),
         interrupted=bool(document["interrupted"]),
-    )
-
-
-def cell_from_document(cell: Mapping[str, Any]) -> Cell:
-    """Return the cell that a document holds."""
-    return Cell(
-        cell["backend"],
-        Case(cell["forward"], cell["rule"]),
-        cell["size"],
-        threads=cell["threads"],
-        copy=Timing(**cell["copy"]),
-        timings={name: Timing(**timing) for name, timing in cell["timings"].items()},
-        ratios={name: (low, middle, high) for name, (low, middle, high) in cell["ratios"].items()},
-        relative={
-            name: (low, middle, high) for name, (low, middle, high) in cell["relative"].items()
-        },
-        kept_bytes=dict(cell["kept_bytes"]),
     )

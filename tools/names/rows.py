@@ -25,7 +25,6 @@ HEADING = """\
 
 
 def rows_of(library: str) -> Rows:
-    """Return the rows of a library's tables."""
     if library == SHARED:
         return shared_rows()
     table = captured.load(library)
@@ -70,7 +69,6 @@ def shared_rows() -> Rows:
 
 
 def scipy_rows() -> dict[Any, Any]:
-    """Return the rows of SciPy's functions."""
     import scipy.linalg
     import scipy.special
 
@@ -225,7 +223,6 @@ def section(heading: str, rows: Mapping[str, str]) -> list[str]:
 
 
 def unused_section(library: str, kind: str, names: list[str]) -> list[str]:
-    """Return the rows that no corpus meets."""
     if not names:
         return []
     lines = textwrap.wrap(" ".join(sorted(names)), 98, break_on_hyphens=False)
@@ -233,5 +230,4 @@ def unused_section(library: str, kind: str, names: list[str]) -> list[str]:
 
 
 def read_data() -> dict[str, Any]:
-    """Return the committed data."""
     return tomllib.loads(DATA.read_text(encoding="utf-8"))

@@ -56,11 +56,9 @@ class Audited:
     is_converted: bool = True
 
     def state_of(self, law: str) -> str:
-        """Return what came of a law, without the reason; "" where it was not asked."""
         return self.laws.get(law, "").partition(":")[0]
 
     def count(self, state: str) -> int:
-        """Return how many laws have a state."""
         return sum(self.state_of(law) == state for law in self.laws)
 
 

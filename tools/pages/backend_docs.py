@@ -27,7 +27,6 @@ def render_backend(name: str, page: str) -> str:
 
 
 def parts(name: str) -> list[str]:
-    """Return the tables with their titles."""
     backend = load_backend(name)
     rows = backend.differences
     lacking = [(code([op.name]), reason(why)) for op, why in backend.kernels.unsupported.items()]
@@ -47,7 +46,6 @@ def parts(name: str) -> list[str]:
 
 
 def reason(why: str | Mapping[str, str]) -> str:
-    """Return a reason, or those of a few dtypes."""
     if isinstance(why, str):
         return why
     return "; ".join(f"{dtype}: {text}" for dtype, text in why.items())

@@ -32,12 +32,10 @@ def parts() -> Iterator[str]:
 
 
 def first_line(command: Any) -> str:
-    """Return what a command says it does."""
     return " ".join((command.help or "").split("\n\n")[0].split())
 
 
 def subcommand(name: str, command: Any) -> Iterator[str]:
-    """Yield the parts about one subcommand."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     shown = [each for each in command.params if not getattr(each, "hidden", False)]
     options = [each for each in shown if each.param_type_name == "option"]
@@ -53,7 +51,6 @@ def subcommand(name: str, command: Any) -> Iterator[str]:
 
 
 def argument_row(argument: Any) -> str:
-    """Return the row of an argument."""
     needed = "needed" if argument.required else ""
     return f"| `{name_of(argument)}` | {escaped(argument.help)} | {needed} |"
 
@@ -72,5 +69,4 @@ def escaped(text: str | None) -> str:
 
 
 def name_of(argument: Any) -> str:
-    """Return what an argument is called in the help."""
     return argument.metavar or argument.human_readable_name.upper()

@@ -45,11 +45,9 @@ class Row:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every backend gives the original's numbers."""
         return all(self.state_on(name) == EQUAL for name in BACKENDS)
 
     def state_on(self, backend: str) -> str:
-        """Return the verdict on a backend, without its reason."""
         return self.verdicts.get(backend, "not run").partition(": ")[0]
 
     @property
@@ -73,11 +71,7 @@ class Row:
 
 
 def read_rows() -> list[Row]:
-    """Return the committed table.
-
-    Raises:
-        MultigradError: it is not here.
-    """
+    """Return the committed table."""
     try:
         cases, expected = (
             tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))
@@ -97,7 +91,6 @@ def read_rows() -> list[Row]:
 
 
 def count_equal(rows: Sequence[Row]) -> str:
-    """Return how many of rows are equal everywhere."""
     equal = sum(row.is_equal for row in rows)
     return f"{equal} of {len(rows)}"
 

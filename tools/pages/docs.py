@@ -61,7 +61,6 @@ def write_readme(path: Path) -> Path:
 
 
 def render_readme(text: str) -> str:
-    """Return README with its table."""
     return gains.fill(text, render_gains())
 
 
@@ -71,19 +70,16 @@ def render_gains() -> str:
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a page of paragraphs and tables."""
     return "\n\n".join([f"# {title}", NOTICE, *parts]) + "\n"
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table."""
     lines = [list(header), *(list(row) for row in rows)]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join("| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines)
 
 
 def bullets(meanings: Mapping[str, str]) -> str:
-    """Return a Markdown list of words with their meanings."""
     return "\n".join(f"- **{word}**: {text}." for word, text in meanings.items())
 
 
@@ -93,7 +89,6 @@ def escape(text: str) -> str:
 
 
 def code(words: Iterable[str]) -> str:
-    """Return names as code, separated by commas."""
     return ", ".join(f"`{word}`" for word in words)
 
 
@@ -101,7 +96,6 @@ def code(words: Iterable[str]) -> str:
 
 
 def render_ops() -> str:
-    """Return the page about the op table."""
     backends = [load_backend(name) for name in BACKENDS]
     header = ("op", "in a rule", "operands", "attributes", "meaning", *(b.name for b in backends))
     rows = []
@@ -147,7 +141,6 @@ def status(op: Op, backend: Backend) -> str:
 
 
 def render_rules() -> str:
-    """Return the page about the rule library."""
     rows = []
     for row in sorted(describe_all(), key=operator.attrgetter("name")):
         if row.family:
@@ -186,7 +179,6 @@ def render_rules() -> str:
 
 
 def task_row(name: str) -> tuple[str, ...]:
-    """Return what is said of a rule on several tasks."""
     rule = find_task_rule(name)
     formula, source = split_docstring(rule.function.__doc__)
     params = ", ".join(f"`{each.name}={each.default!r}`" for each in rule.params)
@@ -194,12 +186,10 @@ def task_row(name: str) -> tuple[str, ...]:
 
 
 def param_in_range(param: Param) -> str:
-    """Return a param with its default, and its range."""
     return f"`{param.name}={param.default!r}`" + (f" ({param.range})" if param.range else "")
 
 
 def render_same_names() -> str:
-    """Return the page about rules that share a name."""
     return page("Same name, different curve", *same_names.parts(table, same_curves.draw_curves))
 
 
@@ -215,7 +205,6 @@ LIBRARIES = {
 
 
 def render_dialects() -> str:
-    """Return the page about the names that rules may use."""
     header = ("name", "ops")
     parts = []
     for dialect, title in LIBRARIES.items():
@@ -255,7 +244,6 @@ def render_dialects() -> str:
 
 
 def render_fast_kernels() -> str:
-    """Return the page about the fast rows of the backends."""
     rows = [
         (
             f"`{row.name}`",
@@ -288,7 +276,6 @@ def render_fast_kernels() -> str:
 
 
 def render_differences() -> str:
-    """Return the page about what the frameworks do differently."""
     tables = {name: load_backend(name).differences for name in BACKENDS}
     kept = [
         (name, what_of(row), row.kind, dtypes_of(row), row.figure, reason_of(row))
@@ -324,12 +311,10 @@ def render_differences() -> str:
 
 
 def what_of(row: Difference) -> str:
-    """Return the functions that differ."""
     return "all" if row.what == "*" else f"`{row.what}`"
 
 
 def dtypes_of(row: Difference) -> str:
-    """Return the dtypes of a row in words."""
     return "all" if row.dtypes == ALL else ", ".join(row.dtypes)
 
 
@@ -342,7 +327,6 @@ def reason_of(row: Difference) -> str:
 
 
 def render_laws() -> str:
-    """The laws of an audit."""
     from multigrad.audit.laws import LAWS
 
     rows = ([f"`{law.name}`", law.sentence, law.reason] for law in LAWS)
@@ -360,7 +344,6 @@ def render_laws() -> str:
 
 
 def render_conversions() -> str:
-    """Return the page about other people's custom gradients."""
     rows = read_rows()
     kinds = count_by(rows, [row.kind for row in rows])
     packages = count_by(rows, [row.package for row in rows])
@@ -393,7 +376,6 @@ def render_conversions() -> str:
 
 
 def render_audit() -> str:
-    """Return the page about published gradients held against laws."""
     every = [*audits.read_audited(), *audits.read_kernels()]
     rows, faults = [row for row in every if not row.problem], audits.read_faults()
     kernels = [row for row in rows if not row.is_converted]
@@ -453,7 +435,6 @@ def render_audit() -> str:
 
 
 def render_attribution() -> str:
-    """Return the page about rules of relevance and composites."""
     heads = attribution_docs.HEADS
     return page(
         "Relevance propagation (LRP)",
@@ -482,7 +463,6 @@ def render_attribution() -> str:
 
 
 def render_estimators() -> str:
-    """Return the page about the Functions of the library."""
     tables = []
     for title, functions in estimator_docs.families():
         rows = [estimator_docs.row_of(function) for function in functions]
@@ -506,14 +486,12 @@ def render_estimators() -> str:
 
 
 def render_command() -> str:
-    """Return the page about the command."""
     from . import command_docs  # the only page that needs typer
 
     return page("The command line", *command_docs.parts())
 
 
 def render_conventions() -> str:
-    """Return the page about what frameworks give at kinks."""
     data = conventions.read()
     releases = []
     for name, each in data["frameworks"].items():

@@ -85,7 +85,6 @@ NO_OPERANDS = {"condition", "indices"}
 
 
 def render_names() -> str:
-    """Return the module of the activations' names."""
     rows = [(name, row.op.name if row.op is not None else "") for name, row in ACTIVATIONS.items()]
     rows += [(alias, snake(alias)) for alias in ALIASES]
     names: dict[str, None] = {}
@@ -103,7 +102,6 @@ def snake(name: str) -> str:
 
 
 def fill(names: Any) -> str:
-    """Return quoted names in lines of a list."""
     quoted = ", ".join(f'"{name}"' for name in names)
     return textwrap.fill(f"{quoted},", 100, initial_indent="    ", subsequent_indent="    ")
 
@@ -131,7 +129,6 @@ def render_recorded(module: Any) -> str:
 
 
 def declarations(module: Any, names: list[str]) -> list[str]:
-    """Return names of a module as a checker reads them."""
     return [declare(name, getattr(module, name)) for name in names]
 
 
@@ -189,6 +186,5 @@ MODULES: dict[str, Callable[[], str]] = {
 
 
 def write_files() -> None:
-    """Write the files anew."""
     for file, render in MODULES.items():
         (ROOM / file).write_text(render(), encoding="utf-8")

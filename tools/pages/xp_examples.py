@@ -112,7 +112,6 @@ def arguments_of(row: Op) -> str:
 
 
 def numbers_of(row: Op, position: int) -> Any:
-    """Return the numbers of one operand."""
     if row.coerce == "bool" or row.operands[position] in ("mask", "condition"):
         return MASKS[position]
     if row.coerce == "int":
@@ -123,7 +122,6 @@ def numbers_of(row: Op, position: int) -> Any:
 
 
 def evaluate(source: str) -> Any:
-    """Return what an example gives."""
     return eval(source, {"np": np, "xp": xp})
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
-    from multigrad.audit.vectors.document import FILE, write
+    from multigrad.audit.vectors import FILE, write
     from multigrad.look.command.named import find
     from vectors.document import vectors_of
 

@@ -6,18 +6,17 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from multigrad.audit.vectors.document import TABLE_NAMES
+from multigrad.audit.vectors import TABLE_NAMES
 from multigrad.functions.documents.format import hex_of
 from multigrad.graph.ops.properties import KINKS
 
 from . import points, rules, whole
 from .elementwise import FORMULAS
-from .rounding import FORMATS, Format, High, Rounded, round_to, write_distance
+from .rounding import FORMATS, Columns, Format, High, Rounded, round_to
 from .witness import compile_expression, evaluate, functions_of, library, parse
 
 Data = dict[str, Any]
@@ -28,63 +27,6 @@ OF_ZEROS = (
 )  # fmt: skip
 # Params that are called as a function of formulas is.
 OTHER_NAMES = {"s": "s_", "gamma": "gamma_"}
-FLAGS = ("kink", "overflow", "nan", "subnormal", "convention")
-
-
-@dataclass(slots=True)
-class Columns:
-    """What is written of a set of cases, one entry a case."""
-
-    format: Format
-    inputs: list[list[float]]
-    cotangents: list[float]
-    results: list[Rounded] = field(default_factory=list)
-    gradients: list[list[Rounded]] = field(default_factory=list)
-    flags: dict[str, list[int]] = field(default_factory=dict)
-
-    def mark(self, flag: str, case: int) -> None:
-        marked = self.flags.setdefault(flag, [])
-        if case not in marked:
-            marked.append(case)
-
-    def to_dict(self, **more: Any) -> Data:
-        """Return them as plain data, and the flags that the numbers themselves tell."""
-        found = [self.results, *self.gradients] if self.results else self.gradients
-        for column in found:
-            for i, number in enumerate(column):
-                if number.overflowed:
-                    self.mark("overflow", i)
-                if math.isnan(number.value):
-                    self.mark("nan", i)
-                if _is_subnormal(number.value, self.format):
-                    self.mark("subnormal", i)
-        for column_ in (*self.inputs, self.cotangents):
-            for i, value in enumerate(column_):
-                if math.isnan(value):
-                    self.mark("nan", i)
-                if _is_subnormal(value, self.format):
-                    self.mark("subnormal", i)
-        return {
-            "dtype": self.format.name,
-            **more,
-            "inputs": [[hex_of(x) for x in column] for column in self.inputs],
-            "cotangents": [hex_of(x) for x in self.cotangents],
-            "results": [hex_of(x.value) for x in self.results],
-            "result_distances": _distances(self.results),
-            "gradients": [[hex_of(x.value) for x in column] for column in self.gradients],
-            "gradient_distances": [_distances(column) for column in self.gradients],
-            "flags": {flag: sorted(self.flags[flag]) for flag in FLAGS if flag in self.flags},
-        }
-
-
-def _is_subnormal(value: float, format: Format) -> bool:
-    return value != 0 and abs(value) < format.smallest_normal
-
-
-def _distances(column: Sequence[Rounded]) -> list[int] | int:
-    """Return a list, or 0 where all are."""
-    found = [write_distance(number.distance) for number in column]
-    return found if any(found) else 0
 
 
 # --- ops ------------------------------------------------------------------------------------------

@@ -8,12 +8,11 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from multigrad.functions.documents.format import hex_of
-
 from . import points
-from .rounding import FORMATS, Format
+from .rounding import FORMATS, Columns, Format, Rounded
 
 Data = dict[str, Any]
 Number = Any
@@ -83,17 +82,7 @@ def _floats(count: int, format: Format) -> list[tuple[float, ...]]:
 
 def _set(name: str, dtype: str, rows: Sequence[tuple[Number, ...]]) -> Data:
     _, compute = ALL[name]
-    is_nan = [i for i, row in enumerate(rows) if any(map(math.isnan, row))]
-    least = FORMATS[dtype].smallest_normal if dtype in FORMATS else 0.0
-    small = [i for i, row in enumerate(rows) if any(0 < abs(x) < least for x in row)]
-    flags = {"nan": is_nan, "subnormal": small}
-    return {
-        "dtype": dtype,
-        "inputs": [[hex_of(float(x)) for x in column] for column in zip(*rows, strict=True)],
-        "cotangents": [],
-        "results": [hex_of(float(compute(*row))) for row in rows],
-        "result_distances": 0,
-        "gradients": [],
-        "gradient_distances": [],
-        "flags": {flag: at for flag, at in flags.items() if at},
-    }
+    format = FORMATS.get(dtype) or replace(FORMATS["float64"], name=dtype)
+    columns = Columns(format, [list(column) for column in zip(*rows, strict=True)], [])
+    columns.results = [Rounded(float(compute(*row))) for row in rows]
+    return columns.to_dict()

@@ -7,13 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from multigrad import __name__ as package
-from multigrad.audit.vectors.document import (
-    OF_OURS,
-    OF_XP,
-    TABLE_NAMES,
-    NoVectors,
-    read_dtypes,
-)
+from multigrad.audit.vectors import OF_OURS, OF_XP, TABLE_NAMES, NoVectors, read_dtypes
 from multigrad.errors import suggest
 from multigrad.functions.function import Function
 from multigrad.functions.importers import convert
@@ -71,11 +65,7 @@ def document_of(subjects: Sequence[Data]) -> Data:
 
 
 def subject_of(obj: Any, formats: Sequence[Any]) -> Data:
-    """Return the exact results of a rule, an op or a Function.
-
-    Raises:
-        NoVectors: there is no formula of it.
-    """
+    """Return the exact results of a rule, an op or a Function."""
     if isinstance(obj, Estimator) and obj is estimators.catalogue().get(obj.name):
         obj = f"{OF_OURS}{obj.name}" if obj.name in OURS else obj
     name = obj.removeprefix(OF_XP) if isinstance(obj, str) else ""

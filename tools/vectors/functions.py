@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.audit.vectors.document import NoVectors
+from multigrad.audit.vectors import NoVectors
 from multigrad.functions.calls.decision import SHOWN
 from multigrad.functions.documents.format import hex_of
 from multigrad.functions.function import Function
@@ -81,11 +81,7 @@ def _operands(name: str) -> Sequence[str]:
 
 
 def chain_of(function: Function) -> Chain:
-    """Return the forward of a Function as steps.
-
-    Raises:
-        NoVectors: there is none, or a step of it has no formula.
-    """
+    """Return the forward of a Function as steps."""
     if gives_surrogate(function):
         raise NoVectors(
             f"the gradient of {function.name!r} is meant to differ from its forward's derivative, "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from multigrad.functions.documents.format import hex_of
 
 High = Any  # a number of mpmath's
 THOUSANDTHS = 1000
@@ -109,5 +112,61 @@ def is_finite(exact: High) -> bool:
     return bool(significand) or exponent == 0
 
 
-def write_distance(distance: float) -> int:
-    return round(distance * THOUSANDTHS)
+# --- columns of cases -----------------------------------------------------------------------------
+FLAGS = ("kink", "overflow", "nan", "subnormal", "convention")
+
+
+@dataclass(slots=True)
+class Columns:
+    """What is written of a set of cases, one entry a case."""
+
+    format: Format
+    inputs: list[list[float]]
+    cotangents: list[float]
+    results: list[Rounded] = field(default_factory=list)
+    gradients: list[list[Rounded]] = field(default_factory=list)
+    flags: dict[str, list[int]] = field(default_factory=dict)
+
+    def mark(self, flag: str, case: int) -> None:
+        marked = self.flags.setdefault(flag, [])
+        if case not in marked:
+            marked.append(case)
+
+    def to_dict(self, **more: Any) -> dict[str, Any]:
+        """Return them as plain data, and the flags that the numbers themselves tell."""
+        found = [self.results, *self.gradients] if self.results else self.gradients
+        for column in found:
+            for i, number in enumerate(column):
+                if number.overflowed:
+                    self.mark("overflow", i)
+                if math.isnan(number.value):
+                    self.mark("nan", i)
+                if _is_subnormal(number.value, self.format):
+                    self.mark("subnormal", i)
+        for column_ in (*self.inputs, self.cotangents):
+            for i, value in enumerate(column_):
+                if math.isnan(value):
+                    self.mark("nan", i)
+                if _is_subnormal(value, self.format):
+                    self.mark("subnormal", i)
+        return {
+            "dtype": self.format.name,
+            **more,
+            "inputs": [[hex_of(float(x)) for x in column] for column in self.inputs],
+            "cotangents": [hex_of(x) for x in self.cotangents],
+            "results": [hex_of(x.value) for x in self.results],
+            "result_distances": _distances(self.results),
+            "gradients": [[hex_of(x.value) for x in column] for column in self.gradients],
+            "gradient_distances": [_distances(column) for column in self.gradients],
+            "flags": {flag: sorted(self.flags[flag]) for flag in FLAGS if flag in self.flags},
+        }
+
+
+def _is_subnormal(value: float, format: Format) -> bool:
+    return value != 0 and abs(value) < format.smallest_normal
+
+
+def _distances(column: Sequence[Rounded]) -> list[int] | int:
+    """Return a list, or 0 where all are."""
+    found = [round(number.distance * THOUSANDTHS) for number in column]
+    return found if any(found) else 0

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multigrad.functions.documents.format import hex_of
-
 from . import points
-from .rounding import Format, High, Rounded, round_to, write_distance
+from .rounding import Columns, Format, High, round_to
 from .witness import library
 
 Data = dict[str, Any]
@@ -85,40 +83,15 @@ def sets(
 ) -> list[Data]:
     """Return a set for each of three arrays: ordinary numbers, small ones, zeros."""
     mp, found = library("mpmath").mp, []
-    own = {name: params[words.get(name, name)] for name in _params_of(base, params, words)}
+    names = {new: old for old, new in words.items()}
+    own = {names.get(name, name): value for name, value in params.items()}
     for scale in (1.0, 0.0625, 0.0):
-        g = [float(v) for v in _fitted([v * scale for v in G], format)]
-        x = [float(v) for v in _fitted(list(X), format)]
+        g = [points.fit([v * scale], format)[0] for v in G]
+        x = [points.fit([v], format)[0] for v in X]
         with mp.workdps(format.decimals):
             numbers = {n: mp.mpf(v) if isinstance(v, float) else v for n, v in own.items()}
             rows = [mp.mpf(v) for v in g], [mp.mpf(v) for v in x]
             gradient = [round_to(mp.mpf(v), format) for v in RULES[base](*rows, numbers)]
-        found.append(_written(g, x, gradient, written, format))
+        columns = Columns(format, [x], g, gradients=[gradient])
+        found.append(columns.to_dict(params=dict(written), shape=[ROWS, WIDTH]))
     return found
-
-
-def _params_of(base: str, params: Mapping[str, Any], words: Mapping[str, str]) -> list[str]:
-    back = {new: old for old, new in words.items()}
-    return [back.get(name, name) for name in params]
-
-
-def _fitted(numbers: list[float], format: Format) -> list[float]:
-    return [points.fit([number], format)[0] for number in numbers]
-
-
-def _written(
-    g: list[float], x: list[float], gradient: list[Rounded], params: Mapping[str, Any], f: Format
-) -> Data:
-    distances = [write_distance(number.distance) for number in gradient]
-    return {
-        "dtype": f.name,
-        "params": dict(params),
-        "shape": [ROWS, WIDTH],
-        "inputs": [[hex_of(v) for v in x]],
-        "cotangents": [hex_of(v) for v in g],
-        "results": [],
-        "result_distances": 0,
-        "gradients": [[hex_of(number.value) for number in gradient]],
-        "gradient_distances": [distances if any(distances) else 0],
-        "flags": {},
-    }

@@ -41,13 +41,11 @@ class Pair:
 
     @property
     def weights(self) -> float:
-        """The largest difference in any trained weight."""
         pairs = zip(self.one.weights, self.several.weights, strict=True)
         return max(float(np.abs(one - several).max()) for one, several in pairs)
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The difference of the losses in each epoch."""
         pairs = zip(self.one.losses, self.several.losses, strict=True)
         return tuple(abs(one - several) for one, several in pairs)
 
@@ -155,7 +153,6 @@ def key_of(run: Trained) -> tuple[Any, ...]:
 def write_files(
     options: Options, devices: int, outcomes: Sequence[Trained | Gap], pairs: Sequence[Pair]
 ) -> list[Path]:
-    """Write the numbers and the picture; return the paths."""
     from . import devices_shown
 
     numbers = options.out / RESULTS
@@ -183,7 +180,6 @@ def write_files(
 
 
 def pair_to_document(pair: Pair) -> dict[str, Any]:
-    """Return a pair as plain data."""
     return {
         "framework": pair.one.group.framework,
         "forward": pair.one.configuration.forward,
@@ -195,7 +191,6 @@ def pair_to_document(pair: Pair) -> dict[str, Any]:
 
 
 def run_to_document(run: Trained) -> dict[str, Any]:
-    """Return a run as plain data."""
     group: Group = run.group
     return {
         "devices": group.devices,

@@ -42,7 +42,6 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What the progress says of it."""
         return f"{self.framework} on {self.devices}"
 
 
@@ -176,11 +175,10 @@ def explain(folder: Path, rank: int, code: int | None) -> str:
 def read_run(path: Path, group: Group, configuration: Configuration) -> Trained:
     """Read what rank 0 wrote of a run."""
     with np.load(path) as arrays:
-        first, second, third, fourth = (arrays[f"arr_{i}"] for i in range(4))
         return Trained(
             group,
             configuration,
-            weights=(first, second, third, fourth),
+            weights=tuple(arrays[f"arr_{i}"] for i in range(4)),
             losses=tuple(arrays["losses"].tolist()),
             accuracies=tuple(arrays["accuracies"].tolist()),
             predictions=arrays["predictions"],

@@ -48,8 +48,7 @@ def train(
                 losses.append(float(loss))
                 seconds.append(time.perf_counter() - start)
             report(sum(losses) / len(order), np.asarray(predict(weights, test_x)))
-    first, second, third, fourth = (np.asarray(weight) for weight in weights)
-    return (first, second, third, fourth), seconds
+    return tuple(map(np.asarray, weights)), seconds
 
 
 def pad(x: np.ndarray, labels: np.ndarray, devices: int) -> tuple[np.ndarray, ...]:

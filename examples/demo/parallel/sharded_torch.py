@@ -57,7 +57,8 @@ def train(
             if is_sharded:
                 dist.all_reduce(total)
             report(total.item() / len(order), predict(model, task.test_x))
-    return read_weights(model), seconds
+    arrays = (parameter.detach().numpy().T for parameter in model.parameters())
+    return tuple(map(np.ascontiguousarray, arrays)), seconds
 
 
 def split(model: torch.nn.Module) -> torch.nn.Module:
@@ -69,18 +70,9 @@ def split(model: torch.nn.Module) -> torch.nn.Module:
 
 # DDP looks at the annotations of a hook, which must be no strings.
 def sum_gradients(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Sum a bucket of gradients over the ranks."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(first_value)
 
 
 def first_value(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    """Return the one tensor that was reduced."""
     return future.value()[0]
-
-
-def read_weights(model: torch.nn.Module) -> Weights:
-    """Return the trained weights in the layout of `Weights`."""
-    arrays = (parameter.detach().numpy().T for parameter in model.parameters())
-    first, second, third, fourth = (np.ascontiguousarray(array) for array in arrays)
-    return first, second, third, fourth

@@ -13,7 +13,6 @@ from . import in_torch
 
 
 def describe() -> str:
-    """Return what runs here and in which version."""
     return f"FreeGrad {version('freegrad')} on {in_torch.describe()}"
 
 
@@ -30,14 +29,12 @@ def explain_absence(forward: str, rule: str | None) -> str | None:
 
 
 def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
-    """Return the gradients of the first batch at the initial weights."""
     model = in_torch.build(task.weights, Activation(forward=forward))
     with backward_rule(rule):
         return in_torch.differentiate(model, task)
 
 
 def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
-    """Train with SGD; report each epoch."""
     model = in_torch.build(task.weights, Activation(forward=forward))
     with backward_rule(rule):
         in_torch.fit(model, task, report)

@@ -27,21 +27,17 @@ Logits = Callable[[Parameters, Tensor], jax.Array]
 
 
 def describe() -> str:
-    """Return what runs here and in which version."""
     return f"JAX {jax.__version__} on {jax.default_backend()}"
 
 
 def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    """Return the gradients of the first batch at the initial weights."""
     differentiate = jax.jit(jax.grad(build_loss(build(forward))))
     with backward_rule(rule):
         gradients = differentiate(load(task.weights), *first_batch(task))
-    first, second, third, fourth = (np.asarray(gradient) for gradient in gradients)
-    return first, second, third, fourth
+    return tuple(map(np.asarray, gradients))
 
 
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    """Train with SGD; report each epoch."""
     compute_logits = build(forward)
     step = build_step(compute_logits, task.learning_rate)
     predict = build_predict(compute_logits)
@@ -56,7 +52,6 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
 
 
 def load(weights: Weights) -> Parameters:
-    """Return the weights as JAX arrays."""
     return tuple(jnp.asarray(weight) for weight in weights)
 
 

@@ -32,20 +32,16 @@ to_numpy: Any = keras.ops.convert_to_numpy
 
 
 def describe() -> str:
-    """Return what runs here and in which version."""
     return f"Keras {keras.version()} on {keras.config.backend()}"
 
 
 def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    """Return the gradients of the first batch at the initial weights."""
     # Keras keeps gradients to itself, but a momentum that starts at zero is exactly
     # -rate * gradient after one step.
     optimizer = keras.optimizers.SGD(learning_rate=1.0, momentum=0.5)
     model = build(task.weights, forward, rule, optimizer)
     model.train_on_batch(*first_batch(task))
-    momentums = optimizer.momentums
-    first, second, third, fourth = (-to_numpy(m) for m in momentums)
-    return first, second, third, fourth
+    return tuple(-to_numpy(momentum) for momentum in optimizer.momentums)
 
 
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
@@ -83,7 +79,6 @@ def build(
 
 
 def yield_batches(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the batches of all epochs, one after the other."""
     for order in task.orders:
         yield from batches(task, order)
 

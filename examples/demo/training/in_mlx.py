@@ -28,21 +28,17 @@ Logits = Callable[[Parameters, mx.array], mx.array]
 
 
 def describe() -> str:
-    """Return what runs here and in which version."""
     return f"MLX {version('mlx')} on {mx.default_device().type.name}"
 
 
 def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    """Return the gradients of the first batch at the initial weights."""
     differentiate = mx.grad(build_loss(build(forward)))
     with backward_rule(rule):
         gradients = differentiate(load(task.weights), *map(mx.array, first_batch(task)))
-    first, second, third, fourth = (np.array(gradient) for gradient in gradients)
-    return first, second, third, fourth
+    return tuple(map(np.array, gradients))
 
 
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    """Train with SGD; report each epoch."""
     compute_logits = build(forward)
     differentiate = mx.value_and_grad(build_loss(compute_logits))
     weights = load(task.weights)
@@ -61,7 +57,6 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
 
 
 def load(weights: Weights) -> Parameters:
-    """Return the weights as MLX arrays."""
     return [mx.array(weight) for weight in weights]
 
 

@@ -12,18 +12,15 @@ from ..task import ActivationName, EpochReport, Task, Weights, batches, first_ba
 
 
 def describe() -> str:
-    """Return what runs here and in which version."""
     return f"NumPy {np.__version__}"
 
 
 def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    """Return the gradients of the first batch at the initial weights."""
     activation = xg.lower(rule, "numpy", forward=forward)
     return differentiate(activation, task.weights, *first_batch(task))[1]
 
 
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    """Train with SGD; report each epoch."""
     activation = xg.lower(rule, "numpy", forward=forward)
     weights = task.weights
     for order in task.orders:
@@ -61,10 +58,8 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.float32, n
 def step(weights: Weights, gradients: Weights, learning_rate: float) -> Weights:
     """Return the weights after one step of SGD."""
     rate = np.float32(learning_rate)
-    first, second, third, fourth = (
-        weight - rate * gradient for weight, gradient in zip(weights, gradients, strict=True)
-    )
-    return first, second, third, fourth
+    stepped = zip(weights, gradients, strict=True)
+    return tuple(weight - rate * gradient for weight, gradient in stepped)
 
 
 def predict(activation: Any, weights: Weights, x: np.ndarray) -> np.ndarray:

@@ -33,22 +33,18 @@ BATCH_SIGNATURE = (
 
 
 def describe() -> str:
-    """Return what runs here and in which version."""
     return f"TensorFlow {tf.__version__}"
 
 
 def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    """Return the gradients of the first batch at the initial weights."""
     activation = xg.activation(forward)
     variables = load(task.weights)
     with backward_rule(rule):
         _, gradients = differentiate(activation, variables, *map(tf.constant, first_batch(task)))
-    first, second, third, fourth = (gradient.numpy() for gradient in gradients)
-    return first, second, third, fourth
+    return tuple(gradient.numpy() for gradient in gradients)
 
 
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    """Train with SGD; report each epoch."""
     activation = xg.activation(forward)
     variables = load(task.weights)
     step = build_step(activation, variables, task.learning_rate)
@@ -59,7 +55,6 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
 
 
 def load(weights: Weights) -> Variables:
-    """Return the weights as variables."""
     return [tf.Variable(tf.constant(weight)) for weight in weights]
 
 
@@ -97,5 +92,4 @@ def build_step(
 
 
 def predict(activation: Activation, variables: Variables, x: np.ndarray) -> np.ndarray:
-    """Return the label with the largest logit."""
     return np.argmax(compute_logits(activation, variables, tf.constant(x)).numpy(), axis=1)

@@ -23,19 +23,16 @@ from ..task import (
 
 
 def describe() -> str:
-    """Return what runs here and in which version."""
     return f"PyTorch {torch.__version__}"
 
 
 def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    """Return the gradients of the first batch at the initial weights."""
     model = build(task.weights, xg.Activation(forward))
     with backward_rule(rule):
         return differentiate(model, task)
 
 
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    """Train with SGD; report each epoch."""
     model = build(task.weights, xg.Activation(forward))
     with backward_rule(rule):
         fit(model, task, report)
@@ -76,6 +73,5 @@ def fit(model: torch.nn.Sequential, task: Task, report: EpochReport) -> None:
 
 
 def predict(model: torch.nn.Sequential, x: np.ndarray) -> np.ndarray:
-    """Return the label with the largest logit."""
     with torch.no_grad():
         return model(torch.from_numpy(x)).argmax(1).numpy()

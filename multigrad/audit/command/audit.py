@@ -18,26 +18,32 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
-from multigrad.audit.ahead import place_of, read_notes
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit
+from multigrad.audit.command.targets import place_of, read_notes
 from multigrad.audit.laws import LAWS
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.convert import line_to_type
-from multigrad.look.command.inputs import read_inputs
+from multigrad.look.command.named import read_inputs
 from multigrad.look.command.options import FAILED as FAILURE
 from multigrad.look.command.options import Progress
 from multigrad.look.command.worker import Apart, Lost
 
-from .guessed import ANNOTATIONS, described_inputs, guessed_inputs
-from .recorded import places_to_look, read_record, record
+from .inputs import (
+    ANNOTATIONS,
+    described_inputs,
+    guessed_inputs,
+    places_to_look,
+    read_record,
+    record,
+)
 from .targets import Targets, find_target, find_targets, holder_of
 
 GUESSED = "guessed"
 EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
 INPUTS_IN_CODE = "GRADIENT_INPUTS"
-Print = Callable[[str], None]
+Print = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +79,18 @@ def audit_targets(
     Args:
         targets: module:name, a module, a package or a file.
         junit, html: where reports are written.
-
-    Raises:
-        MultigradError: there is no such thing, or a law has another name.
-        OSError: a report cannot be written.
     """
     read_inputs(asked.words)
     found: list[tuple[str, AuditReport]] = []
-    show = _as_line if as_json else _as_text
     with Progress(echo) as progress, Apart(asked.limit) as process:
-        watched = Watched(process, progress, _say_nothing if as_json else progress.echo)
+        # What is said beside the reports is no part of JSON.
+        watched = Watched(process, progress, str if as_json else progress.echo)
         for target in targets:
             for name, report in _audit_all(watched, target, asked, len(targets) == 1):
                 found.append((name, report))
-                progress.echo(show(name, report))
+                line = {"target": name, **json.loads(report.to_json())}
+                text = str(report).replace(report.name, name, 1)
+                progress.echo(json.dumps(line) if as_json else text)
     if not as_json:
         echo(summarize(report for _, report in found))
     if junit is not None:
@@ -99,11 +103,7 @@ def audit_targets(
 
 
 def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the names of the laws that are asked for, None for all.
-
-    Raises:
-        MultigradError: there is none of a name.
-    """
+    """Return the names of the laws that are asked for, None for all."""
     known = [law.name for law in LAWS]
     for name in (*only, *but):
         if name not in known:
@@ -125,11 +125,7 @@ class Watched:
 def _audit_all(
     watched: Watched, target: str, asked: Asked, is_alone: bool
 ) -> Iterator[tuple[str, AuditReport]]:
-    """Yield the name and the report of each thing that a target names or defines.
-
-    Raises:
-        MultigradError: a target that is alone is nothing that can be audited.
-    """
+    """Yield the name and the report of each thing that a target names or defines."""
     process, progress, say = watched.process, watched.progress, watched.say
     with TemporaryDirectory() as folder:
         progress.begin(f"importing {target}")
@@ -150,10 +146,6 @@ def _audit_all(
                 say(f"{name} is not made without arguments: name an object of it")
             else:
                 yield name, _audit(process, name, asked, call)
-
-
-def _say_nothing(text: str) -> None:
-    """What is said beside the reports is no part of JSON."""
 
 
 def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
@@ -206,9 +198,6 @@ def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
 
     Args:
         recorded: the file of a call that a docstring or a test has made.
-
-    Raises:
-        MultigradError: there is no such thing, or nothing that is guessed runs.
     """
     fn = find_target(what)
     said: Any = getattr(holder_of(what), INPUTS_IN_CODE, {})
@@ -259,14 +248,6 @@ def inputs_to_try(fn: Any) -> Iterator[Sequence[Any]]:
 
 
 # --- printing -------------------------------------------------------------------------------------
-def _as_line(name: str, report: AuditReport) -> str:
-    return json.dumps({"target": name, **json.loads(report.to_json())})
-
-
-def _as_text(name: str, report: AuditReport) -> str:
-    return str(report).replace(report.name, name, 1)
-
-
 def summarize(reports: Iterable[AuditReport]) -> str:
     """Return how many were audited, and which laws are broken how often."""
     every = list(reports)

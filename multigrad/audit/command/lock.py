@@ -10,12 +10,17 @@ from typing import Any
 
 import multigrad as xg
 from multigrad.audit.command.audit import INPUTS_IN_CODE
-from multigrad.audit.lock.asking import FRAMEWORKS, Answer, Asking
 from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
-from multigrad.audit.lock.objects import check_entries, is_file, make_entry, verify_objects
-from multigrad.audit.lock.probes import Probe, find_probes, probes_of
+from multigrad.audit.lock.probes import FRAMEWORKS, Answer, Asking, Probe, find_probes, probes_of
 from multigrad.audit.lock.runner import Refused, read_call
-from multigrad.audit.lock.verify import Verification, verify_frameworks
+from multigrad.audit.lock.verify import (
+    Verification,
+    check_entries,
+    is_file,
+    make_entry,
+    verify_frameworks,
+    verify_objects,
+)
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
 from multigrad.look.command import STOPPED
@@ -38,10 +43,6 @@ def write_lock(
     """Write a lock, and return what is in it in a sentence, and whether that is all.
 
     Ctrl-C leaves what is known, in a file beside.
-
-    Raises:
-        MultigradError: a word names nothing that can be locked.
-        OSError: a file cannot be read or written.
     """
     check_frameworks(frameworks)
     lock = LockFile()
@@ -72,11 +73,7 @@ def write_lock(
 def ask(
     probes: Mapping[str, Probe], names: Sequence[str], python: str | None
 ) -> tuple[dict[str, Answer], bool]:
-    """Return what frameworks answer, and whether that is all: Ctrl-C leaves what is known.
-
-    Raises:
-        MultigradError: a Python does not run, or a framework does not end.
-    """
+    """Return what frameworks answer, and whether that is all: Ctrl-C leaves what is known."""
     with Progress() as progress:
         asking = Asking(probes, names, python, note=progress.advance)
         progress.begin("importing the frameworks", sum(map(len, asking.own.values())))
@@ -89,9 +86,6 @@ def ask(
 def find_saved(word: str) -> Any:
     """Return the rule or Function that a word names; a custom gradient of a framework is converted,
     and called once with inputs that its module states, or that are guessed.
-
-    Raises:
-        MultigradError: there is none, or it is not captured.
     """
     found = find(word)
     if isinstance(getattr(found, "captured_form", found), xg.Function | xg.Rule):
@@ -110,11 +104,7 @@ def find_saved(word: str) -> Any:
 
 
 def check_frameworks(names: Sequence[str]) -> None:
-    """Check that names are those of frameworks.
-
-    Raises:
-        MultigradError: one is not.
-    """
+    """Check that names are those of frameworks."""
     for name in names:
         if name not in FRAMEWORKS:
             known = ", ".join(FRAMEWORKS)
@@ -122,11 +112,7 @@ def check_frameworks(names: Sequence[str]) -> None:
 
 
 def function_probes(word: str) -> dict[str, Probe]:
-    """Return the probes of a framework's function, as torch:clamp; none where it is no such word.
-
-    Raises:
-        MultigradError: no probe may call it.
-    """
+    """Return the probes of a framework's function, as torch:clamp; none of any other word."""
     framework, colon, name = word.partition(":")
     if not colon or framework not in BEGINS:
         return {}
@@ -140,11 +126,7 @@ def function_probes(word: str) -> dict[str, Probe]:
 
 
 def _refuse_unknown(lock: LockFile) -> None:
-    """Check that the functions that were asked for are there.
-
-    Raises:
-        MultigradError: one is not, or its framework is not.
-    """
+    """Check that the functions that were asked for are there."""
     for name, answer in lock.answers.items():
         if answer.absent:
             raise MultigradError(f"{name} cannot be asked: {answer.absent}")
@@ -161,12 +143,7 @@ def verify_lock(
     as_json: bool,
     echo: Callable[[str], object],
 ) -> int:
-    """Print what differs from a lock, as far as Ctrl-C lets it, and return the exit status.
-
-    Raises:
-        MultigradError: the file is no lock.
-        OSError: it cannot be read.
-    """
+    """Print what differs from a lock, as far as Ctrl-C lets it, and return the exit status."""
     check_frameworks(frameworks)
     lock = read_lock(path)
     check_entries(lock)

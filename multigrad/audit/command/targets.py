@@ -1,4 +1,9 @@
-"""What `multigrad audit` is told to audit: what a word names, and what a module defines."""
+"""What `multigrad audit` is told to audit: what a word names, and what a module defines.
+
+Code that is imported may import a library that needs help before and after. A helper is a module of
+a backend's package with `prepare` (before the import), `mend` (after it), `is_interpreted` (whether
+it changes where code runs), `NAME` of that place, and `NOTE`, which says what is different there.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +15,23 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from multigrad.audit.ahead import advise, help_imports
 from multigrad.backend.finding.discovery import in_use
 from multigrad.capture.code.readings import dialect_of
 from multigrad.capture.code.table import mentioned
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import read_parameters
 from multigrad.functions.function import Function
-from multigrad.look.command.named import find, find_in, import_named
-from multigrad.look.command.packages import find_custom_gradients
+from multigrad.look.command.named import find, find_custom_gradients, find_in, import_named
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get
+
+from ...backend.finding.installed import extra_line
 
 # What follows a forward's name in that of its VJP, and what its cotangent is called.
 PAIRED = ("_vjp", "_backward", "_bwd", "_grad", "_pullback")
@@ -54,9 +62,6 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
     Args:
         journal: a file to which the name of a module is written before it is imported.
         skipped: modules of a package that end the process.
-
-    Raises:
-        MultigradError: there is no such thing.
     """
     if _is_of_library(what):
         find(what)
@@ -90,11 +95,7 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
 
 
 def find_target(what: str) -> Any:
-    """Return what a target's name stands for.
-
-    Raises:
-        MultigradError: there is no such thing.
-    """
+    """Return what a target's name stands for."""
     if _is_of_library(what):
         return find(what)
     module, _, name = what.partition(":")
@@ -252,11 +253,7 @@ def _is_made_bare(cls: type) -> bool:
 
 # --- imports --------------------------------------------------------------------------------------
 def import_target(name: str) -> types.ModuleType:
-    """Import a module or a file, once.
-
-    Raises:
-        MultigradError: there is none, or it cannot be imported.
-    """
+    """Import a module or a file, once."""
     help_imports()
     try:
         return _import_as_named(name)
@@ -288,3 +285,88 @@ def _import_as_named(name: str) -> types.ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+# --- libraries that need help where they are imported ---------------------------------------------
+
+
+HELPERS = {"triton": "multigrad_torch.compat.triton"}
+_used: list[Any] = []
+
+
+class Ahead(MetaPathFinder):
+    """Sees the first import of a library, and lets its helper be there before."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in HELPERS:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            helper = _load(HELPERS[name])
+            spec = importlib.util.find_spec(name)
+        except ImportError:  # its framework is not installed
+            return None
+        finally:
+            sys.meta_path.insert(0, self)
+        if helper is None or spec is None or spec.loader is None:
+            return None
+        helper.prepare()
+        spec.loader = Helped(spec.loader, helper)
+        return spec
+
+
+class Helped(Loader):
+    """The loader of a library, of which others may be in use, and what comes after it."""
+
+    def __init__(self, loader: Loader, helper: Any) -> None:
+        self.loader, self.helper = loader, helper
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        self.helper.mend()
+        _used.append(self.helper)
+
+
+def _load(name: str) -> Any:
+    """Return a module without its package, which may import the library itself."""
+    package, *rest = name.split(".")
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        return None
+    file = Path(found.submodule_search_locations[0], *rest).with_suffix(".py")
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def help_imports() -> None:
+    if not any(isinstance(each, Ahead) for each in sys.meta_path):
+        sys.meta_path.insert(0, Ahead())
+
+
+def advise(error: BaseException | None) -> str:
+    """Return what to install where an import failed for want of one of these libraries."""
+    name = getattr(error, "name", None)
+    if not isinstance(error, ModuleNotFoundError) or name not in HELPERS:
+        return ""
+    return f": {extra_line(name)}"
+
+
+def read_notes() -> list[str]:
+    """Return what is to be said of where code runs."""
+    return [helper.NOTE for helper in _used if helper.is_interpreted()]
+
+
+def place_of(home: str) -> str:
+    """Return a framework's name, and where its kernels run if that is not a GPU."""
+    places = [helper.NAME for helper in _used if helper.is_interpreted()]
+    return " in ".join([home, *places]) if home else home

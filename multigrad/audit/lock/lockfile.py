@@ -15,8 +15,7 @@ from typing import Any
 from ...errors import FormatError
 from ...functions.documents.format import digest, parse
 from ...graph.passes.fields import describe, fail, read_fields, read_text
-from .asking import FRAMEWORKS, Answer
-from .probes import Probe
+from .probes import FRAMEWORKS, Answer, Probe
 from .runner import Refused, framework_of, read_call
 
 Data = Any
@@ -70,14 +69,13 @@ class LockFile:
 
 
 def format_lock(lock: LockFile) -> str:
-    """Return a lock's text: the same for the same lock."""
     return "\n".join(_lines(lock.to_dict(), "", "")) + "\n"
 
 
 def _lines(data: Data, name: str, indent: str) -> Iterator[str]:
     """Yield the lines of a value: one where it holds no object that holds objects."""
     head = f"{indent}{json.dumps(name)}: " if name else indent
-    if not _has_rows(data):
+    if _depth(data) <= 2:  # no more than an outcome
         yield head + json.dumps(data, sort_keys=True, ensure_ascii=False)
         return
     is_object = isinstance(data, dict)
@@ -90,11 +88,6 @@ def _lines(data: Data, name: str, indent: str) -> Iterator[str]:
     yield indent + ("}" if is_object else "]")
 
 
-def _has_rows(data: Data) -> bool:
-    """Whether a value is more than an outcome, which is two objects deep."""
-    return _depth(data) > 2
-
-
 def _depth(data: Data) -> int:
     if isinstance(data, dict):
         return 1 + max(map(_depth, data.values()), default=0)
@@ -105,12 +98,7 @@ def _depth(data: Data) -> int:
 
 
 def read_lock(path: str | Path) -> LockFile:
-    """Return what a file holds.
-
-    Raises:
-        FormatError: it is no lock of this version, or it was changed by hand.
-        OSError: it cannot be read.
-    """
+    """Return what a file holds."""
     data = parse(Path(path).read_bytes())
     if type(data) is not dict or data.get("format") != FORMAT:
         fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')

@@ -1,1 +1,145 @@
-"""Exact results of rules, ops and Functions as data, computed by `tools/vectors`."""
+"""Exact results of rules, ops and Functions as data, computed by `tools/vectors`: plain JSON that
+any language reads; `schema.json` says what is where.
+
+The document that ships is packed. Columns that stand in several sets are written once, in
+`columns`, and named where they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import MultigradError, suggest
+from ...rules import registry
+from ...rules.estimators.declared import Estimator, catalogue
+from ...rules.model.rule import Rule
+
+Data = dict[str, Any]
+FILE = Path(__file__).with_name("vectors.json.xz")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+NO_FLOATS = ("bool", "int32")  # the one dtype of an op of masks or integers
+OF_XP, OF_OURS = "xp.", "estimators."
+# What the table of ops calls those of `xp`.
+TABLE_NAMES = {"divide": "div", "astype": "cast"}
+IN_SETS = ("cotangents", "results", "result_distances")
+IN_LISTS = ("inputs", "gradients", "gradient_distances")
+
+
+class NoVectors(MultigradError, ValueError):
+    """The witness has no formula of what is named."""
+
+
+def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
+    """Return exact results of rules, ops and Functions as plain data, computed by mpmath and sympy.
+
+    Examples:
+        >>> from multigrad.testing import vectors
+        >>> document = vectors("triangular", "xp.softplus", dtypes=["float32"])
+        >>> [subject["name"] for subject in document["subjects"]]
+        ['triangular', 'softplus']
+
+    Args:
+        objects: rules of the library, by name or as they are, ops, as `xp.softplus`, and Functions
+            of one number among `xg.estimators`; all of them, if none is given.
+        dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
+
+    Raises:
+        NoVectors: the file has none of it.
+    """
+    chosen = (*read_dtypes(dtypes), *NO_FLOATS)
+    document = read_document()
+    rows = {name_of(subject): subject for subject in document["subjects"]}
+    names = [find_name(each, rows) for each in objects] or list(rows)
+    subjects = [
+        {**row, "sets": [s for dtype in chosen for s in row["sets"] if s["dtype"] == dtype]}
+        for row in map(rows.__getitem__, names)
+    ]
+    used = {column for subject in subjects for column in _columns_of(subject)}
+    ops = {TABLE_NAMES.get(s["name"], s["name"]) for s in subjects if s["kind"] == "op"}
+    return {
+        **document,
+        "conventions": {op: row for op, row in document["conventions"].items() if op in ops},
+        "columns": {name: row for name, row in document["columns"].items() if name in used},
+        "subjects": subjects,
+    }
+
+
+@cache
+def read_document() -> Data:
+    """Return the document that ships; it is shared, and nobody changes it."""
+    return json.loads(lzma.decompress(FILE.read_bytes()))
+
+
+def read_dtypes(names: Sequence[str] | None) -> Sequence[str]:
+    """Return the dtypes that are named, or all."""
+    for name in names or ():
+        if name not in DTYPES:
+            raise NoVectors(f"no dtype {name!r}; there are {', '.join(DTYPES)}")
+    return names or DTYPES
+
+
+def name_of(subject: Data) -> str:
+    """Return what a subject is called by: an op as `xp.softplus`, a Function as `estimators.x`."""
+    more = ", approximate" if subject.get("attrs", {}).get("approximate") else ""
+    before = {"op": OF_XP, "function": OF_OURS, "rule": ""}[subject["kind"]]
+    return f"{before}{subject['name']}{more}"
+
+
+def find_name(obj: Any, known: Collection[str]) -> str:
+    """Return the name of a rule, an op or a Function of the library."""
+    name = obj
+    if isinstance(obj, Rule) and obj.name in registry.rules() and registry.get(obj.name) is obj:
+        name = obj.name
+    elif isinstance(obj, Estimator) and catalogue().get(obj.name) is obj:
+        name = f"{OF_OURS}{obj.name}"
+    for each in (name, f"{OF_XP}{name}"):
+        if each in known:
+            return each
+    if isinstance(obj, str) and obj not in registry.rules():
+        raise NoVectors(f"no rule and no elementwise op is named {obj!r}{suggest(obj, known)}")
+    raise NoVectors(
+        f"the vectors that ship are of the library's rules, ops and Functions, and none of "
+        f"{obj!r}; tools/vectors in a clone of multigrad's repository computes others"
+    )
+
+
+def _columns_of(subject: Data) -> Iterator[str]:
+    """Yield the names of the columns that stand elsewhere."""
+    for each in subject["sets"]:
+        columns = [each[key] for key in IN_SETS]
+        columns += [column for key in IN_LISTS for column in each[key]]
+        yield from (column for column in columns if isinstance(column, str))
+
+
+def write(document: Data) -> str:
+    """Return the text of a document: a set of cases stands on a line for each of its fields."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    for mark in ('"conventions":', '"columns":', '"subjects":', '{"name":', '{"dtype":'):
+        text = text.replace(mark, f"\n{mark}")
+    return f"{text}\n"
+
+
+def open_columns(document: Data) -> Data:
+    """Return a document with each column where it stands."""
+    columns = document["columns"]
+
+    def opened(column: Any) -> Any:
+        return columns[column] if isinstance(column, str) else column
+
+    subjects = []
+    for subject in document["subjects"]:
+        sets = [
+            {
+                **each,
+                **{key: opened(each[key]) for key in IN_SETS},
+                **{key: [opened(column) for column in each[key]] for key in IN_LISTS},
+            }
+            for each in subject["sets"]
+        ]
+        subjects.append({**subject, "sets": sets})
+    return {**document, "subjects": subjects}

@@ -31,14 +31,12 @@ from multigrad.look.convert import (
     Verdict,
     convert,
 )
-from multigrad.look.originals import arguments_of, find_original
+from multigrad.look.subject import arguments_of, find_original
 
 from . import STOPPED
-from .inputs import SEED, draw, read_inputs
-from .named import find_in, import_named
+from .named import SEED, draw, find_custom_gradients, find_in, import_named, read_inputs
 from .options import FAILED as FAILURE
 from .options import Progress
-from .packages import find_custom_gradients
 from .worker import Apart, Lost
 
 SHAPE = (4, 6)  # of the tensors that are guessed
@@ -77,10 +75,6 @@ def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int
 
     Args:
         what: module:name, or a module or package.
-
-    Raises:
-        MultigradError: there is no such thing, a word is no input, or the original does not take
-            the inputs.
     """
     read_inputs(asked.words)
     if not what.partition(":")[2]:
@@ -164,27 +158,18 @@ class Importable:
 
 # --- in another process, if they are a package's ------------------------------------------------
 def find_all(module: str, asked: Asked) -> Importable:
-    """Return what a module or a package defines.
-
-    Raises:
-        MultigradError: there is no such module.
-    """
+    """Return what a module or a package defines."""
     found = find_custom_gradients(import_named(module))
     transforms = (VMAP, COMPILE) if asked.transforms else ()
     return Importable(tuple(found.named), installed(asked.names), found.unimported, transforms)
 
 
 def installed(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the backends that are named, or all that can be imported."""
     return tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
 
 
 def convert_one(what: str, asked: Asked, names: Sequence[str]) -> Conversion:
-    """Convert module:name, with inputs that are given or guessed.
-
-    Raises:
-        MultigradError: there is no such thing, or it is no custom gradient.
-    """
+    """Convert module:name, with inputs that are given or guessed."""
     module, _, name = what.partition(":")
     obj = find_in(import_named(module), name)
     given = read_inputs(asked.words) or guess_inputs(obj)
@@ -206,9 +191,6 @@ def convert_one(what: str, asked: Asked, names: Sequence[str]) -> Conversion:
 def guess_inputs(obj: Any) -> list[Any]:
     """Return inputs by the signature: a float32 tensor for each argument without a default, a
     number for one that takes no tensor.
-
-    Raises:
-        MultigradError, RuleTypeError: obj is nothing that could be called.
     """
     original = find_original(obj)
     fixed = getattr(original.function.recipe, "fixed_names", ())

@@ -1,15 +1,19 @@
-"""What a command line names: an object of a module, a saved file, a Function of the library, or a
-registered rule.
+"""What a command line names: an object of a module, a saved file, a Function of the library, a
+registered rule, a package of custom gradients; and the tensors and plain values that it gives.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
+import io
 import pkgutil
+import re
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,10 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
+from multigrad.functions.importers import owner_of_custom
+from multigrad.graph.ops.numerics import as_numpy_dtype
 from multigrad.graph.support.trees import optree
+from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.look.subject import as_float, subject_of
 from multigrad.look.subject import make_inputs as inputs_of
 
@@ -25,12 +32,7 @@ SEED = 20
 
 
 def find(what: str, forward: str | None = None) -> Any:
-    """Return the object that a word names, a rule put under an activation where one is given.
-
-    Raises:
-        MultigradError: there is none.
-        OSError: the file cannot be read.
-    """
+    """Return the object that a word names, a rule put under an activation where one is given."""
     found = _find(what)
     if forward is None:
         return found
@@ -49,21 +51,13 @@ def read_order(rule: str, backend: str) -> tuple[str, str]:
 
 
 def find_forward(word: str) -> Any:
-    """Return an activation's name, or the function that module:name stands for.
-
-    Raises:
-        MultigradError: there is none.
-    """
+    """Return an activation's name, or the function that module:name stands for."""
     module, colon, name = word.rpartition(":")
     return find_in(import_named(module), name) if colon else word
 
 
 def with_params(found: Any, words: Sequence[str]) -> Any:
-    """Return a rule with the params that words say: width=2.0.
-
-    Raises:
-        MultigradError: what was found is no rule, or a word is no param.
-    """
+    """Return a rule with the params that words say: width=2.0."""
     if not words:
         return found
     if not isinstance(found, xg.Rule):
@@ -73,11 +67,28 @@ def with_params(found: Any, words: Sequence[str]) -> Any:
         name, sign, value = word.partition("=")
         if not sign or not name.isidentifier():
             raise MultigradError(f"{word!r} is not a param; write it as width=2.0")
-        try:
-            params[name] = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            params[name] = value
+        params[name] = read_value(value)
     return found.with_params(**params)
+
+
+def read_params(words: Sequence[str]) -> dict[str, Any]:
+    """Return params with their values from words: width=0.5,1,2."""
+    params = {}
+    for word in words:
+        name, sign, values = word.partition("=")
+        if not sign or not name.isidentifier() or not values:
+            raise MultigradError(f"{word!r} is not a param; write it as width=0.5,1,2")
+        found = [read_value(value.strip()) for value in values.split(",")]
+        params[name] = found if len(found) > 1 else found[0]
+    return params
+
+
+def read_value(word: str) -> Any:
+    """Return a value as Python writes it, or the word."""
+    try:
+        return ast.literal_eval(word)
+    except (SyntaxError, ValueError):
+        return word
 
 
 def _find(what: str) -> Any:
@@ -92,11 +103,7 @@ def _find(what: str) -> Any:
 
 
 def import_named(name: str) -> types.ModuleType:
-    """Import a module, one of the current folder too.
-
-    Raises:
-        MultigradError: there is none of that name, or it cannot be imported.
-    """
+    """Import a module, one of the current folder too."""
     sys.path.insert(0, "")  # as python -m has it: modules of the current folder
     try:
         return importlib.import_module(name)
@@ -125,11 +132,7 @@ def _suggest_module(name: str) -> str:
 
 
 def find_in(module: types.ModuleType, name: str) -> Any:
-    """Return what a module holds under a name, perhaps a dotted one.
-
-    Raises:
-        MultigradError: there is nothing.
-    """
+    """Return what a module holds under a name, perhaps a dotted one."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -147,9 +150,6 @@ def make_inputs(
 ) -> list[Any]:
     """Return normal numbers of the shapes, then the numbers; without a shape what `found` is tried
     with.
-
-    Raises:
-        MultigradError: a word is no shape.
     """
     if not shapes:
         if numbers:
@@ -178,3 +178,141 @@ def read_shape(word: str) -> tuple[int, ...]:
     if not all(part.isdigit() for part in parts):
         raise MultigradError(f"{word!r} is not a shape; write it as 3x4, or scalar")
     return tuple(map(int, parts))
+
+
+# --- what it gives to a function ------------------------------------------------------------------
+
+
+FORMS = (
+    "4x6 (a float32 tensor), 4x6:int64, 6:float32 (one axis), scalar (none), 4x6:uniform (within 0 "
+    "and 1), 0.5, 3, True, None, 'text', or a tuple of plain values"
+)
+SHAPE = re.compile(r"(?P<shape>\d+(x\d+)+|\d+(?=:)|scalar)(:(?P<kind>\w+))?")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+MOST = 3  # integers are below: small enough to be indices
+
+
+def read_inputs(words: Sequence[str]) -> list[Any]:
+    """Return the values of words, tensors as arrays that are the same each time."""
+    generator = np.random.default_rng(SEED)
+    return [read_input(word, generator) for word in words]
+
+
+def read_input(word: str, generator: np.random.Generator) -> Any:
+    """Return the value of a word: one of FORMS."""
+    found = SHAPE.fullmatch(word.strip())
+    if found is None:
+        try:
+            return ast.literal_eval(word.strip())
+        except (SyntaxError, ValueError) as error:
+            raise MultigradError(f"--input {word!r} is not a value; write {FORMS}") from error
+    shape = () if found["shape"] == "scalar" else tuple(map(int, found["shape"].split("x")))
+    return draw(shape, found["kind"] or "float32", generator)
+
+
+def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> Any:
+    """Return an array of normal numbers, of numbers within 0 and 1, small integers or bools."""
+    if kind == "uniform":
+        return np.asarray(generator.uniform(0.05, 0.95, shape), np.float32)
+    if kind in FLOATS:
+        return np.asarray(generator.standard_normal(shape)).astype(as_numpy_dtype(kind))
+    if kind in INTEGERS:
+        return np.asarray(generator.integers(0, MOST, shape), kind)
+    if kind == "bool":
+        return np.asarray(generator.integers(0, 2, shape), bool)
+    known = ", ".join((*FLOATS, *INTEGERS, "bool", "uniform"))
+    raise MultigradError(f"--input: {kind!r} is not a dtype; expected one of {known}")
+
+
+# --- the custom gradients of a package ------------------------------------------------------------
+
+
+SKIPPED = ("test", "tests", "testing", "conftest", "__main__", "setup")
+
+
+@dataclass(slots=True)
+class Found:
+    """What a package holds.
+
+    Attributes:
+        named: the custom gradients by module:name.
+        unimported: modules that cannot be imported, with the reason.
+    """
+
+    named: dict[str, Any] = field(default_factory=dict)
+    unimported: dict[str, str] = field(default_factory=dict)
+
+
+def find_custom_gradients(
+    package: types.ModuleType,
+    kinds: tuple[type, ...] = (),
+    note: Callable[[str], Any] | None = None,
+    skipped: Collection[str] = (),
+) -> Found:
+    """Return every custom gradient that a module or a package and its submodules define.
+
+    Args:
+        kinds: types of whose objects are custom gradients, too.
+        note: is told of each module before it is imported, which may end the process.
+        skipped: modules that are not imported.
+    """
+    found = Found()
+    seen: set[int] = set()
+
+    def is_wanted(name: str) -> bool:
+        if note is not None:
+            note(name)
+        return name not in skipped
+
+    for module in _modules(package, found.unimported, is_wanted):
+        for name, value in sorted(vars(module).items()):
+            if id(value) in seen or not _is_own(value, package):
+                continue
+            if owner_of_custom(value) is not None or isinstance(value, kinds):
+                seen.add(id(value))
+                found.named[f"{module.__name__}:{name}"] = value
+    return found
+
+
+def _is_own(value: Any, package: types.ModuleType) -> bool:
+    """Return whether a value is made in the package, as far as it says."""
+    if not callable(value):
+        return False
+    home = getattr(value, "__module__", None)
+    return isinstance(home, str) and f"{home}.".startswith(f"{package.__name__}.")
+
+
+def _modules(
+    package: types.ModuleType, unimported: dict[str, str], is_wanted: Callable[[str], bool]
+) -> Iterator[types.ModuleType]:
+    yield package
+    path = getattr(package, "__path__", None)
+    if path is None:
+        return
+    for info in pkgutil.iter_modules(path, f"{package.__name__}."):
+        last = info.name.rpartition(".")[2]
+        if last in SKIPPED or last.startswith("test_") or last.endswith("_test"):
+            continue
+        module = _import(info.name, unimported) if is_wanted(info.name) else None
+        if module is not None:
+            yield from _modules(module, unimported, is_wanted)
+
+
+def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
+    """Import a module; what it prints and warns of is no concern of the table."""
+    if name in sys.modules:
+        return sys.modules[name]
+    silent = io.StringIO()
+    try:
+        with (
+            ignoring_warnings(),
+            contextlib.redirect_stdout(silent),
+            contextlib.redirect_stderr(silent),
+        ):
+            return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, too: scripts lie about in packages
+        unimported[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return None

@@ -44,9 +44,6 @@ def write_package(name: str, folder: Path | None) -> list[Path]:
     Args:
         name: the framework's import name.
         folder: None: `multigrad-NAME`, here.
-
-    Raises:
-        MultigradError: the name cannot be a backend's, or the folder exists.
     """
     check_name(name)
     root = Path(f"multigrad-{name}") if folder is None else folder
@@ -70,11 +67,7 @@ def write_package(name: str, folder: Path | None) -> list[Path]:
 
 
 def check_name(name: str) -> None:
-    """Check that a backend may have this name: that under which a framework is imported.
-
-    Raises:
-        MultigradError: it may not.
-    """
+    """Check that a backend may have this name: that under which a framework is imported."""
     form = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
     if form is None or keyword.iskeyword(name) or name.startswith("_"):
         root = name.partition(".")[0]

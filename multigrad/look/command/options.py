@@ -58,6 +58,11 @@ Numbers = Annotated[
     typer.Option("--number", help="A number after the tensors; once per number."),
 ]
 
+Forward = Annotated[str | None, typer.Option(help="Put a rule under this activation.")]
+Python = Annotated[
+    str | None,
+    typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
+]
 # Whether one backend can be named or several, the option is the same.
 Backends = Annotated[
     str,
@@ -127,7 +132,6 @@ class Interruption:
         return kind is KeyboardInterrupt
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Stop what is at work."""
         self.requested = True
         raise KeyboardInterrupt
 
@@ -211,7 +215,6 @@ def place_of_part(path: Path) -> Path:
 
 
 def split(text: str) -> list[str]:
-    """Return the words of a comma-separated option."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 

@@ -20,11 +20,25 @@ from ...rules.model.forwards_of_code import as_forward
 from ...rules.model.rule import Rule
 from ...rules.model.under import put_under
 from ...rules.registry import resolve
-from .asked import MOST_CURVES, read_places, spread
-from .behavior import Behavior, apply, by_size, observe, same
-from .picture import Curve, Picture, Ruled, make_curve
-from .sampling import Points, choose_window, grid, sample
-from .words import format_params, make_title, name_curves, say_random
+from .picture import (
+    DRAWS,
+    MOST_CURVES,
+    Behavior,
+    Curve,
+    Picture,
+    Points,
+    Ruled,
+    apply,
+    by_size,
+    choose_window,
+    grid,
+    make_curve,
+    observe,
+    read_places,
+    same,
+    sample,
+    spread,
+)
 
 Array = Any
 SIDES = (-1.0, 1.0)  # values of tin, for rules that look at its sign beside the gradient
@@ -67,11 +81,7 @@ def of_rules(
     x: Array | None,
     key: int,
 ) -> Picture:
-    """Return the picture of some rules, each with each set of the params that it takes.
-
-    Raises:
-        RuleError: no rule takes a param, or a rule fails.
-    """
+    """Return the picture of some rules, each with each set of the params that it takes."""
     for name in spreads[0]:
         if not any(rule.signature.takes(name) for rule in rules):
             raise unknown_param(rules[0].name, name, sorted(rules[0].params))
@@ -257,11 +267,7 @@ class Applied:
 def of_function(
     function: Function, spreads: Sequence[Mapping[str, Any]], x: Array | None, key: int
 ) -> Picture:
-    """Return a Function's forward and its gradient for the first argument.
-
-    Raises:
-        RuleValueError: it does not give one number for each.
-    """
+    """Return a Function's forward and its gradient for the first argument."""
     x = grid() if x is None else x
     applied = [observe_function(function, params, x, key) for params in spreads]
     several = len(applied) > 1
@@ -286,11 +292,7 @@ def of_function(
 
 
 def observe_function(function: Function, params: Mapping[str, Any], x: Array, key: int) -> Applied:
-    """Return a Function with its params, and what it does.
-
-    Raises:
-        RuleValueError: it does not give one number for each.
-    """
+    """Return a Function with its params, and what it does."""
     applied = Applied(function, params, key)
     try:
         output, _ = applied.values(x)
@@ -344,3 +346,57 @@ def vector_curves(applied: Sequence[Applied], name: str) -> list[Curve]:
             group = 2 * i + (part == "gradient")
             curves.append(Curve(f"{part}{of}", "surrogate", Points(places, ys), group))
     return curves
+
+
+# --- titles and names of curves -------------------------------------------------------------------
+
+
+def format_params(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={format_value(value)}" for name, value in params.items())
+
+
+def format_value(value: Any) -> str:
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
+    return f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
+
+
+def name_curves(ruled: Sequence[Ruled], several: bool) -> list[str]:
+    """Return a name for each curve: what differs among them."""
+    varied = {
+        name
+        for each in ruled
+        for name in each.params
+        if any(each.params[name] != other.params.get(name) for other in ruled)
+    }
+    names = []
+    for each in ruled:
+        own = format_params({k: v for k, v in each.params.items() if k in varied})
+        words = (each.rule.name, f"({own})" if own else "") if several else (own,)
+        names.append(" ".join(filter(None, words)))
+    return names
+
+
+def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
+    """Return what a picture shows, with the params that all curves share."""
+    first = ruled[0]
+    names = dict.fromkeys(each.rule.name for each in ruled)
+    if len(names) == 1:
+        shared = {**first.rule.params, **first.params}
+        shared = {
+            name: value
+            for name, value in shared.items()
+            if all(each.params.get(name, value) == value for each in ruled)
+        }
+        bound = format_params({**first.rule.bound, **shared})
+        title = f"{first.rule.name} ({bound})" if bound else first.rule.name
+    else:
+        title = ", ".join(names) if len(names) <= 3 else f"{len(names)} rules"
+    title += f" under {as_forward(forward).name}" if forward is not None else ""
+    return title + (say_random() if any(each.behavior.is_random for each in ruled) else "")
+
+
+def say_random(mean: bool = True) -> str:
+    """Return the line of a title that says what is drawn of what is random."""
+    return (
+        f"\none draw (dots), mean of {DRAWS} and where 90 % of them lie" if mean else "\none draw"
+    )

@@ -1,14 +1,21 @@
-"""`xg.plot`: rules and Functions drawn by matplotlib, which is imported when it is asked for."""
+"""`xg.plot` and `xg.heatmap`: rules, Functions and attributions drawn by matplotlib, which is
+imported when it is asked for.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
 
 from ...backend.finding.installed import extra_line
-from ...errors import BackendNotFound
+from ...errors import BackendNotFound, RuleValueError
+from ..subject import as_array
 from .curves import make_picture
-from .picture import Curve, Picture
+from .picture import Curve, Picture, describe_value
 
 Axes = Any
 # Told apart by readers with color vision deficiency (Okabe and Ito, 2008), on light and on dark.
@@ -62,37 +69,23 @@ def plot(
         BackendNotFound: matplotlib is not installed; also an ImportError.
     """
     picture = make_picture(what, forward, params, x, key)
-    return draw_picture(picture, make_axes() if ax is None else ax)
-
-
-def make_axes() -> Axes:
-    """Return the axes of a new figure, which `pyplot.show()` shows.
-
-    Raises:
-        BackendNotFound: matplotlib is not installed.
-    """
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise lacking() from error
-    return pyplot.subplots(figsize=SIZE, layout="constrained")[1]
+    if ax is None:  # `pyplot.show()` shows a figure that pyplot has made
+        ax = import_part("pyplot").subplots(figsize=SIZE, layout="constrained")[1]
+    return draw_picture(picture, ax)
 
 
 def make_figure() -> Any:
-    """Return a figure for a file alone.
+    """Return a figure for a file alone."""
+    return import_part("figure").Figure(figsize=SIZE, layout="constrained")
 
-    Raises:
-        BackendNotFound: matplotlib is not installed.
-    """
+
+def import_part(part: str, name: str = "plot") -> Any:
+    """Return a module of matplotlib for a function of this name."""
     try:
-        from matplotlib.figure import Figure
+        return import_module(f"matplotlib.{part}")
     except ImportError as error:
-        raise lacking() from error
-    return Figure(figsize=SIZE, layout="constrained")
-
-
-def lacking(name: str = "plot") -> BackendNotFound:
-    return BackendNotFound(f"{name} needs matplotlib; type: {extra_line('plot')}")
+        needs = f"{name} needs matplotlib; type: {extra_line('plot')}"
+        raise BackendNotFound(needs) from error
 
 
 def draw_picture(picture: Picture, ax: Axes) -> Axes:
@@ -143,3 +136,168 @@ def draw_stems(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
     ax.vlines(x, 0.0, curve.points.y, color=style["color"], linewidth=style["linewidth"])
     ax.plot(x, curve.points.y, "o", markersize=5, color=style["color"], label=curve.name)
     ax.axhline(0.0, color=style["color"], linewidth=0.6, alpha=0.5)
+
+
+# --- heat maps ------------------------------------------------------------------------------------
+
+
+Array = Any
+SIDE = 2.0  # inches of one picture
+MOST_COLUMNS = 8
+PARTS = 1, 3, 4  # the channels of an image: gray, red-green-blue, with transparency
+SIGNED, UNSIGNED = "bwr", "viridis"
+
+
+def heatmap(
+    relevance: Any,
+    image: Any = None,
+    *,
+    ax: Axes | None = None,
+    channels: Literal["first", "last"] = "first",
+    signed: bool | None = None,
+    cmap: str | None = None,
+    alpha: float | None = None,
+    limit: float | None = None,
+    columns: int | None = None,
+    titles: Any = None,
+) -> Axes:
+    """Draw attributions as heat maps, over their images if there are any.
+
+    Examples:
+        >>> import matplotlib
+        >>> matplotlib.use("agg")
+        >>> relevance = np.linspace(-1.0, 2.0, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+        >>> axes = xg.heatmap(relevance, titles=["cat", "dog"])
+        >>> axes.shape
+        (2,)
+        >>> axes[0].figure.savefig("heat.png")
+
+    Channels are summed: relevance is a share, and an image's pixel has that of all its channels.
+    Each map has its own scale, from -m to m with m its largest absolute value, so that 0 has the
+    color in the middle; or from 0 to m, where it is not signed. One that is 0 everywhere has m = 1.
+    Under a map its image is drawn in gray, from its lowest to its highest number.
+
+    Args:
+        relevance: (H, W), or one of (C, H, W), (N, C, H, W), of any framework: what a gradient of
+            the image is; with channels="last" (H, W, C) and (N, H, W, C). Real numbers, all finite.
+        image: of the same shape, but for its number of channels.
+        ax: the axes to draw one map on; a new figure if not given.
+        channels: which axis the channels are.
+        signed: whether scales go from -m to m; None: if any of the maps has a negative number.
+        cmap: a color map of matplotlib; by default "bwr", red above 0 and blue below, or "viridis"
+            where maps are not signed.
+        alpha: how opaque the map is, from 0 to 1; by default 0.6 over an image, else 1.
+        limit: m, the same for all maps.
+        columns: how many maps stand in a row.
+        titles: a word for each map.
+
+    Returns:
+        The axes; of a batch, an array of those of its maps, of shape (N,).
+
+    Raises:
+        RuleValueError: shapes that do not fit, numbers that are not finite, no map, several maps
+            for one `ax`.
+        BackendNotFound: matplotlib is not installed; also an ImportError.
+    """
+    if channels not in ("first", "last"):
+        raise RuleValueError(f"channels is 'first' or 'last', got {channels!r}")
+    maps = read_maps("relevance", relevance, channels)
+    pictures = None if image is None else read_pictures(image, channels)
+    heat = maps.sum(-1)
+    if pictures is not None and pictures.shape[:3] != heat.shape:
+        raise RuleValueError(
+            f"relevance has {len(heat)} maps of {heat.shape[1:]}, and image {len(pictures)} of "
+            f"{pictures.shape[1:3]}: both are {SHAPES[channels]}, with channels={channels!r}"
+        )
+    names = [""] * len(heat) if titles is None else [str(each) for each in titles]
+    if len(names) != len(heat):
+        raise RuleValueError(f"{len(names)} titles for {len(heat)} maps")
+    if limit is not None and not 0 < limit < math.inf:
+        raise RuleValueError(f"limit is a number above 0, got {limit!r}")
+    is_batch = np.ndim(relevance) == 4
+    if ax is not None and len(heat) != 1:
+        raise RuleValueError(f"ax is the axes of one map, and relevance has {len(heat)}")
+    places = [ax] if ax is not None else make_grid(len(heat), columns, heat.shape[1:])
+    is_signed = bool((heat < 0).any()) if signed is None else signed
+    opaque = (1.0 if pictures is None else 0.6) if alpha is None else alpha
+    for i, place in enumerate(places):
+        if pictures is not None:
+            place.imshow(pictures[i], cmap="gray")
+        top = limit or float(np.abs(heat[i]).max()) or 1.0
+        place.imshow(
+            heat[i],
+            cmap=cmap or (SIGNED if is_signed else UNSIGNED),
+            vmin=-top if is_signed else 0.0,
+            vmax=top,
+            alpha=opaque,
+        )
+        place.set(xticks=[], yticks=[])
+        place.set_title(names[i], fontsize="medium")
+    return np.array(places, object) if is_batch else places[0]
+
+
+SHAPES = {
+    "first": "(H, W), (C, H, W) or (N, C, H, W)",
+    "last": "(H, W), (H, W, C) or (N, H, W, C)",
+}
+
+
+def read_maps(name: str, value: Any, channels: str) -> Array:
+    """Return what is given as an array (N, H, W, C) of float64."""
+    try:
+        array = np.asarray(as_array(value))
+        if array.dtype.kind not in "biuf" and "float" not in array.dtype.name:
+            raise TypeError
+        array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise RuleValueError(
+            f"{name} is an array of real numbers, {SHAPES[channels]}; got {type(value).__name__} "
+            f"{value!r:.60}"
+        ) from None
+    if array.ndim not in (2, 3, 4) or not array.size:
+        raise RuleValueError(
+            f"{name} is {SHAPES[channels]} with channels={channels!r}, got {describe_value(array)}"
+        )
+    if not np.isfinite(array).all():
+        count = int((~np.isfinite(array)).sum())
+        raise RuleValueError(
+            f"{name} has {count} of {array.size} numbers that are infinite or NaN: look for where "
+            "they come from, or give np.nan_to_num(...) of it"
+        )
+    if array.ndim == 2:
+        return array[None, :, :, None]
+    array = array[None] if array.ndim == 3 else array
+    return np.moveaxis(array, 1, -1) if channels == "first" else array
+
+
+def read_pictures(image: Any, channels: str) -> Array:
+    """Return images for `imshow`, each within 0 and 1: gray, or with colors.
+
+    Raises:
+        RuleValueError: see `read_maps`; or they have another number of channels.
+    """
+    found = read_maps("image", image, channels)
+    if found.shape[-1] not in PARTS:
+        raise RuleValueError(
+            f"image has {found.shape[-1]} channels, expected {', '.join(map(str, PARTS))}: is "
+            f"channels={channels!r} right?"
+        )
+    low, high = (f(found, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
+    within = (found - low) / np.where(high > low, high - low, 1.0)
+    return within[..., :3].mean(-1)
+
+
+def make_grid(count: int, columns: int | None, size: tuple[int, int]) -> list[Axes]:
+    """Return the axes of a new figure, in rows, which `pyplot.show()` shows."""
+    wide = columns if columns is not None else min(count, MOST_COLUMNS)
+    if not isinstance(wide, int) or wide < 1:
+        raise RuleValueError(f"columns is an int above 0, got {columns!r}")
+    pyplot = import_part("pyplot", "heatmap")
+    rows = math.ceil(count / wide)
+    high = SIDE * min(4.0, max(0.25, size[0] / size[1]))
+    _, axes = pyplot.subplots(
+        rows, wide, figsize=(SIDE * wide, (high + 0.3) * rows), squeeze=False, layout="constrained"
+    )
+    for empty in axes.flat[count:]:
+        empty.set_axis_off()
+    return list(axes.flat[:count])

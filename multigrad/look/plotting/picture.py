@@ -1,18 +1,171 @@
-"""A picture as data, and a formula as a curve: with its jumps, or as what is random is drawn."""
+"""A picture as data, and a formula as a curve: with its jumps, or as what is random is drawn.
+
+A curve has more points where it is steep. A jump is closed in on until its sides are one place on
+any screen, so that no edge is smeared. What a rule does is found out by trying: known of any rule,
+captured or not.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ...errors import RuleValueError
 from ...rules.model.rule import Rule
-from .behavior import Behavior
-from .sampling import STEEP, Points, sample
+
+# --- what a rule does -----------------------------------------------------------------------------
+
 
 Array = Any
+SEED = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Behavior:
+    """What a rule does.
+
+    Attributes:
+        reads_tin: another input gives another gradient.
+        is_linear: twice the gradient gives twice the result, its negative the negative one.
+        is_elementwise: the other elements change nothing.
+        is_random: another key gives another result.
+    """
+
+    reads_tin: bool
+    is_linear: bool
+    is_elementwise: bool
+    is_random: bool
+
+    @property
+    def is_factor(self) -> bool:
+        """Whether it multiplies each element of the gradient by a number of its own."""
+        return self.is_linear and self.is_elementwise
+
+
+def apply(
+    rule: Rule, grad_out: Array, tin: Array | None, params: Mapping[str, Any], key: int = 0
+) -> Array:
+    """Return the gradient that a rule gives, its draws by a key."""
+    keys = {} if rule.signature.takes("key") else {"key": key}
+    return np.asarray(rule(None, grad_out, tin, **params, **keys))
+
+
+def observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
+    """Return what a rule does with these params.
+
+    Raises:
+        MultigradError: it does not take them, or fails.
+    """
+    sizes = np.geomspace(1e-3, 12.0, 40)
+    tin = by_size(np.concatenate([-sizes, [0.0], sizes]))
+    grad_out = by_size(np.random.default_rng(SEED).standard_normal(tin.shape))
+    result = apply(rule, grad_out, tin, params)
+    # Zeros among them, for rules that look for signs; a few, for those that look at all.
+    others = (tin + 0.37, np.zeros_like(tin), -tin)
+    few = len(tin) // 3
+    return Behavior(
+        reads_tin=not all(same(result, apply(rule, grad_out, x, params)) for x in others),
+        is_linear=same(2.0 * result, apply(rule, 2.0 * grad_out, tin, params))
+        and same(-result, apply(rule, -grad_out, tin, params)),
+        is_elementwise=same(result[:few], apply(rule, grad_out[:few], tin[:few], params)),
+        is_random=not same(result, apply(rule, grad_out, tin, params, key=1)),
+    )
+
+
+def by_size(x: Array) -> Array:
+    """Return numbers with the smallest first: what a part of them lacks are the extremes."""
+    return x[np.argsort(np.abs(x), kind="stable")]
+
+
+def same(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, 1e-9, 1e-12, equal_nan=True)
+
+
+# --- points of a curve ----------------------------------------------------------------------------
+
+
+Formula = Callable[[Array], Array]
+POINTS = 401  # odd: zero is among them
+STEEP = 0.01  # of the curve's height, between neighbors
+CLOSE = 1e-9  # of the window's width: no picture shows less
+MOST = 20_000
+ROUNDING = 1e-12  # a height below that part of the values is none
+WINDOWS = (0.2, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0)
+USUAL, WIDE = 2.0, 8.0
+
+
+class Points(NamedTuple):
+    """A curve: at a break, and where it has no finite value, y is NaN."""
+
+    x: Array
+    y: Array
+
+    def alone(self) -> Points:
+        """Return the points between two breaks: a value that holds at one place."""
+        gap = np.concatenate([[True], np.isnan(self.y), [True]])
+        is_alone = ~gap[1:-1] & gap[:-2] & gap[2:]
+        return Points(self.x[is_alone], self.y[is_alone])
+
+
+def sample(formula: Formula, x: Array, *, refine: bool = True, steep: float = STEEP) -> Points:
+    """Return a curve at the places x, in order, and between them where it is steep or jumps.
+
+    Args:
+        steep: the part of the curve's height that is not left to one line between two places.
+        refine: False for a formula whose values depend on the other places: x alone is taken.
+    """
+    y = finite(formula(x))
+    while refine and len(x) < MOST:
+        middle = np.flatnonzero(is_steep(y, steep) & (np.diff(x) > CLOSE * (x[-1] - x[0])))
+        if not len(middle):
+            break
+        between = 0.5 * (x[middle] + x[middle + 1])
+        x = np.insert(x, middle + 1, between)
+        y = np.insert(y, middle + 1, finite(formula(between)))
+    if not refine:
+        return Points(x, y)
+    jumps = 1 + np.flatnonzero(is_steep(y, steep) & (np.diff(x) <= CLOSE * (x[-1] - x[0])))
+    return Points(np.insert(x, jumps, x[jumps]), np.insert(y, jumps, np.nan))
+
+
+def finite(y: Array) -> Array:
+    return np.where(np.isfinite(y), y, np.nan)
+
+
+def is_steep(y: Array, part: float) -> Array:
+    """Return between which neighbors a curve has that part of its height."""
+    known = y[np.isfinite(y)]
+    height = np.ptp(known) if len(known) else 0.0
+    height = height if height > ROUNDING * np.abs(known).max(initial=0.0) else 0.0
+    gap = np.abs(np.diff(y))
+    return (gap > part * height) & (height > 0.0)
+
+
+def grid(half_width: float = USUAL, points: int = POINTS) -> Array:
+    return np.linspace(-half_width, half_width, points)
+
+
+def choose_window(formula: Formula) -> float:
+    """Return the half width that shows a curve: most of its ups and downs, and not a needle."""
+    sizes = np.geomspace(1e-4, 64.0, 400)
+    x = np.concatenate([-sizes[::-1], [0.0], sizes])
+    change = np.nan_to_num(np.abs(np.diff(finite(formula(x)))))
+    place, total = np.minimum(np.abs(x[:-1]), np.abs(x[1:])), change.sum()
+    if total == 0.0:
+        return USUAL
+    for window in WINDOWS:
+        left_out = change[place >= 0.6 * window].sum()
+        at_zero = change[place < window / 50].sum()
+        # A jump at zero alone looks the same in every window.
+        if left_out <= 0.25 * total and (window >= USUAL or at_zero < 0.5 * total):
+            return window
+    return WIDE  # it goes on for ever
+
+
 Over = Literal["input", "gradient", "one", "vector"]
 Role = Literal["forward", "derivative", "surrogate", "unchanged"]
 DRAWS = 1000  # of a random rule, for its mean and its band
@@ -54,7 +207,6 @@ class Picture:
 
     @property
     def is_vector(self) -> bool:
-        """Whether its places are the elements of one gradient."""
         return self.over == "vector"
 
 
@@ -99,3 +251,48 @@ def make_curve(
     low, high = np.where(np.isnan(points.y), np.nan, np.percentile(draws, BAND, axis=0))
     dots = Points(places, formula(places))
     return Curve(name, role, points, group, dots=dots, band=(low, high))
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+MOST_CURVES = 12
+
+
+def read_places(x: Any) -> Array:
+    """Return the places to draw at, in order."""
+    try:
+        places = np.unique(np.asarray(x, np.float64)) if np.ndim(x) == 1 else np.empty(0)
+    except (TypeError, ValueError):
+        places = np.empty(0)
+    if len(places) < 2 or not np.isfinite(places).all():
+        raise RuleValueError(
+            f"x is a row of at least two finite numbers, such as np.linspace(-3, 3, 301); got "
+            f"{describe_value(x)}"
+        )
+    return places
+
+
+def describe_value(x: Any) -> str:
+    shape = getattr(x, "shape", None)
+    return f"{x!r:.60}" if shape is None else f"shape {tuple(shape)}"
+
+
+def spread(params: Mapping[str, Any] | None, rows: type = np.ndarray) -> list[dict[str, Any]]:
+    """Return one set of params for each curve: each combination of the values in lists.
+
+    Args:
+        rows: what is a list of values too; a Function takes arrays as they are.
+    """
+    each: list[list[tuple[str, Any]]] = []
+    for name, value in (params or {}).items():
+        is_row = isinstance(value, list | range | rows) and np.ndim(value) == 1
+        row = value.tolist() if isinstance(value, np.ndarray) else value
+        values = list(row) if is_row else [value]
+        each.append([(name, one) for one in values])
+    found = [dict(chosen) for chosen in itertools.product(*each)]
+    if not 0 < len(found) <= MOST_CURVES:
+        raise RuleValueError(
+            f"these params ask for {len(found)} curves; one picture has 1 to {MOST_CURVES}"
+        )
+    return found

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.audit.lock.asking import Answer
 from multigrad.audit.lock.lockfile import LockFile, format_lock
-from multigrad.audit.lock.objects import make_entry
-from multigrad.audit.lock.probes import Probe
+from multigrad.audit.lock.probes import Answer, Probe
+from multigrad.audit.lock.verify import make_entry
 from multigrad.functions.documents import format as documents
 from tests.harness.schemas import fits
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.audit.lock import asking, runner
-from multigrad.audit.lock.asking import Answer, Asking
+from multigrad.audit.lock import probes as asking
+from multigrad.audit.lock import runner
 from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
-from multigrad.audit.lock.probes import Probe, find_probes, probes_of, read_table
+from multigrad.audit.lock.probes import Answer, Asking, Probe, find_probes, probes_of, read_table
 from multigrad.audit.lock.verify import Verification, compare_answers
 from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents.format import digest

@@ -69,8 +69,8 @@ def run_python(*words: str, **environment: str) -> subprocess.CompletedProcess[s
 def make_contest(part: str = "bridges", size: int = 1_000_000) -> Any:
     """Return what a measurement gives: the guest took twice the native time."""
     from bench.cases import STEP
-    from bench.contests import Contest
     from bench.measure import Race
+    from bench.results import Contest
 
     race = Race(
         {"native": [1.0, 2.0, 3.0], "multigrad": [2.0, 4.0, 6.0]}, {"native": 1, "multigrad": 1}

@@ -9,31 +9,21 @@ Run it on each backend: `KERAS_BACKEND=jax python tools/bench attached_on_keras`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import keras
 
 import multigrad.keras as xk
-from bench.cases import THOROUGH_FITS, Effort
+from bench.cases import THOROUGH_FITS
 from bench.fits import WORKLOAD
 from bench.harness import keep_memory
-from bench.measure import Race, run_clocked_race
-from bench.runners.on_keras import WARM_UPS, build_epoch, build_model, make_data
+from bench.measure import Race
+from bench.runners.on_keras import build_epoch, build_model, make_data, run_fits
 
 RULE = "rectangular"
 WRITTEN, LAYERS, OPERATION = "written", "attached to layers", "attached to an operation"
 PLAIN, DETACHED = "plain", "detached"
-
-
-def run_fits(makes: dict[str, Callable[[], Any]], effort: Effort) -> Race:
-    """Train a model made by each, epoch by epoch in turns."""
-    data = make_data(WORKLOAD)
-    epochs = {name: build_epoch(make(), data) for name, make in makes.items()}
-    for epoch in (*epochs.values(),) * WARM_UPS:
-        epoch()
-    return run_clocked_race(epochs, effort)
 
 
 def make_attached(selector: Any) -> Any:
@@ -54,23 +44,15 @@ def make_detached() -> Any:
 def main() -> None:
     """Print the ratios within a round: quartiles."""
     keep_memory()
-    effort = THOROUGH_FITS
-    race = run_fits(
-        {
-            PLAIN: partial(build_model, keras.layers.ReLU, WORKLOAD),
-            DETACHED: make_detached,
-        },
-        effort,
-    )
+    models = {PLAIN: build_model(keras.layers.ReLU, WORKLOAD), DETACHED: make_detached()}
+    race = run_fits(models, WORKLOAD, THOROUGH_FITS)
     print(f"{keras.config.backend()}: {DETACHED} / {PLAIN}: {describe(race, DETACHED, PLAIN)}")
-    race = run_fits(
-        {
-            WRITTEN: partial(build_model, partial(xk.Activation, "ReLU", RULE), WORKLOAD),
-            LAYERS: partial(make_attached, keras.layers.ReLU),
-            OPERATION: partial(make_attached, "relu"),
-        },
-        effort,
-    )
+    models = {
+        WRITTEN: build_model(partial(xk.Activation, "ReLU", RULE), WORKLOAD),
+        LAYERS: make_attached(keras.layers.ReLU),
+        OPERATION: make_attached("relu"),
+    }
+    race = run_fits(models, WORKLOAD, THOROUGH_FITS)
     for name in (LAYERS, OPERATION):
         print(f"{keras.config.backend()}: {name} / {WRITTEN}: {describe(race, name, WRITTEN)}")
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import multigrad as xg
+from bench.cases import Effort
 from bench.harness import keep_memory
+from bench.measure import run_race
 
 from .classes_torch import CLASSES
 
@@ -37,13 +38,6 @@ def build_step(apply: Callable[..., Any], x: Any, others: tuple[Any, ...]) -> Ca
     return step
 
 
-def take_time(step: Callable[[], Any], repetitions: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repetitions):
-        step()
-    return time.perf_counter() - start
-
-
 def compare(cls: Any, size: int) -> float:
     """Return the median ratio of the converted class to the class."""
     x = torch.randn(SIZES[size], generator=torch.Generator().manual_seed(7)).requires_grad_()
@@ -51,12 +45,9 @@ def compare(cls: Any, size: int) -> float:
     own = build_step(cls.apply, x, CLASSES[cls])
     for given, known in zip(ours(), own(), strict=True):
         torch.testing.assert_close(given.reshape(known.shape), known, rtol=1e-4, atol=1e-4)
-    ratios = []
-    for i in range(ROUNDS[size]):
-        steps = (ours, own) if i % 2 else (own, ours)
-        first, second = (take_time(step, REPETITIONS[size]) for step in steps)
-        ratios.append(first / second if i % 2 else second / first)
-    return statistics.median(ratios)
+    steps = {"converted": ours, "itself": own}
+    race = run_race(steps, Effort.of_rounds(ROUNDS[size]), calls=REPETITIONS[size])
+    return race.compare("converted", "itself")[1]
 
 
 def main(names: list[str]) -> None:
@@ -65,15 +56,11 @@ def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     chosen = [cls for cls in CLASSES if not names or cls.__name__ in names]
     rows = {cls.__name__: [compare(cls, size) for size in SIZES] for cls in chosen}
-    for name, ratios in sorted(rows.items(), key=worst):
+    for name, ratios in sorted(rows.items(), key=lambda row: max(row[1])):
         print(f"{name:24}", *(f"{ratio:8.2f}" for ratio in ratios))
     columns = [*zip(*rows.values(), strict=True)]
     for word, summary in (("median", statistics.median), ("worst", max)):
         print(f"{word:24}", *(f"{summary(column):8.2f}" for column in columns))
-
-
-def worst(row: tuple[str, list[float]]) -> float:
-    return max(row[1])
 
 
 if __name__ == "__main__":

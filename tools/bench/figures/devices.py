@@ -38,11 +38,7 @@ ONE_THREAD = {
 
 
 def run_job(framework: str, way: str, devices: int, batch: int, **more: Any) -> dict[str, Any]:
-    """Return what the processes of one job measured.
-
-    Raises:
-        MultigradError: one of them failed.
-    """
+    """Return what the processes of one job measured."""
     group = make_group(framework, devices)
     processes = 1 if framework == "tensorflow" else group.processes
     group = Group(framework, devices, processes, {**group.environment, **ONE_THREAD})

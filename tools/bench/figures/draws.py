@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from bench.cases import check_backend_name
+from bench.cases import Effort, check_backend_name
 from bench.harness import keep_memory
+from bench.measure import run_race
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.backend.finding.values import read_key
 from multigrad.graph import ops
@@ -130,15 +130,10 @@ PLANS: Mapping[str, Callable[[int], Iterator[Draws]]] = {
 
 def measure(draws: Draws, rounds: int) -> dict[str, float]:
     """Return the fastest call of each in microseconds."""
-    times: dict[str, list[float]] = {name: [] for name in draws}
     for draw in draws.values():
         draw()
-    for _ in range(rounds):
-        for name, draw in draws.items():
-            start = time.perf_counter()
-            draw()
-            times[name].append(1e6 * (time.perf_counter() - start))
-    return {name: min(all_of_them) for name, all_of_them in times.items()}
+    race = run_race(draws, Effort.of_rounds(rounds), calls=1)
+    return {name: min(figures) for name, figures in race.figures.items()}
 
 
 def main(names: list[str]) -> None:

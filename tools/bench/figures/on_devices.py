@@ -216,8 +216,7 @@ def main(folder: Path, rank: int) -> None:
     steps = {kind: Clocked(BUILT[job["framework"]](job, kind)) for kind in job["rules"]}
     for step in [*steps.values()] * WARM_UPS:
         step()
-    number = job["steps"]
-    race = run_clocked_race(steps, Effort(seconds=0.0, fewest=number, most=number, block=0.0))
+    race = run_clocked_race(steps, Effort.of_rounds(job["steps"]))
     if rank == 0:
         base, *others = job["rules"]
         result = {

@@ -19,7 +19,7 @@ import numpy as np
 import multigrad as xg
 from bench.cases import Effort
 from bench.harness import keep_memory, prepare_threads
-from bench.measure import find_quartiles, run_clocked_race
+from bench.measure import run_clocked_race
 from multigrad.look.command.options import prepare_environment
 
 Tensor = Any
@@ -185,7 +185,7 @@ def measure(framework: str, way: str, steps: int) -> None:
     before = traces.number
     race = run_clocked_race(
         {"constant": clocked(constant), "schedule": clocked(scheduled)},
-        Effort(seconds=0.0, fewest=steps, most=steps, block=0.0),
+        Effort.of_rounds(steps),
     )
     made = "" if way == "eager" else f"{traces.number - before} retraces, "
     ratio = race.compare("schedule", "constant")
@@ -227,14 +227,14 @@ def measure_fit(steps: int) -> None:
     before, number = traces.number, max(steps // BATCHES, 4)
     race = run_clocked_race(
         {"constant": constant, "schedule": scheduled},
-        Effort(seconds=0.0, fewest=number, most=number, block=0.0),
+        Effort.of_rounds(number),
     )
-    ratios = find_quartiles([a / b for a, b in race.pair("schedule", "constant")])
     # Keras runs a model on torch as it is.
     is_eager = keras.config.backend() == "torch"
     made = "" if is_eager else f"{traces.number - before} retraces, "
     label = f"keras on {keras.config.backend()}, fit"
-    show(label, ratios, made, race.summarize("constant").median / BATCHES)
+    ratio, constant = race.compare("schedule", "constant"), race.summarize("constant").median
+    show(label, ratio, made, constant / BATCHES)
 
 
 def build_epoch(

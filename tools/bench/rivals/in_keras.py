@@ -25,9 +25,7 @@ class Step(keras.layers.Layer):
     """A step with the triangular surrogate gradient."""
 
     def call(self, inputs: Tensor) -> Tensor:
-        """Return 1 where the inputs are positive."""
         return step(inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Return the inputs' shape."""
         return input_shape

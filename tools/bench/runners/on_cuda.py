@@ -28,7 +28,6 @@ FIRST = 4  # calls, before kernels compile in the background
 
 
 def describe() -> str:
-    """Return what runs here."""
     try:
         triton = f"Triton {version('triton')}"
     except PackageNotFoundError:
@@ -41,7 +40,6 @@ def enter_rule(case: Case, stack: ExitStack) -> None:
 
 
 def list_rivals(case: Case) -> dict[str, Rival]:
-    """Return the functions to compare."""
     in_torch.move(DEVICE)
     return {
         **in_torch.RIVALS[case.forward, case.rule],
@@ -52,7 +50,6 @@ def list_rivals(case: Case) -> dict[str, Rival]:
 
 
 def make_inputs(x: Array, grad_out: Array) -> tuple[Tensor, Tensor]:
-    """Return tensors on the GPU."""
     found = torch.tensor(x, device=DEVICE), torch.tensor(grad_out, device=DEVICE)
     return found[0].requires_grad_(), found[1]
 
@@ -70,10 +67,8 @@ def build_step(rival: Rival, x: Tensor, grad_out: Tensor) -> Callable[[], Any]:
 
 
 def finish() -> None:
-    """Wait for the GPU."""
     torch.cuda.synchronize(DEVICE)
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """Return the values."""
     return tensor.detach().cpu().numpy()

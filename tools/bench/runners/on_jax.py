@@ -20,7 +20,6 @@ Tensor: TypeAlias = Any
 
 
 def describe() -> str:
-    """Return what runs here."""
     return f"JAX {jax.__version__}"
 
 
@@ -31,23 +30,18 @@ def set_threads(count: int) -> None:
 
 
 def enter_rule(case: Case, stack: ExitStack) -> None:
-    """Put the rule in force."""
     stack.enter_context(xg.use(case.rule))
 
 
 def list_rivals(case: Case) -> dict[str, Rival]:
-    """Return the functions to compare."""
     return {**RIVALS[case.forward, case.rule], OURS: xg.activation(case.forward)}
 
 
 def make_inputs(x: Array, grad_out: Array) -> tuple[Tensor, Tensor]:
-    """Return arrays on the device."""
     return jnp.array(x), jnp.array(grad_out)
 
 
 def build_step(rival: Rival, x: Tensor, grad_out: Tensor) -> Callable[[], Any]:
-    """Return a call of the compiled forward and backward."""
-
     @jax.jit
     def run(x: Tensor, grad_out: Tensor) -> tuple[Tensor, Tensor]:
         output, pullback = jax.vjp(rival, x)
@@ -62,7 +56,6 @@ def build_step(rival: Rival, x: Tensor, grad_out: Tensor) -> Callable[[], Any]:
 
 
 def build_copy(x: Tensor) -> Callable[[], Any]:
-    """Return a call of a compiled copy."""
     run = jax.jit(jnp.copy)
 
     def copy() -> None:
@@ -79,5 +72,4 @@ def count_kept_bytes(rival: Rival, x: Tensor, grad_out: Tensor) -> int:
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """Return the values."""
     return np.asarray(tensor)

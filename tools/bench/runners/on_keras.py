@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ import numpy as np
 import multigrad.keras as xk
 
 from ..cases import KERAS_PART, NATIVE, OURS, STEP, Effort
-from ..contests import Contest, contest_to_document
 from ..fits import Workload
 from ..harness import keep_memory
-from ..measure import run_clocked_race
+from ..measure import Race, run_clocked_race
+from ..results import Contest, to_row
 from ..rivals.in_keras import Step
 
 CLASSES = 10
@@ -43,7 +43,6 @@ class Clock(keras.callbacks.Callback):
         self.start = self.seconds = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Start."""
         self.start = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -53,21 +52,20 @@ class Clock(keras.callbacks.Callback):
 
 def measure(guests: Sequence[str], threads: int, effort: Effort, workload: Workload) -> Contest:
     """Train one model with each layer, epoch by epoch in turns."""
-    layers = list_layers(guests)
+    layers = list_layers(guests).items()
+    race = run_fits({name: build_model(make, workload) for name, make in layers}, workload, effort)
+    size = workload.batch * workload.units
+    backend = keras.config.backend()
+    return Contest.of(race, KERAS_PART, backend, STEP, size=size, threads=threads)
+
+
+def run_fits(models: Mapping[str, Any], workload: Workload, effort: Effort) -> Race:
+    """Train models, epoch by epoch in turns."""
     data = make_data(workload)
-    epochs = {name: build_epoch(build_model(make, workload), data) for name, make in layers.items()}
+    epochs = {name: build_epoch(model, data) for name, model in models.items()}
     for epoch in (*epochs.values(),) * WARM_UPS:
         epoch()
-    race = run_clocked_race(epochs, effort)
-    return Contest(
-        KERAS_PART,
-        keras.config.backend(),
-        STEP,
-        size=workload.batch * workload.units,
-        threads=threads,
-        timings={name: race.summarize(name) for name in layers},
-        ratios={name: race.compare(name, NATIVE) for name in layers if name != NATIVE},
-    )
+    return run_clocked_race(epochs, effort)
 
 
 def list_layers(guests: Sequence[str]) -> dict[str, Callable[[], Any]]:
@@ -122,7 +120,7 @@ def main(request: str, reply: str) -> None:
     keep_memory()
     effort, workload = Effort(**asked["effort"]), Workload(**asked["workload"])
     contest = measure(asked["guests"], asked["threads"], effort, workload)
-    answer = {"version": f"Keras {keras.__version__}", "contest": contest_to_document(contest)}
+    answer = {"version": f"Keras {keras.__version__}", "contest": to_row(contest)}
     Path(reply).write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -16,7 +16,6 @@ from ..rivals.in_numpy import RIVALS
 
 
 def describe() -> str:
-    """Return what runs here."""
     return f"NumPy {np.__version__}"
 
 
@@ -34,19 +33,15 @@ def enter_rule(case: Case, stack: ExitStack) -> None:
 
 
 def list_rivals(case: Case) -> dict[str, Rival]:
-    """Return the functions to compare."""
     ours = xg.lower(case.rule, "numpy", forward=case.forward)
     return {**RIVALS[case.forward, case.rule], OURS: ours.vjp}
 
 
 def make_inputs(x: Array, grad_out: Array) -> tuple[Array, Array]:
-    """Return the arrays."""
     return x, grad_out
 
 
 def build_step(rival: Rival, x: Array, grad_out: Array) -> Callable[[], Any]:
-    """Return a call of forward and backward."""
-
     def step() -> tuple[Array, Array]:
         output, pullback = rival(x)
         return output, pullback(grad_out)
@@ -103,5 +98,4 @@ def list_parts(value: Any) -> list[Any]:
 
 
 def to_numpy(tensor: Array) -> Array:
-    """Return the array."""
     return tensor

@@ -19,7 +19,6 @@ PASSING = ("Identity", "IdentityN", "StopGradient")
 
 
 def describe() -> str:
-    """Return what runs here."""
     return f"TensorFlow {tf.__version__}"
 
 
@@ -28,23 +27,18 @@ def set_threads(count: int) -> None:
 
 
 def enter_rule(case: Case, stack: ExitStack) -> None:
-    """Put the rule in force."""
     stack.enter_context(xg.use(case.rule))
 
 
 def list_rivals(case: Case) -> dict[str, Rival]:
-    """Return the functions to compare."""
     return {**RIVALS[case.forward, case.rule], OURS: xg.activation(case.forward)}
 
 
 def make_inputs(x: Array, grad_out: Array) -> tuple[Tensor, Tensor]:
-    """Return tensors."""
     return tf.constant(x), tf.constant(grad_out)
 
 
 def build_step(rival: Rival, x: Tensor, grad_out: Tensor) -> Callable[[], Any]:
-    """Return a call of the graph of forward and backward."""
-
     @tf.function(autograph=False)
     def run(x: Tensor, grad_out: Tensor) -> tuple[Tensor, Tensor]:
         with tf.GradientTape() as tape:
@@ -116,5 +110,4 @@ def measure_bytes(tensor: Tensor) -> int | None:
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """Return the values."""
     return tensor.numpy()

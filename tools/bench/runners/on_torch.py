@@ -19,12 +19,10 @@ Tensor: TypeAlias = torch.Tensor
 
 
 def describe() -> str:
-    """Return what runs here."""
     return f"PyTorch {torch.__version__}"
 
 
 def set_threads(count: int) -> None:
-    """Use this many threads inside an op."""
     torch.set_num_threads(count)
 
 
@@ -38,7 +36,6 @@ def enter_rule(case: Case, stack: ExitStack) -> None:
 
 
 def list_rivals(case: Case) -> dict[str, Rival]:
-    """Return the functions to compare."""
     rivals: dict[str, Rival] = {**RIVALS[case.forward, case.rule]}
     rivals[OURS] = xg.Activation(case.forward)
     if has_freegrad(case):
@@ -68,7 +65,6 @@ def make_inputs(x: Array, grad_out: Array) -> tuple[Tensor, Tensor]:
 
 
 def build_step(rival: Rival, x: Tensor, grad_out: Tensor) -> Callable[[], Any]:
-    """Return a call of forward and backward."""
     grad = torch.autograd.grad
 
     def step() -> tuple[Tensor, Tensor]:
@@ -111,5 +107,4 @@ def count_kept_bytes(rival: Rival, x: Tensor, grad_out: Tensor) -> int:
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """Return the values."""
     return tensor.detach().numpy()

@@ -17,8 +17,7 @@ from multigrad.functions.recipes.examples import capture_example
 from multigrad.graph.ir.graph import Graph
 from multigrad.look.described import Described, as_tried, describe, describe_estimator
 from multigrad.look.plotting.curves import SIDES, make_picture, observe_rule
-from multigrad.look.plotting.picture import Picture
-from multigrad.look.plotting.sampling import grid
+from multigrad.look.plotting.picture import Picture, grid
 from multigrad.rules.estimators.arguments import broadcasts
 from multigrad.rules.estimators.declared import Estimator, catalogue
 from multigrad.rules.model.rule import Rule
@@ -89,11 +88,7 @@ def make_card(rule: Rule) -> Card:
 def write_script(
     rule: Rule, picture: Picture, sliders: tuple[Slider, ...], *, is_random: bool
 ) -> str:
-    """Return the JavaScript object that draws a rule: a graph for each value of an integer.
-
-    Raises:
-        MultigradError: it has no JavaScript.
-    """
+    """Return the JavaScript object that draws a rule: a graph for each value of an integer."""
     whole = [slider for slider in sliders if slider.is_whole]
     name = whole[0].name if whole else ""
     values = range(int(whole[0].low), int(whole[0].high) + 1) if whole else [None]
@@ -118,11 +113,7 @@ def write_script(
 
 
 def graph_of(rule: Rule, params: Mapping[str, Any]) -> Graph:
-    """Return a rule's graph for a row of doubles, whose length and params may be any.
-
-    Raises:
-        MultigradError: it needs to know more.
-    """
+    """Return a rule's graph for a row of doubles, whose length and params may be any."""
     facts: dict[str, Any] = {}
     while True:
         try:
@@ -139,7 +130,6 @@ NUMBER = 0.5  # for an argument without a default: a step, a width, a bound
 
 
 def make_function_card(function: Estimator) -> Card:
-    """Return the card of a Function."""
     params = choose_arguments(function)
     try:
         picture = make_picture(function, params=params)
@@ -196,11 +186,7 @@ def write_function_script(
     sliders: tuple[Slider, ...],
     picture: Picture,
 ) -> str:
-    """Return the JavaScript object that draws a Function.
-
-    Raises:
-        MultigradError: it has no JavaScript.
-    """
+    """Return the JavaScript object that draws a Function."""
     first = function.arguments[0].name
     whole = next((slider for slider in sliders if slider.is_whole), None)
     values = [None] if whole is None else range(int(whole.low), int(whole.high) + 1)

@@ -167,9 +167,6 @@ WHOLE_AXES = (None, 0, -1, (0,), (-1,))
 def emit(graph: Graph, output: int = 0) -> str:
     """Return a graph as the text of a function `(inputs, random) => array`: `inputs` is an object
     of arrays and numbers by the graph's names, `random` gives uniforms on [0, 1).
-
-    Raises:
-        UnsupportedOp: a node has no row, or needs more than one axis.
     """
     result = graph.outputs[output]
     words: dict[Node, str] = {}
@@ -193,11 +190,7 @@ def short_word(node: Node) -> str | None:
 
 
 def expression(node: Node, words: Mapping[Node, str]) -> str:
-    """Return the JavaScript of one node.
-
-    Raises:
-        UnsupportedOp: it has no row.
-    """
+    """Return the JavaScript of one node."""
     given = [words[operand] for operand in node.operands]
     attrs = dict(node.attrs)
     if node.op is ops.CAST:

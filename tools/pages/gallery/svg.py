@@ -40,7 +40,6 @@ class Scale:
 
 
 def draw_svg(picture: Picture) -> str:
-    """Return a picture as an SVG element."""
     x_scale, y_scale = choose_scales(picture)
     draw = draw_stems if picture.is_vector else draw_curve
     drawn = [part for curve in picture.curves for part in draw(curve, x_scale, y_scale)]
@@ -85,7 +84,6 @@ def words(text: str, kind: str, x: float, y: float) -> str:
 
 
 def number(tick: float) -> str:
-    """Return a tick as text."""
     return f"{tick:.6g}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -113,7 +111,6 @@ def line_path(x: Array, y: Array) -> str:
 
 
 def runs(x: Array, *ys: Array) -> Iterator[list[tuple[float, ...]]]:
-    """Yield the points between breaks."""
     run: list[tuple[float, ...]] = []
     for point in zip(x.tolist(), *(y.tolist() for y in ys), strict=True):
         if all(map(math.isfinite, point)):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.audit.vectors.document import read_document
+from multigrad.audit.vectors import read_document
 from multigrad.testing.oracles import finfo
 
 Array = Any
