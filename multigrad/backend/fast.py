@@ -125,12 +125,10 @@ MEETING = (ops.MUL, ops.DIV, ops.ADD, ops.SUB)
 
 
 def is_tensor(node: Node) -> bool:
-    """Return whether a value is no scalar."""
     return node.type.kind == "tensor"
 
 
 def is_number(node: Node, value: float) -> bool:
-    """Return whether a value is that constant."""
     return node.op is ops.CONST and node.attr("value") == value
 
 

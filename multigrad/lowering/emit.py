@@ -220,14 +220,12 @@ class _Writer:
         return result
 
     def while_of(self, node: Node, values: Sequence[str]) -> Iterator[str]:
-        """Yield the arguments of a loop that values end."""
         count = len(node.attr("body").graph.outputs)
         yield from map(_listed, (values[:count], values[count:]))
         yield self.emission.define(node.attr("condition"), single=True)
         yield self.emission.define(node.attr("body"), single=False)
 
     def scan_of(self, node: Node, values: Sequence[str]) -> Iterator[str]:
-        """Yield the arguments of a loop over rows."""
         carried = node.attr("carried")
         first = carried + node.attr("rows")
         yield from map(_listed, (values[:carried], values[carried:first], values[first:]))
@@ -235,7 +233,6 @@ class _Writer:
         yield repr(node.attr("reverse"))
 
     def fresh(self, letter: str = "v") -> str:
-        """Return an unused name for a temporary."""
         emission = self.emission
         for i in emission.serials.setdefault(letter, itertools.count(1)):
             name = f"{letter}{i}"
@@ -447,7 +444,6 @@ def write_where_it_fits(kernel: Any, plain: Any, position: int) -> Any:
 
 
 def _listed(values: Sequence[str]) -> str:
-    """Return the source of a tuple."""
     return f"({''.join(f'{value}, ' for value in values).strip()})"
 
 

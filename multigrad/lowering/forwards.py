@@ -44,12 +44,10 @@ class Forward:
 
     @property
     def key(self) -> str:
-        """What is equal for equal forwards alone."""
         return self.name
 
     @property
     def words(self) -> str:
-        """How code writes it."""
         return repr(self.name)
 
     @functools.cache  # noqa: B019 (the rows live for ever)
@@ -63,7 +61,6 @@ class Forward:
         return Graph(self.name, (tin.node,), (output.node,))
 
     def graph_for(self, facts: Mapping[str, Any]) -> Graph:
-        """Return the same, whatever is known of the input."""
         return self.graph()
 
     def prove(self, x: Any) -> None:

@@ -205,11 +205,9 @@ class FunctionGraph:
 
     @property
     def roles(self) -> Roles:
-        """What the graphs' inputs are."""
         return Roles(self.inputs, self.outputs, self.cotangents)
 
     def type_of(self, name: str) -> Type | None:
-        """Return the type of an input; None where neither graph reads it."""
         node = self.forward.input(name) or self.backward.input(name)
         return None if node is None else node.type
 
@@ -268,7 +266,6 @@ class FunctionGraph:
 
     @property
     def _scans(self) -> bool:
-        """Whether backward has a loop over rows."""
         return ops.SCAN in {node.op for node in self.backward.nodes}
 
     def with_histories(self) -> FunctionGraph | None:

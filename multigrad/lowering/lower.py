@@ -436,7 +436,6 @@ EmittedRules = dict[tuple[Any, ...], Callable[..., Any]]
 
 
 def emit_rule_once(graph: Graph, backend: Backend, known: EmittedRules) -> Callable[..., Any]:
-    """Return the bare rule as a plain function of one backend: one for each graph."""
     key = (backend.name, graph.inputs, graph.outputs)
     return build_once(known, key, lambda: emit_rule(graph, backend)[0], MOST_EMITTED)
 

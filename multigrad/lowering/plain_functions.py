@@ -74,7 +74,6 @@ class PlainFunctions:
         )
 
     def run(self, *args: Any) -> tuple[Tensor, ...]:
-        """Return the outputs."""
         inputs, values = args[: self._count], args[self._count :]
         return self._forward(*inputs, *[values[i] for i in self._read])
 
@@ -102,7 +101,6 @@ class PlainFunctions:
 
 
 def call(native: PlainFunctions, emitted: Emitted) -> Callable[..., Any]:
-    """Return what runs forward alone."""
     return native.run
 
 
@@ -139,5 +137,4 @@ def function({cotangents}, {inputs}{emitted.arguments}):
 
 
 def _tuple(words: Sequence[str]) -> str:
-    """Return the source of a tuple."""
     return f"({', '.join(words)},)" if words else "()"

@@ -363,7 +363,6 @@ load_awaited._dynamo_marked_constant = True  # type: ignore[attr-defined]  # run
 
 
 def loaded() -> list[Backend]:
-    """Return the backends loaded so far."""
     return list(_loaded.values())
 
 

@@ -192,7 +192,6 @@ def install_line(name: str, package: str, requirements: list[Requirement]) -> st
 
 
 def extra_line(extra: str) -> str:
-    """Return what installs the packages of an extra of ours."""
     return install_line(extra, OWN, requirements_of(extra, OWN))
 
 

@@ -108,17 +108,14 @@ class Region:
 
 
 def regions_of(node: Node) -> list[Region]:
-    """Return the regions among a node's attributes."""
     return [value for _, value in node.attrs if isinstance(value, Region)]
 
 
 def regions_in(graph: Graph) -> list[Region]:
-    """Return the regions among the attributes of a graph's nodes."""
     return [value for node in graph.nodes for _, value in node.attrs if type(value) is Region]
 
 
 def every_node(graph: Graph) -> tuple[Node, ...]:
-    """Return the nodes of a graph, and those of the regions in it."""
     inside = [node for region in regions_in(graph) for node in every_node(region.graph)]
     return (*graph.nodes, *inside)
 
@@ -257,5 +254,4 @@ def freeze(array: np.ndarray[Any, Any]) -> ArrayValue:
 
 
 def find_array(serial: int) -> ArrayValue:
-    """Return the living array value of that serial."""
     return _arrays[serial]

@@ -25,7 +25,6 @@ def note(question: Question) -> Question:
 
 
 def count() -> int:
-    """Return how many questions of the capture in progress are unanswered."""
     return len(_unanswered.get() or ())
 
 

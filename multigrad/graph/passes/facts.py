@@ -29,7 +29,6 @@ RESIZED_BY_SHARDS = (ops.ALL_GATHER, ops.REDUCE_SCATTER, ops.ALL_TO_ALL)
 
 
 def is_tensor_input(node: Node) -> bool:
-    """Return whether a node is an input that has a shape."""
     return node.op is ops.INPUT and node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
 
 

@@ -83,7 +83,6 @@ def read_text(data: Data, where: str, most: int = MOST_TEXT, extra: str = "") ->
 
 
 def read_bool(data: Data, where: str) -> bool:
-    """Return true or false."""
     if type(data) is not bool:
         fail(where, f"expected true or false, got {describe(data)}")
     return data

@@ -36,7 +36,6 @@ def mark_output(node: Node, position: int) -> Node:
 
 
 def unmarked(node: Node) -> Node:
-    """Return a value without the mark of an output."""
     while node.op is ops.OUTPUT:
         (node,) = node.operands
     return node
@@ -142,7 +141,6 @@ class Cut:
     computed: tuple[str, ...]
 
     def type(self, residual: str) -> Type:
-        """Return the type of a residual."""
         node = self.backward.input(residual)
         assert node is not None
         return node.type

@@ -50,7 +50,6 @@ REAL = (float, int)
 
 
 def symbol_function(op: Op) -> Callable[..., Any] | None:
-    """Return Python's operator for an infix op."""
     return (UNARY if len(op.operands) == 1 else BINARY).get(op.symbol or "")
 
 

@@ -76,7 +76,6 @@ LONG_ATTRS = {"indices": MOST_ELEMENTS}
 
 
 def encode_type(type_: Type) -> Data:
-    """Return a type as data: its kind, dtype and shape."""
     if type_.kind == "tensor":
         return [type_.kind, type_.dtype, encode_value(type_.shape)]
     return [type_.kind, type_.dtype]

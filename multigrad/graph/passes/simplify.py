@@ -122,7 +122,6 @@ REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
 
 @functools.cache
 def rewrites_for(op: Op) -> list[Rewrite]:
-    """Return the rewrites that may fit a node of an op."""
     return [rewrite for rewrite, fits in REWRITES.items() if fits(op)]
 
 
@@ -196,7 +195,6 @@ def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:
 
 
 def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Return the graph with inputs under other names."""
     renamed: dict[Node, Node] = {}
     for node in graph.inputs:
         name = node.attr("name")

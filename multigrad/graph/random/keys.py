@@ -151,7 +151,6 @@ def key_pair(key: Any) -> Key:
 
 
 def refuse_key(key: Any) -> RuleValueError:
-    """Make the error for something that is no key."""
     return RuleValueError(
         f"no key: {key!r}; expected an int (key=7), two uint32 (key=(0, 7)), or a key of the "
         "framework in use (key=jax.random.key(7))"

@@ -118,7 +118,6 @@ void finish_normal_{real}(int64_t count, {real} *restrict out, const {real} *res
 
 
 def write_source() -> str:
-    """Write the C source, with the constants of the plain code."""
     rounds = "\n        ".join(write_rounds())
     return (
         COUNTERS
@@ -213,7 +212,6 @@ def name_of(dtype: Any) -> str:
 
 
 def address_of(array: Array) -> int:
-    """Return where an array begins."""
     return array.__array_interface__["data"][0]
 
 

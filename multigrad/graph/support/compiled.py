@@ -192,7 +192,6 @@ class Compiled(Generic[Bound]):
         return last
 
     def compile(self, source: str, command: list[str]) -> None:
-        """Run the compiler."""
         import subprocess
 
         pipe = subprocess.PIPE
@@ -227,7 +226,6 @@ class Compiled(Generic[Bound]):
         return f"{self.name}-{digest(chr(0).join(parts).encode())}"
 
     def wait(self) -> None:
-        """Wait for a compiler that runs."""
         if self.thread is not None:
             self.thread.join()
 
@@ -300,5 +298,4 @@ def describe_processor() -> str:
 
 
 def digest(content: bytes) -> str:
-    """Return a name for content."""
     return hashlib.sha256(content).hexdigest()[:32]

@@ -31,7 +31,6 @@ def clip(text: object, most: int = 400) -> str:
 
 
 def line(text: object) -> str:
-    """Return a line of words."""
     return f'<div style="margin:.2em 0;max-width:75ch">{clip(text, 2000)}</div>' if text else ""
 
 
@@ -43,7 +42,6 @@ def quiet(text: object) -> str:
 
 
 def pre(text: object) -> str:
-    """Return text as it is written, cut where it is long."""
     style = f"{MONO};margin:.3em 0;white-space:pre;background:none;color:inherit;padding:0"
     return f'<pre style="{style}">{clip(text, MOST_LETTERS)}</pre>'
 
@@ -78,7 +76,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], bad: Iterable
 
 
 def cell(tag: str, content: object, to_right: bool) -> str:
-    """Return a cell of a table."""
     side = "right" if to_right else "left"
     rule = LINE if tag == "th" else "0"
     style = f"text-align:{side};padding:.15em .9em .15em 0;border:0;border-bottom:{rule};{MONO}"
@@ -99,5 +96,4 @@ def beside(*parts: str) -> str:
 
 
 def heading(text: str) -> str:
-    """Return a heading above a part."""
     return f'<div style="font-weight:600;margin:.5em 0 .1em;font-size:12px">{clip(text)}</div>'

@@ -64,7 +64,6 @@ def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, L
 
 
 def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for a name that a module does not have."""
     # Tools ask for names with underscores, by the dozen.
     hint = "" if name.startswith("_") else suggest(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")

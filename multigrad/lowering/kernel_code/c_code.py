@@ -135,7 +135,6 @@ int32_t {parts.name}(
 """
 
     def sums(self) -> list[Total]:
-        """Return what chunks give in memory."""
         return [total for total in self.totals if total.kind != ROW]
 
     def chunks(self) -> list[str]:
@@ -164,7 +163,6 @@ int32_t {parts.name}(
         return found
 
     def loop(self, loop: Loop) -> list[str]:
-        """Return a pass over the elements, or a step in between."""
         if loop[0].space == ONE:
             return self.once(loop[0])
         if loop[0].space == COLUMN:
@@ -185,7 +183,6 @@ int32_t {parts.name}(
         return text
 
     def once(self, step: Step) -> list[str]:
-        """Return a step for a row or for all."""
         inside = ["const int64_t m = 1;", *self.stages(step)]
         return ["{", *[f"    {line}" for line in inside], "}"]
 

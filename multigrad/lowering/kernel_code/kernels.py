@@ -128,7 +128,6 @@ class Parts:
 
     @property
     def reduces(self) -> bool:
-        """Whether it combines elements."""
         return any(step.totals for loop in self.loops for step in loop)
 
 
@@ -158,7 +157,6 @@ class Kernel:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the tensors that it reads."""
         return tuple([place.name for place in self.parts.inputs])
 
     def values(
@@ -277,7 +275,6 @@ def indented(lines: Sequence[str], spaces: int) -> str:
 
 
 def is_mask(node: Node) -> bool:
-    """Return whether it holds bools."""
     return node.type.dtype == BOOL
 
 

@@ -264,7 +264,6 @@ class Arrangement:
         return tuple([i for i, node in enumerate(self.graph.outputs) if node in nodes])
 
     def steps(self, roots: Sequence[Node], totals: Sequence[Node]) -> Loop:
-        """Return a pass that writes `roots` and computes `totals`."""
         layouts, turns = self.layouts, self.layouts.turns
         ends = [*roots, *[node.operands[0] for node in totals]]
         live = self.below(ends, (FULL, ROW, COLUMN), through=True)

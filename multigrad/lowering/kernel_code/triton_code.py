@@ -170,12 +170,10 @@ class Stage(NamedTuple):
 
     @property
     def gives(self) -> bool:
-        """Whether its programs leave parts of sums."""
         return any(total.kind != ROW for step in self.loop for total in step.totals)
 
 
 def stages_of(parts: Parts) -> list[Stage]:
-    """Return the launches of a kernel, in turn."""
     found, before = [], []
     for loop in parts.loops:
         if loop[0].space == ONE:
@@ -196,7 +194,6 @@ def given(parts: Parts, kind: str) -> list[Total]:
 
 
 def is_plain(parts: Parts) -> bool:
-    """Return whether each element is computed for itself."""
     return not (parts.reduces or parts.is_by_rows)
 
 
@@ -307,7 +304,6 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return f"tl.store({place}, ({self.end(total)}).to(tl.float64))"
 
     def over_all(self) -> list[str]:
-        """Return a pass over the elements."""
         (step,) = self.stage.loop
         block = ["i = first + tl.arange(0, BLOCK)", "inside = i < n"]
         inside = [*block, *self.loads(step), *self.lines(step), *self.stores(step)]
@@ -381,7 +377,6 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return f"tl.store({self.of_columns(total, 'program')}, {value}, mask=j < columns)"
 
     def over_columns(self) -> list[str]:
-        """Return a step over the columns."""
         (step,) = self.stage.loop
         found = [
             f"j = program * {COLUMNS} + tl.arange(0, {COLUMNS})[None, :]",
@@ -417,7 +412,6 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
 
 
 def numbers(parts: Parts) -> list[str]:
-    """Return what gives the numbers of a kernel their names."""
     number = f"tl.{COMPUTED[parts.dtype]}"
     found = [f"d{i} = tl.full((), n{i}, tl.float64)" for i in range(parts.numbers)]
     found += [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
@@ -425,7 +419,6 @@ def numbers(parts: Parts) -> list[str]:
 
 
 def loaded(i: int, place: Place, number: str) -> str:
-    """Return an input's values."""
     kind = place.layout.kind
     if place.is_packed:
         return f"((tl.load(a{i} + (i >> 3), mask=inside) >> (7 - (i & 7))) & 1) != 0"
@@ -436,7 +429,6 @@ def loaded(i: int, place: Place, number: str) -> str:
 
 
 def stored(j: int, place: Place) -> tuple[str, ...]:
-    """Return what writes a result."""
     kind = place.layout.kind
     if place.is_packed:
         return (

@@ -61,7 +61,6 @@ def weak(value: Any, dtype: Any) -> Any:
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of forward, of what it keeps, and of backward."""
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
     computed = iter(k.results)
     kept = "".join(
@@ -93,7 +92,6 @@ def backward({cotangents}{residuals}{emitted.arguments}{shapes}{constants}):
 
 
 def _render_push(emitted: Emitted) -> str:
-    """Return the source of the map of tangents, where forward mode is asked for."""
     if emitted.tangent is None:
         return ""
     tangents, values = ", ".join(emitted.tangents), ", ".join([*emitted.inputs, *emitted.outputs])
@@ -155,7 +153,6 @@ def attach(run: Callable[..., Any], tensors: tuple[Array, ...], name: str) -> tu
 
 
 def lies_in_order(x: Array) -> bool:
-    """Return whether an array is C-contiguous."""
     return bool(x.flags.c_contiguous)
 
 
@@ -187,7 +184,6 @@ def refuse(kind: type) -> str | None:
 
 
 def is_operation(selector: Any) -> bool:
-    """Return whether a selector of `override` is a function of NumPy."""
     module = getattr(selector, "__module__", None) or type(selector).__module__
     return callable(selector) and str(module).partition(".")[0] == "numpy"
 

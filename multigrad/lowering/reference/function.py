@@ -209,7 +209,6 @@ class ReferenceFunction:
 
 
 def nothing(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
-    """Return the constants of code that has none."""
     return ()
 
 
