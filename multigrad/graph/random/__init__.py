@@ -18,70 +18,34 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from . import draws, native
-from .draws import (
-    BLOCK,
-    UNIFORM_FIELDS,
-    WIDE_BITS,
-    blocks,
-    blocks_of_run,
-    check_dtype,
-    fill_uniform,
-    threefry2x32,
-)
-from .keys import (
-    PARITY,
-    REPLAYED,
-    ROTATIONS,
-    WORD_MASK,
-    PlacedKey,
-    check_axes,
-    draw_key,
-    erfinv,
-    fold_in,
-    key_from_int,
-    key_pair,
-    normal_from_uniform,
-    place,
-    split_axes,
-    strides,
-    threefry_rounds,
-)
-from .native import Kernels, Layout, find_kernels, lay_out
-
-__all__ = [
-    "BLOCK",
-    "PARITY",
-    "REPLAYED",
-    "ROTATIONS",
-    "UNIFORM_FIELDS",
-    "WIDE_BITS",
-    "WORD_MASK",
-    "Kernels",
-    "Layout",
-    "PlacedKey",
-    "blocks",
-    "blocks_of_run",
-    "check_axes",
-    "check_dtype",
-    "draw_key",
-    "erfinv",
-    "fill_uniform",
-    "find_kernels",
-    "fold_in",
-    "key_from_int",
-    "key_pair",
-    "lay_out",
-    "normal",
-    "normal_from_uniform",
-    "normal_like",
-    "place",
-    "split_axes",
-    "strides",
-    "threefry2x32",
-    "threefry_rounds",
-    "uniform",
-    "uniform_like",
-]
+from .draws import BLOCK as BLOCK
+from .draws import UNIFORM_FIELDS as UNIFORM_FIELDS
+from .draws import WIDE_BITS as WIDE_BITS
+from .draws import blocks as blocks
+from .draws import blocks_of_run as blocks_of_run
+from .draws import check_dtype as check_dtype
+from .draws import fill_uniform as fill_uniform
+from .draws import threefry2x32 as threefry2x32
+from .keys import PARITY as PARITY
+from .keys import REPLAYED as REPLAYED
+from .keys import ROTATIONS as ROTATIONS
+from .keys import WORD_MASK as WORD_MASK
+from .keys import PlacedKey as PlacedKey
+from .keys import check_axes as check_axes
+from .keys import draw_key as draw_key
+from .keys import erfinv as erfinv
+from .keys import fold_in as fold_in
+from .keys import key_from_int as key_from_int
+from .keys import key_pair as key_pair
+from .keys import normal_from_uniform as normal_from_uniform
+from .keys import place as place
+from .keys import split_axes as split_axes
+from .keys import strides as strides
+from .keys import threefry_rounds as threefry_rounds
+from .native import Kernels as Kernels
+from .native import Layout as Layout
+from .native import find_kernels as find_kernels
+from .native import lay_out as lay_out
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
