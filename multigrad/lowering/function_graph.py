@@ -87,12 +87,7 @@ def pack_masks(cut: Cut, cotangents: Sequence[str]) -> Cut:
         changes[node].operands[0] if node in changes else node for node in cut.backward.inputs
     ]
     backward = replace(substitute(cut.backward, changes), inputs=tuple(inputs))
-    keep = cut.keep
-    return replace(
-        cut,
-        keep=Graph(keep.name, keep.inputs, tuple(outputs), keep.locations),
-        backward=backward,
-    )
+    return replace(cut, keep=replace(cut.keep, outputs=tuple(outputs)), backward=backward)
 
 
 def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
@@ -103,8 +98,7 @@ def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
         for node in backward.nodes
         if node.op is UNPACK
     }
-    keep = Graph(keep.name, keep.inputs, tuple(outputs), keep.locations)
-    return keep, substitute(backward, masks)
+    return replace(keep, outputs=tuple(outputs)), substitute(backward, masks)
 
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
@@ -125,28 +119,21 @@ def tangent_name(position: int) -> str:
 class FunctionGraph:
     """A forward, and a backward that need not be its derivative.
 
-    Attributes:
+    Attributes (what `Emitted` has too is the same there):
         forward: `*inputs, *params, [key] -> *outputs`.
         backward: `*cotangents, *inputs, *params, [key] -> *gradients` of the inputs `wrt`; params
             are run-time numbers, and the key is there where one of the graphs draws random numbers.
         first_order: the author's promise that nobody differentiates the backward, so that floats
             computed in forward may be kept.
-        inputs: the names of the tensors that forward takes; a rule's is "tin".
-        cotangents: the names of the outputs' cotangents, one for each output.
-        wrt: the inputs whose gradients backward returns, in its order; the others get none.
         twice: whether the backward may be differentiated: not where it has used a function with a
             gradient of its own, of which the ops alone are left.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
-        undifferentiable: the positions of float outputs that carry no gradient.
-        viewed: the positions of outputs that are a view of an input, and equal to it.
         copied: the positions of outputs in memory of their own, which may be equal to an input.
         refused: by the name of an input that has no derivative, what to say where one is taken.
-        is_rule: whether the backward is a rule, of the output's cotangent and the only input.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
-        fused: whether its parts are to run as one kernel each; see `xg.function`.
         residuals: what forward keeps, where that is chosen: one of `packing.WAYS`.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.

@@ -6,6 +6,7 @@ import dataclasses
 import keyword
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import TypeGuard
 
 from ..ir.graph import Region
@@ -20,16 +21,8 @@ def is_axis(value: object) -> bool:
     return value is None or all(type(axis) is int for axis in axes)
 
 
-def is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_number_or_none(value: object) -> bool:
-    return value is None or is_number(value)
 
 
 def is_dtype(value: object) -> bool:
@@ -50,10 +43,6 @@ def is_fraction(value: object) -> bool:
 
 def is_integer(value: object) -> bool:
     return type(value) is int
-
-
-def is_places(value: object) -> bool:
-    return value is None or are_integers(value)
 
 
 def are_integers(value: object) -> TypeGuard[tuple[int, ...]]:
@@ -135,12 +124,12 @@ def is_subscripts(value: object) -> bool:
     )
 
 
-def is_region(value: object) -> TypeGuard[Region]:
-    return isinstance(value, Region)
+def instance_of(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kind)
 
 
-def is_anything(value: object) -> bool:
-    return True
+def optional(legal: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or legal(value)
 
 
 # --- kinds -------------------------------------------------------------------------------------
@@ -152,11 +141,11 @@ def number(*samples: float, taken: str = "float") -> Attr:
 
 
 def number_or_none(*samples: float) -> Attr:
-    return Attr(is_number_or_none, (None, *samples), None)
+    return Attr(optional(is_number), (None, *samples), None)
 
 
 def flag(default: bool) -> Attr:
-    return Attr(is_bool, (False, True), default, "bool", "bool")
+    return Attr(instance_of(bool), (False, True), default, "bool", "bool")
 
 
 def count(*samples: int) -> Attr:
@@ -176,8 +165,8 @@ LAST_AXES = dataclasses.replace(AXES, default=-1)
 MOVED = Attr(is_axis, (), REQUIRED, "Any", "axes_of")
 PAIRS = Attr(are_pairs, (((0, 0),), ()))
 PLACE = Attr(is_integer, (), REQUIRED, "int", "one_axis")
-PLACES = Attr(is_places)
-ANYTHING = Attr(is_anything)
+PLACES = Attr(optional(are_integers))
+ANYTHING = Attr(instance_of(object))
 COPIES = Attr(is_count, (2, 1, 3))
 DILATIONS = Attr(are_steps, ((1,), (2,)))
 DTYPE = Attr(is_dtype)
@@ -191,7 +180,7 @@ NAME = Attr(is_name)
 NORM_ORDER = Attr(is_order, (2, 1, 3, 0.5))
 OFFSET = Attr(is_integer, (0, 1, -1))
 ORDER = Attr(is_order, (2, 1, 3, 0.5, float("inf")))
-REGION = Attr(is_region)
+REGION = Attr(instance_of(Region))
 REPETITIONS = Attr(are_integers)
 SHAPE = Attr(is_shape)
 SHIFT = Attr(is_axis, (1, -2, (1, 2)))

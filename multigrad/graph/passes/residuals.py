@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from .. import ops
@@ -468,15 +469,10 @@ def _split(
     if not alike:  # a float that another's derivative passes through is computed anew
         pairs = zip(keep.outputs, short.outputs, strict=True)
         found = [before if is_float(before.type) else after for before, after in pairs]
-        short = Graph(short.name, short.inputs, tuple(found), short.locations)
+        short = replace(short, outputs=tuple(found))
     rest = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
     heads = tuple([n for n in backward.inputs if called[n] in roles.cotangents])
     tails = tuple([n for n in backward.inputs if called[n] == "key"])
-    rest = Graph(
-        backward.name,
-        (*heads, *dict.fromkeys(inputs.values()), *params, *tails),
-        rest.outputs,
-        rest.locations,
-    )
+    rest = replace(rest, inputs=(*heads, *dict.fromkeys(inputs.values()), *params, *tails))
     kept = tuple(dict.fromkeys(names.values()))
     return Cut(short, rest, kept, tuple([names[node] for node in computed]))

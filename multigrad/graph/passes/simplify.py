@@ -201,8 +201,7 @@ def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
         if name in names:
             renamed[node] = make_node(ops.INPUT, (), {"name": names[name]}, node.type)
     inner = substitute(graph, renamed)
-    inputs = tuple(renamed.get(node, node) for node in graph.inputs)
-    return Graph(inner.name, inputs, inner.outputs, inner.locations)
+    return replace(inner, inputs=tuple(renamed.get(node, node) for node in graph.inputs))
 
 
 def is_elementwise(graph: Graph) -> bool:

@@ -94,19 +94,14 @@ class _Kernel:
             name: kind
             for step in self.steps
             if step.space in (ROW, ONE)
-            for kind, name, _ in map(self.named, step.lines)
+            for kind, name, _ in map(named, step.lines)
             if name in read
         }
         of_rows = [step for step in self.steps if step.space == ROW]
         self.of_rows = {name for step in of_rows for name in self.names(step)}
 
-    def named(self, line: str) -> tuple[str, str, str]:
-        found = LINE.fullmatch(line)
-        assert found is not None
-        return found[1], found[2], found[3]
-
     def names(self, step: Step) -> list[str]:
-        return [self.named(line)[1] for line in step.lines]
+        return [named(line)[1] for line in step.lines]
 
     def text(self) -> str:
         parts = self.parts
@@ -288,6 +283,13 @@ WHOLE = re.compile(r"WHOLE\((\w+), (\w+)((?:, \w+)*)\)")
 VALUE = re.compile(r"\bv\d+\b")
 
 
+def named(line: str) -> tuple[str, str, str]:
+    """Return the kind, the name and the expression of a line."""
+    found = LINE.fullmatch(line)
+    assert found is not None
+    return found[1], found[2], found[3]
+
+
 def in_stages(
     load: Sequence[str], lines: Iterable[str], store: Iterable[str], reduced: Collection[str] = ()
 ) -> list[str]:
@@ -315,11 +317,10 @@ def in_stages(
         return stage
 
     for line in lines:
-        found = LINE.fullmatch(line)
-        assert found is not None
-        kinds[found[2]], name = found[1], found[2]
-        stage = computed[name] = known[name] = place(found[3])
-        whole = WHOLE.fullmatch(found[3])
+        kind, name, expression = named(line)
+        kinds[name] = kind
+        stage = computed[name] = known[name] = place(expression)
+        whole = WHOLE.fullmatch(expression)
         if whole is None:
             loops[stage].append(line)
             continue
