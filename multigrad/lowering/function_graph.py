@@ -125,7 +125,7 @@ class FunctionGraph:
             are run-time numbers, and the key is there where one of the graphs draws random numbers.
         first_order: the author's promise that nobody differentiates the backward, so that floats
             computed in forward may be kept.
-        twice: whether the backward may be differentiated: not where it has used a function with a
+        second_order: whether the backward may be differentiated: not where it has used a function with a
             gradient of its own, of which the ops alone are left.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
@@ -134,7 +134,7 @@ class FunctionGraph:
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
-        residuals: what forward keeps, where that is chosen: one of `packing.WAYS`.
+        residuals: what forward keeps, where that is chosen: one of `WAYS`.
         params: the run-time params of both graphs, in order.
         is_random: whether it draws random numbers.
     """
