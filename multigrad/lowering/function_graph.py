@@ -125,8 +125,8 @@ class FunctionGraph:
             are run-time numbers, and the key is there where one of the graphs draws random numbers.
         first_order: the author's promise that nobody differentiates the backward, so that floats
             computed in forward may be kept.
-        second_order: whether the backward may be differentiated: not where it has used a function with a
-            gradient of its own, of which the ops alone are left.
+        second_order: whether the backward may be differentiated: not where it has used a function
+            with a gradient of its own, of which the ops alone are left.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
         copied: the positions of outputs in memory of their own, which may be equal to an input.
