@@ -51,11 +51,7 @@ UNPACK = replace(kernel("unpack_bits", "bits like", _same), shape_only=(1,))
 
 
 def read_way(way: Any, subject: str) -> str:
-    """Return a way of keeping residuals.
-
-    Raises:
-        RuleValueError: it is none.
-    """
+    """Return a way of keeping residuals."""
     if way not in WAYS:
         raise RuleValueError(
             f"{subject} got residuals={way!r:.40}; expected one of {', '.join(map(repr, WAYS))}"

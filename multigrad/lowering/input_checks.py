@@ -66,11 +66,7 @@ def dtype_check(lacking: Mapping[str, str]) -> Callable[[Tensor], None]:
 def check_values(
     subject: str, names: Sequence[str], backend: Backend, x: Tensor, values: Sequence[Any]
 ) -> None:
-    """Check that run-time params can meet a tensor; `subject` is whose they are.
-
-    Raises:
-        MultigradError: one is a tensor of another framework, or on another device.
-    """
+    """Check that run-time params can meet a tensor; `subject` is whose they are."""
     for name, value in zip(names, values, strict=True):
         if isinstance(value, bool | int | float):
             continue

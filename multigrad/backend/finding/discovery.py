@@ -311,11 +311,7 @@ def _find_owner(type_: type) -> Backend:
 
 
 def refuse_unusable(*types: type) -> None:
-    """Say of what is not a tensor to us why its framework's backend cannot be used.
-
-    Raises:
-        BackendNotFound: one of them is of such a framework.
-    """
+    """Say of what is not a tensor to us why its framework's backend cannot be used."""
     for type_ in types:
         roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
         for name, said in _refused.items():
@@ -369,9 +365,6 @@ def loaded() -> list[Backend]:
 def backend_among(values: Any) -> Backend:
     """Return the one backend that owns the tensors among `values`, plain numbers aside; NumPy's
     arrays are data of any framework.
-
-    Raises:
-        MultigradError: they belong to two frameworks.
     """
     tensors = [v for v in values if not isinstance(v, bool | int | float | tuple | type(None))]
     owners = {backend_of(v) for v in tensors}
@@ -407,11 +400,7 @@ CALLED = {
 
 
 def admit(found: Any, name: str, where: str) -> Backend:
-    """Return what an entry point names, a Backend of the entry point's name that holds all groups.
-
-    Raises:
-        BackendNotFound: it is something else.
-    """
+    """Return what an entry point names: a Backend of its name that holds all groups."""
     if not isinstance(found, Backend):
         raise BackendNotFound(
             f"backend {name!r} cannot be used: {where} is a {type(found).__name__}; "

@@ -112,11 +112,7 @@ def concrete_key(key: Any) -> tuple[int, int] | None:
 
 
 def key_for(backend: Backend, key: Any) -> Any:
-    """Return a key such as a backend folds in: two ints of what is another framework's.
-
-    Raises:
-        RuleError: another framework's trace holds it.
-    """
+    """Return a key such as a backend folds in: two ints of what is another framework's."""
     if isinstance(key, tuple):
         return key
     owner = backend_of(key)

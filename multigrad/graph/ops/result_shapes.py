@@ -23,12 +23,7 @@ ShapeRule = Callable[..., Shape]
 
 
 def places(axis: Axis, rank: int) -> tuple[int, ...]:
-    """Return the axes that are meant, counted from the first (None: all).
-
-    Raises:
-        AxisError: there is no such axis.
-        ValueError: one is named twice.
-    """
+    """Return the axes that are meant, counted from the first (None: all)."""
     if axis is None:
         return tuple(range(rank))
     named = axis if isinstance(axis, tuple) else (axis,)
@@ -77,11 +72,7 @@ def reduced(x: Shape, *, axis: Axis, keepdims: bool, **attrs: Any) -> Shape:
 
 
 def with_matrices(x: Shape, **attrs: Any) -> Shape:
-    """x's own.
-
-    Raises:
-        ValueError: it has no two axes.
-    """
+    """x's own, of matrices."""
     if len(x) < 2:
         raise ValueError(f"matrices in the last two axes are needed, not shape {x}")
     return x
@@ -93,11 +84,7 @@ def in_order(values: Shape, x: Shape, *, axis: Axis, **attrs: Any) -> Shape:
 
 
 def square(x: Shape, **attrs: Any) -> Shape:
-    """x's own.
-
-    Raises:
-        ValueError: its last two axes differ in length.
-    """
+    """x's own, of square matrices."""
     if len(x) < 2 or x[-1] != x[-2]:
         raise ValueError(f"a square matrix in the last two axes is needed, not shape {x}")
     return x
@@ -197,11 +184,7 @@ def as_long_as(x: Shape, like: Shape, start: Shape, *, axis: int) -> Shape:
 
 
 def put(x: Shape, part: Shape, whole: Shape) -> Shape:
-    """That of a whole, of which x fills a part.
-
-    Raises:
-        ValueError: x does not fit.
-    """
+    """That of a whole, of which x fills a part."""
     shape = x
     while len(shape) > len(part) and shape[0] == 1:
         shape = shape[1:]

@@ -99,11 +99,7 @@ def read_name(data: Data, where: str) -> str:
 
 
 def encode_value(value: Any) -> Data:
-    """Return a number, string, None or tuple of these as data; every bit of a float is kept.
-
-    Raises:
-        FormatError: it is something else.
-    """
+    """Return a number, string, None or tuple of these as data; every bit of a float is kept."""
     if isinstance(value, float):
         number = float(value)
         plain = math.isfinite(number) and (number != 0 or math.copysign(1, number) > 0)

@@ -307,11 +307,7 @@ def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: 
 
 
 def draws(graph: Graph) -> dict[Node, int]:
-    """Return the keys from which a graph draws, each with its place in the order of draws.
-
-    Raises:
-        FormatError: a key is made of another than the graph's own, or there are gaps too large.
-    """
+    """Return the keys from which a graph draws, each with its place in the order of draws."""
     found = {}
     for node in graph.nodes:
         if node.type != KEY:
@@ -337,9 +333,6 @@ def check_bounds(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -
 
     Args:
         copies: those that are known before, as `bits` are.
-
-    Raises:
-        InvalidGraph: names the node.
     """
     for node in graph.nodes:
         if node in copies:

@@ -242,11 +242,7 @@ class Compiled(Generic[Bound]):
 
 
 def read_setting() -> str:
-    """Return "on", "off" or "auto".
-
-    Raises:
-        RuleValueError: the environment's variable says something else.
-    """
+    """Return "on", "off" or "auto"."""
     setting = os.environ.get(VARIABLE, "") or "auto"
     if setting not in ("on", "off", "auto"):
         raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")

@@ -48,11 +48,7 @@ class FixedParams(dict[str, Any]):
 
 
 def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the params given to a rule as a dict of their own.
-
-    Raises:
-        RuleTypeError: they are no mapping of names to values.
-    """
+    """Return the params given to a rule as a dict of their own."""
     if params is None:
         return {}
     if type(params) is dict and _WORDS.issuperset(map(type, params)):  # each `use` asks
@@ -77,9 +73,6 @@ def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str
     Args:
         owner: what messages call what has the parts.
         labels: the parts' names, equal ones among them.
-
-    Raises:
-        RuleTypeError: no part has the name, or several have it.
     """
     label, _, param = address.rpartition(".")
     found = [i for i, each in enumerate(labels) if each == label]
@@ -141,11 +134,7 @@ class Range:
 
     @classmethod
     def read(cls, text: Any) -> Range:
-        """Return the range that a text describes.
-
-        Raises:
-            RuleValueError: it is none.
-        """
+        """Return the range that a text describes."""
         words, low, high = [], -math.inf, math.inf
         conditions: list[tuple[Compare, Number | str]] = []
         parts = text.split(" and ") if isinstance(text, str) else []
@@ -209,9 +198,6 @@ class Range:
         Args:
             subject: whose param it is, such as "rule 'triangular'".
             others: the values of the other params, as far as they are known.
-
-        Raises:
-            RuleValueError: it is out of its range.
         """
         if not self.holds(value, others):
             known = {other: others[other] for other in sorted(self.others) if other in others}
@@ -238,11 +224,7 @@ def as_number(value: Any) -> Number | None:
 
 
 def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:
-    """Return ranges by param from what was written.
-
-    Raises:
-        RuleValueError: one of them is no range, or they are no mapping.
-    """
+    """Return ranges by param from what was written."""
     if ranges is None:
         return {}
     if not isinstance(ranges, Mapping):
@@ -315,9 +297,6 @@ def read_shards(over: Any = None, axis_name: Any = None) -> Shards | None:
             tuple of names. Axes at the end may be left out.
         axis_name: a name or several, of a mesh axis or a group, or an object with one; or such an
             object itself, as torch's process groups and meshes are.
-
-    Raises:
-        RuleValueError: they say nothing that is known, or both say something else.
     """
     if over is None and axis_name is None:
         return None
@@ -399,22 +378,14 @@ class CannotFuseError(Exception):
 
 
 def read_fused(fused: Any) -> Fused:
-    """Return an option as it was given.
-
-    Raises:
-        RuleTypeError: it is none.
-    """
+    """Return an option as it was given."""
     if fused == "auto" or isinstance(fused, bool):
         return fused
     raise RuleTypeError(f'fused is "auto", True or False, got {fused!r}')
 
 
 def in_process(fused: Fused) -> Fused:
-    """Return what "auto" means in this process.
-
-    Raises:
-        RuleValueError: the environment's variable says something else.
-    """
+    """Return what "auto" means in this process."""
     setting = os.environ.get(VARIABLE, "")
     if setting not in SETTINGS:
         raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")

@@ -131,11 +131,7 @@ class Layouts:
     """
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Layout]) -> None:
-        """Find them.
-
-        Raises:
-            CannotFuseError: a tensor lies otherwise.
-        """
+        """Find them."""
         self.inputs = inputs
         self.of: dict[Node, Layout] = {}
         self.passes: dict[Node, int] = {}

@@ -102,11 +102,7 @@ def ppermute_vjp(
 
 
 def check_pairs(pairs: tuple[tuple[int, int], ...], number: int) -> None:
-    """Refuse a permutation that names a shard that is not there.
-
-    Raises:
-        RuleValueError: it does.
-    """
+    """Refuse a permutation that names a shard that is not there."""
     last = max([0, *[shard for pair in pairs for shard in pair]])
     if last >= number:
         there = "1 shard" if number == 1 else f"{number} shards"

@@ -375,11 +375,7 @@ def fft_vjp(
 
 
 def of_parts(x: Shape, axes: tuple[int, ...] = (-2,), **attrs: Any) -> Shape:
-    """The operand's own.
-
-    Raises:
-        ValueError: it has no parts, or no such axes, or nothing along one.
-    """
+    """The operand's own."""
     if not x or x[-1] != 2 or -min(axes) > len(x) or not all(x[axis] for axis in axes):
         raise ValueError(f"no Fourier transform of shape {x}, with the parts last, over {axes}")
     return x

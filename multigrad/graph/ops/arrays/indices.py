@@ -71,11 +71,7 @@ def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any)
 
 
 def inside(indices: Any, length: int) -> Array:
-    """Return indices that lie within a length.
-
-    Raises:
-        PlaceError: one of them does not; NumPy would count a negative one from the end.
-    """
+    """Return indices that lie within a length."""
     indices = np.asarray(indices)
     if indices.size and (indices.min() < 0 or indices.max() >= length):
         worst = indices.min() if indices.min() < 0 else indices.max()
@@ -91,11 +87,7 @@ def take_along(x: Array, indices: Array, *, axis: int) -> Array:
 
 
 def check_axes(x: Shape, indices: Shape, axis: int) -> None:
-    """Check that two shapes differ in the length of one axis at most; scalars have one element.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Check that two shapes differ in the length of one axis at most; scalars have one element."""
     if (x or indices) and in_place_of(x, axis, 1) != in_place_of(indices, axis, 1):
         raise ValueError(f"shapes {x} and {indices} differ beside axis {axis}")
 

@@ -43,11 +43,7 @@ def each(function: Callable[..., Array], *arrays: Array) -> Array:
 
 # --- shapes: their meanings do not take any matrix ------------------------------------------------
 def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
-    """That of the right sides, their batch broadcast.
-
-    Raises:
-        ValueError: no such system.
-    """
+    """That of the right sides, their batch broadcast."""
     if len(b) < 2 or square(a)[-1] != b[-2]:
         raise ValueError(f"a system of the shapes {a} and {b}")
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *b[-2:])

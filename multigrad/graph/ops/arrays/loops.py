@@ -306,11 +306,7 @@ run_scan = scanning(list, np.stack, lambda like, shape: np.zeros(shape, like.dty
 
 
 def length_of(rows: Sequence[Any]) -> int:
-    """Return how many turns there are.
-
-    Raises:
-        ValueError: the lengths of the first axes differ, or there are none.
-    """
+    """Return how many turns there are."""
     lengths = {x.shape[0] for x in rows if len(x.shape)}
     if len(lengths) != 1 or any(not len(x.shape) for x in rows):
         told = ", ".join(str(tuple(x.shape)) for x in rows)

@@ -169,11 +169,7 @@ Ints = tuple[int, ...]
 
 
 def spans(lengths: Ints, sizes: Ints, strides: Ints, dilations: Ints) -> list[int]:
-    """Return how many windows each axis holds.
-
-    Raises:
-        ValueError: an axis is shorter than its window.
-    """
+    """Return how many windows each axis holds."""
     counts = []
     for length, size, stride, dilation in zip(lengths, sizes, strides, dilations, strict=True):
         room = length - dilation * (size - 1) - 1
