@@ -84,10 +84,6 @@ def placed_rows(
 ) -> dict[Op, Row]:
     """Return the rows that compare places along an axis: values that stay until a mask holds again,
     and masks of extremes.
-
-    Args:
-        rows: the backend's own.
-        positions: see `compositions`.
     """
     argmax = rows[ops.ARGMAX]
     argmin = rows[ops.ARGMIN]

@@ -163,10 +163,8 @@ def _broken(name: str, where: str, error: BaseException) -> BackendNotFound:
 
 
 def load_point(point: Any, else_: str) -> None:
-    """Load what acquaints multigrad with a library; one that is broken is in the way of no other.
-
-    Args:
-        else_: what follows where it is broken, for a warning.
+    """Load what acquaints multigrad with a library; one that is broken is in the way of no other: a
+    warning says what follows.
     """
     try:
         point.load()

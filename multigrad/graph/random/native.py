@@ -253,12 +253,6 @@ class Kernels:
         """Write normals to an address, in float64 or float32.
 
         Args:
-            out: the address.
-            layout: of the whole draw.
-            start: the first element.
-            count: how many.
-            double: whether to write float64.
-            block: how many at a time.
             scratch: two places, each with room for `count` elements or a block.
             take_roots: turns so many elements in the first place into their -log with `double`,
                 else -log1p, and puts the roots of these in the second.

@@ -31,8 +31,6 @@ def namespace(
     """Return `__getattr__` and `__dir__` of a module.
 
     Args:
-        module: its name.
-        names: its public names.
         load: gives the value of a public name that the module does not hold yet.
     """
     known = sorted(names)
@@ -47,11 +45,7 @@ def namespace(
 
 def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
     """Return `__getattr__` and `__dir__` of a package whose files load when a name of theirs is
-    first asked for.
-
-    Args:
-        package: its name.
-        names: what is asked of each file.
+    first asked for: `names` by file.
     """
     files = {name: file for file, known in names.items() for name in known}
 

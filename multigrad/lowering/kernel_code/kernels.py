@@ -215,10 +215,7 @@ def write_kernel(
     """Return a graph as a kernel.
 
     Args:
-        name: of the function.
-        graph: of tensors and numbers.
         dtype: what T stands for.
-        language: what it is written in.
         packed: the names of masks among the inputs that are packed to bits.
         packs: the positions of masks among the outputs that are to be.
         layouts: how the inputs lie to the elements; all have their shape if it is not given.
