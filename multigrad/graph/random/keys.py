@@ -163,8 +163,6 @@ def draw_key() -> Key:
     return first, second
 
 
-Tensor: TypeAlias = Any
-
 # M. Giles, "Approximating the erfinv function", GPU Computing Gems (Jade), 2011. With
 # w = -log(1 - x*x), a row is (from this w on, center, coefficients): the first is a polynomial in
 # w, the others in sqrt(w).

@@ -33,52 +33,40 @@ class WrittenRule(Protocol):
     """A rule as it was written: a function, or others in series."""
 
     @property
-    def name(self) -> str:
-        """The name it was registered under, or the function's."""
+    def name(self) -> str: ...  # the name it was registered under, or the function's
 
     @property
-    def function(self) -> Any:
-        """What it was made of; None: others in series."""
+    def function(self) -> Any: ...  # what it was made of; None: others in series
 
     @property
-    def parts(self) -> tuple[Any, ...]:
-        """Those others."""
+    def parts(self) -> tuple[Any, ...]: ...  # those others
 
     @property
-    def native(self) -> bool | None:
-        """See `register`."""
+    def native(self) -> bool | None: ...  # see `register`
 
     @property
-    def prove(self) -> bool:
-        """See `register`."""
+    def prove(self) -> bool: ...  # see `register`
 
     @property
-    def shards(self) -> Any:
-        """What its reductions and draws are taken over; None: as the framework has it."""
+    def shards(self) -> Any: ...  # what its reductions and draws are taken over, if that is said
 
     @property
-    def bound(self) -> Mapping[str, Any]:
-        """The params that are set, with their values."""
+    def bound(self) -> Mapping[str, Any]: ...  # the params that are set, with their values
 
     @property
-    def signature(self) -> Any:
-        """What may be set from outside."""
+    def signature(self) -> Any: ...  # what may be set from outside
 
     @property
-    def own_ranges(self) -> Mapping[str, Any]:
-        """Which values its own params take."""
+    def own_ranges(self) -> Mapping[str, Any]: ...  # which values its own params take
 
-    def _resolved_parts(self) -> tuple[Self, ...]:
-        """Return the parts, names looked up now."""
+    # The parts, names looked up now.
+    def _resolved_parts(self) -> tuple[Self, ...]: ...
 
-    def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
-        """Check the values of params, as far as they are numbers and known."""
+    def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None: ...
 
-    def _run(self, trace: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        """Apply it inside a capture."""
+    # Apply it inside a capture, and as it is, on a framework's tensors.
+    def _run(self, trace: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any: ...
 
-    def _run_native(self, ctx: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        """Apply it as it is, on a framework's tensors."""
+    def _run_native(self, ctx: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any: ...
 
-    def copy(self, **changes: Any) -> Self:
-        """Return it with other attributes."""
+    def copy(self, **changes: Any) -> Self: ...
