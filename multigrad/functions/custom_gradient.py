@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
-from ..capture.code.callables import plain_function
 from ..capture.code.options import Capture, settled
-from ..capture.code.readings import dialect_of
+from ..capture.code.readings import dialect_of, plain_function
 from ..capture.code.signature import name_of
 from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in

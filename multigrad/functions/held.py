@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import FUNCTION_READERS
-from ..capture.code.callables import plain_function, wrapped_function
-from ..capture.code.readings import written_in
+from ..capture.code.readings import plain_function, wrapped_function, written_in
 from ..capture.code.signature import called_method, name_of
 from ..capture.code.state import OWN, Filled, State, held_by, is_open, read_state
 from ..capture.code.table import registered_dialects

@@ -28,8 +28,7 @@ INSIDE = {
     "trace": ("", "scope", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),
     "capture": (
-        "code", "symbols", "meanings", "control", "indexing", "types", "values", "dialects",
-        "copies",
+        "code", "symbols", "meanings", "control", "types", "values", "dialects", "copies",
     ),
     "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
     "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),

@@ -72,8 +72,7 @@ def scipy_rows() -> dict[Any, Any]:
     import scipy.linalg
     import scipy.special
 
-    from multigrad.capture.meanings.matrices.scipy import functions
-    from multigrad.capture.values.elementwise import SCIPY
+    from multigrad.capture.dialects.scipy import SCIPY, functions
 
     special = {getattr(scipy.special, name): value for name, value in SCIPY.items()}
     return {**special, **functions()}

@@ -16,8 +16,8 @@ from typing import Any
 
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.table import Dialect, OwnTrace, find_dialect, load_dialects
-from multigrad.capture.meanings import casts
 from multigrad.capture.meanings.creation import Creator, creators
+from multigrad.capture.symbols import dtypes
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.trace.xp import all as xp
@@ -165,7 +165,7 @@ def leaf_ops() -> dict[Any, str]:
     from .docs import xp_name
 
     leaves = {getattr(xp, xp_name(op).strip("`"), None): op.name for op in ops.CALLABLE_OPS}
-    return {**leaves, xp.cast: "cast", casts.cast: "cast"}
+    return {**leaves, xp.cast: "cast", dtypes.cast: "cast"}
 
 
 def _referred(function: types.FunctionType) -> Iterator[Any]:

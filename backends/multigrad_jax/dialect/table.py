@@ -17,14 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.capture.code.names import handlers
+from multigrad.capture.code.binding import handlers
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
 from multigrad.capture.dialects import xp as xp_dialect
-from multigrad.capture.indexing import indexing
-from multigrad.capture.indexing.arrays import add_at, holds_array, repeats, told_outside
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
 from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.capture.values import indexing
 from multigrad.capture.values.attributes import (
     INDICES,
     MEMORY,
@@ -33,6 +32,7 @@ from multigrad.capture.values.attributes import (
     VALUES,
     refusals,
 )
+from multigrad.capture.values.indexing import add_at, holds_array, repeats, told_outside
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import FLOATS, SCALAR_SHAPE, T
 from multigrad.trace.trace import NeedsConcrete, Value

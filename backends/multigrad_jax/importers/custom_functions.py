@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from multigrad.capture.code.callables import plain_function
+from multigrad.capture.code.readings import plain_function
 from multigrad.capture.code.table import contents
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.errors import GradientError, TraceError

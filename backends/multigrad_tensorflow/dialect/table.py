@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
-from multigrad.capture.code.names import AliasesAndMore, named
+from multigrad.capture.code.binding import AliasesAndMore, named
 from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.capture.code.names import handlers
+from multigrad.capture.code.binding import handlers
 from multigrad.capture.code.outside import CHANGES, SWITCHES, refusing
 from multigrad.capture.meanings import arrays
-from multigrad.capture.meanings.casts import cast
+from multigrad.capture.symbols.dtypes import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.capture.values import methods
 from multigrad.graph import ops

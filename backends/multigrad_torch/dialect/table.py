@@ -9,15 +9,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from multigrad.capture.code.binding import named, reflected
 from multigrad.capture.code.conventions import Convention, register_conventions
-from multigrad.capture.code.names import named, reflected
 from multigrad.capture.code.outside import CHANGES, SWITCHES
 from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
-from multigrad.capture.meanings import composites, creation, extremes, places, reductions
-from multigrad.capture.meanings.matrices import norms
+from multigrad.capture.meanings import composites, creation, matrices, places, reductions
 from multigrad.capture.symbols.classes import is_instance
 from multigrad.capture.symbols.symbols import SymbolicShape
-from multigrad.capture.values import elementwise, methods
+from multigrad.capture.values import methods
 from multigrad.graph.passes.facts import needed_shapes
 from multigrad.trace import trace
 from multigrad.trace.axes import known_shape
@@ -102,7 +101,7 @@ def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     smooth = smooth if scaled is input else smooth / beta
     if scaled is input and type(threshold) in (int, float) and threshold >= LINEAR:
         return smooth
-    return xp.where(elementwise.is_above(scaled, threshold), input, smooth)
+    return xp.where(composites.is_above(scaled, threshold), input, smooth)
 
 
 def heaviside(input: Tensor, values: Any) -> Tensor:
@@ -116,7 +115,7 @@ def is_tensor(obj: Any) -> bool:
 
 def sign(input: Tensor) -> Tensor:
     """torch.sign gives 0 for NaN."""
-    if elementwise.is_whole(input):
+    if composites.is_whole(input):
         return xp.sign(input)
     return xp.where(xp.isnan(input), 0.0, xp.sign(input))
 
@@ -182,7 +181,7 @@ ALIASES: dict[Any, Any] = {
             creation: "rand: rand_like; randn: randn_like",
             reductions: "sum; prod; mean; any; all; std; var",
             methods: "clamp: clamp clip clamp_min clamp_max; norm",
-            norms: "normalize: F.normalize",
+            matrices: "normalize: F.normalize",
             xp: """
                 expand_dims: unsqueeze; where: where masked_fill(mask=condition, value=a, input=b);
                 zeros_like: zeros_like empty_like; ones_like; full_like; size: numel; relu: relu
@@ -193,7 +192,7 @@ ALIASES: dict[Any, Any] = {
     ),
     **TENSOR.taking_the_same(
         {
-            extremes: "max; min",
+            places: "max; min",
             methods: "add; clamp: clip",
             __name__: "getitem: __getitem__; sign; sum_to_size",
         }
@@ -203,7 +202,7 @@ ALIASES: dict[Any, Any] = {
     **TORCH.taking_the_same(
         {
             composites: "addcmul; addcdiv; bernoulli",
-            extremes: "max; min",
+            places: "max; min",
             trace: "copy_of: clone",
             xp: "stop_gradient: detach",
             methods: """
@@ -221,7 +220,7 @@ ALIASES: dict[Any, Any] = {
 OWN_METHODS: dict[str, Any] = {
     **asked.METHODS,
     **gradients.METHODS,
-    **extremes.EXTREMES,
+    **places.EXTREMES,
     "clip": methods.clamp,
     "fmax": capture_elementwise.fmax,
     "fmin": capture_elementwise.fmin,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.code.names import handlers
+from multigrad.capture.code.binding import handlers
 from multigrad.capture.meanings import arrays
 from multigrad.trace.trace import Value, copy_of, mark_view
 from multigrad.trace.xp import all as xp

@@ -19,10 +19,10 @@ from torch.autograd.function import once_differentiable
 from torch.utils.hooks import BackwardHook
 
 from multigrad.capture.code.interception import Interception, comes_to_us
-from multigrad.capture.code.modes import is_capturing
 from multigrad.capture.code.table import contents, mentioned, nested_codes
 from multigrad.capture.copies.capture import run_written_in
-from multigrad.capture.meanings.extremes import Extremes
+from multigrad.capture.meanings.places import Extremes
+from multigrad.capture.types.answers import is_capturing
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.recipe import Pushed, Recorded, is_users_own

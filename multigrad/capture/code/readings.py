@@ -1,14 +1,18 @@
-"""Readings: which library a function is written in, by what its code and its module mention."""
+"""Readings: which library a function is written in, by what its code and its module mention; the
+Python function that a callable runs, and the package that it comes from.
+"""
 
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import re
 import sys
 import types
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ...errors import RuleValueError
@@ -17,6 +21,60 @@ from ...trace.owners import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
 from .libraries import is_library_file
 from .table import contents, mentioned, nested_codes, registered_dialects
+
+
+def plain_function(function: Any) -> types.FunctionType | None:
+    """Return the Python function that a callable runs, or None where it has none."""
+    while isinstance(function, partial):
+        function = function.func
+    if not isinstance(function, types.FunctionType | types.MethodType):
+        wrapped = wrapped_function(function)
+        if wrapped is not None:
+            return wrapped
+        # The class's own, unbound.
+        function = getattr(type(function), "__call__", None)  # noqa: B004
+    if isinstance(function, types.MethodType):
+        function = function.__func__
+    return function if isinstance(function, types.FunctionType) else None
+
+
+def wrapped_function(wrapper: Any) -> types.FunctionType | None:
+    """Return the Python function in an object that computes just what it does (`jax.jit(f)`)."""
+    for dialect in registered_dialects().values():
+        name = dialect.wrappers.get(type(wrapper))
+        if name is not None:
+            inner = getattr(wrapper, name, None)
+            return inner if isinstance(inner, types.FunctionType) else wrapped_function(inner)
+    if isinstance(wrapper, functools._lru_cache_wrapper):
+        inner = wrapper.__wrapped__
+        return inner if isinstance(inner, types.FunctionType) else None
+    return None
+
+
+def own_root(function: Any) -> str:
+    """Return the top-level package in which a callable is defined, "" for a library's whose calls
+    reach us by themselves.
+    """
+    plain = plain_function(function)
+    root = ((plain.__module__ if plain else None) or "").partition(".")[0]
+    dialect = registered_dialects().get(root)
+    return "" if dialect is not None and dialect.protocol else root
+
+
+def home(value: Any) -> str:
+    """Return the top-level package that a callable comes from."""
+    name = getattr(value, "__module__", None)
+    return (name if isinstance(name, str) else type(value).__module__).partition(".")[0]
+
+
+def method_of(value: Any) -> types.FunctionType | None:
+    """Return the function that stands in a class, bare or wrapped."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    return value if isinstance(value, types.FunctionType) else None
+
 
 OWN = __name__.partition(".")[0]
 DIALECTS = registered_dialects()  # those registered later, too
@@ -43,17 +101,16 @@ def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     beside all of them, so that it decides only where no framework is about; `xg.xp` decides where
     it is mentioned without one.
     """
-    own = __name__.partition(".")[0]
     roots = tuple(dict.fromkeys(_roots(function, set())))
     known = tuple([root for root in roots if root in DIALECTS and root != "numpy"])
-    if known or roots == (own,):
+    if known or roots == (OWN,):
         return known or roots
     around = dict.fromkeys(_packages(function.__globals__.values()))
     frameworks = tuple([root for root in around if root in DIALECTS and root != "numpy"])
     if "numpy" in roots and not (frameworks and _reads_constants_only(function)):
         return ("numpy", *frameworks)
-    if own in roots:
-        return (own,)
+    if OWN in roots:
+        return (OWN,)
     others = tuple(root for root in roots if root not in DIALECTS)
     if frameworks:
         return frameworks

@@ -29,8 +29,8 @@ from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
-from .callables import method_of, plain_function
 from .libraries import is_library_file
+from .readings import method_of, plain_function
 from .table import contents, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]

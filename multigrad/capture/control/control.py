@@ -1,6 +1,10 @@
 """Control flow that libraries have functions for: a loop is unrolled as long as it goes on by what
-is known, and recorded as a loop where values end it (`loops.py`); of a branch by values all ways
-are recorded and one result is chosen.
+is known, and recorded as a loop where values end it; of a branch by values all ways are recorded
+and one result is chosen.
+
+A recorded loop has graphs of its own for a turn and for its condition. What they read from around
+them, and whatever does not depend on the carry, is computed once before the loop and given to every
+turn.
 
 A way that is not taken may give NaN or inf, which times zero is NaN: so what it reads lets no
 cotangent through there, as jax has it where it maps over a branch
@@ -9,20 +13,301 @@ cotangent through there, as jax has it where it maps over a branch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, walk
-from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, dtype_name, is_float
-from ...graph.passes.simplify import substitute
+from ...graph.ir.graph import Graph, Node, Region, derive_node, make_node, walk
+from ...graph.ir.types import (
+    BOOL,
+    INPUT_SHAPE,
+    INT32,
+    SCALAR_SHAPE,
+    UNKNOWN,
+    T,
+    Type,
+    dtype_name,
+    is_float,
+)
+from ...graph.ops.arrays.loops import keeps
+from ...graph.passes.simplify import simplify, substitute
 from ...graph.support.trees import optree
-from ...trace.trace import Trace, Value
+from ...trace.axes import known_shape
+from ...trace.coercion import lift_array
+from ...trace.derived.calls import drop_calls, move_calls
+from ...trace.derived.scans import asked_of
+from ...trace.trace import Trace, Value, apply, lift
 from ...trace.xp import all as xp
-from ..meanings.parts import shape_of
-from .loops import carry
+from ..meanings.parts import rank, shape_of
+
+Tensors = Sequence[Value]
+
+
+def record_loop(
+    trace: Trace,
+    initial: Tensors,
+    goes_on: Callable[[Tensors], Value],
+    turn: Callable[[Tensors], Tensors],
+) -> list[Value]:
+    """Return what a loop carries, after it.
+
+    Args:
+        initial: the tensors that it begins with.
+        goes_on: records its condition, of what is carried.
+        turn: records the next values of what is carried.
+
+    Raises:
+        TypeError: a turn changes a dtype or a shape, asserts something or draws.
+    """
+    types = [known_type(value) for value in initial]
+    before = len(trace.assumed), trace.draws
+    with symbols_of(trace, initial, types) as carry:
+        test = goes_on(carry)
+        after = list(turn(carry))
+    if (len(trace.assumed), trace.draws) != before:
+        raise TypeError("a loop that goes on by values, and asserts something or draws in a turn")
+    if test.node.type.kind != "tensor" or test.node.type.dtype != BOOL:
+        raise TypeError(f"a loop whose condition is {test.node.type}, not one bool")
+    check_kept(types, after)
+    own = [value.node for value in carry]
+    nodes = (test.node, *(value.node for value in after))
+    plain_graph = drop_calls(Graph(trace.name, (), nodes))
+    constants = constants_of(trace, own, plain_graph.outputs)
+    while True:
+        regions = _regions(trace, types, own, constants, plain_graph.outputs)
+        new = [node.type for node in regions[1].graph.outputs]
+        if all(map(keeps, new, types)):
+            break
+        # Its length may be that of the input in other words: whether it stays is seen at run time.
+        types = [
+            type_ if keeps(other, type_) else Type("tensor", type_.dtype, UNKNOWN)
+            for type_, other in zip(types, new, strict=True)
+        ]
+    return loop_values(trace, [*(value.node for value in initial), *constants], *regions)
+
+
+def carry(
+    trace: Trace,
+    values: Sequence[Any],
+    goes_on: Callable[..., Any],
+    step: Callable[..., Any],
+    most: int | None,
+) -> Any:
+    """Return what a loop's variables are at its end, tensors and numbers in any structure.
+
+    Args:
+        most: it turns no more than this.
+
+    Raises:
+        TypeError: a turn changes a structure, a dtype or a shape, asserts something or draws.
+    """
+    leaves, tree = optree.tree_flatten([*values, 0], none_is_leaf=True)
+    dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
+
+    def condition(carried: Tensors) -> Value:
+        *own, count = optree.tree_unflatten(tree, carried)
+        found = goes_on(*own)
+        if not isinstance(found, Value) or rank(found):
+            raise TypeError(f"a loop whose condition is no bool without axes: {found!r:.60}")
+        return found if most is None else xp.logical_and(count < most, found)
+
+    def turn(carried: Tensors) -> list[Value]:
+        *own, count = optree.tree_unflatten(tree, carried)
+        after, other = optree.tree_flatten([*step(*own), count + 1], none_is_leaf=True)
+        if other != tree:
+            raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
+        for i, (leaf, dtype) in enumerate(zip(after, dtypes, strict=True)):
+            given = leaf.node.type if isinstance(leaf, Value) else None
+            if is_number(leaves[i]) and given and given.kind == "tensor" and given.dtype != dtype:
+                raise Other(i, given.dtype)
+        return [as_tensor(trace, x, dtype) for x, dtype in zip(after, dtypes, strict=True)]
+
+    for _ in leaves:
+        initial = [as_tensor(trace, x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
+        try:
+            found = record_loop(trace, initial, condition, turn)
+        except Other as other:  # what a number becomes where it meets tensors
+            dtypes[other.position] = other.dtype
+        else:
+            return optree.tree_unflatten(tree, found)[:-1]
+    raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
+
+
+class Other(Exception):
+    """A number is of another dtype after a turn than was thought."""
+
+    def __init__(self, position: int, dtype: str) -> None:
+        super().__init__(position, dtype)
+        self.position = position
+        self.dtype = dtype
+
+
+def is_number(leaf: Any) -> bool:
+    """Return whether a leaf takes the dtype of what it meets."""
+    if isinstance(leaf, Value):
+        return leaf.node.type.kind == "scalar"
+    return isinstance(leaf, bool | int | float)
+
+
+def guess_dtype(trace: Trace, leaf: Any) -> str:
+    """Return the dtype of a leaf, of a number that of its kind."""
+    type_ = (leaf.node if isinstance(leaf, Value) else lift(trace, leaf)).type
+    kinds = {"bool": BOOL, "int": INT32, "float": T}
+    return type_.dtype if type_.kind == "tensor" else kinds[type_.dtype]
+
+
+def as_tensor(trace: Trace, leaf: Any, dtype: str) -> Value:
+    """Return a leaf as a tensor; a number in this dtype."""
+    value = leaf if isinstance(leaf, Value) else trace.value(lift(trace, leaf))
+    return filled(trace, value, dtype, ()) if value.node.type.kind == "scalar" else value
+
+
+def loop_values(
+    trace: Trace, operands: Sequence[Node], condition: Region, body: Region
+) -> list[Value]:
+    """Return the values of a loop, one for each that it carries."""
+    where = trace.location()
+    found = []
+    for position, node in enumerate(body.graph.outputs):
+        attrs = {"condition": condition, "body": body, "position": position}
+        node = derive_node(ops.WHILE_LOOP, operands, attrs)
+        if where is not None:
+            trace.locations.setdefault(node, where)
+        found.append(trace.value(node))
+    return found
+
+
+def filled(trace: Trace, number: Value, dtype: str, like: Value | Sequence[int]) -> Value:
+    """Return a tensor of a dtype that holds a number, of the shape of another or of these lengths;
+    unlike `xp.full_like`, of integers too.
+    """
+    if isinstance(like, Value):
+        return apply(ops.FULL_LIKE, like, number, dtype=dtype)
+    ones = trace.value(lift_array(trace, np.ones(tuple(like) or (1,))))
+    found = apply(ops.FULL_LIKE, ones, number, dtype=dtype)
+    return found if like else xp.reshape(found, ())
+
+
+def known_type(value: Value) -> Type:
+    """Return the type under which a region takes a value."""
+    return plain(value.node.type)
+
+
+def plain(type_: Type) -> Type:
+    """Return a type that says of a shape no more than that it is the input's, or none."""
+    if type_.kind != "tensor" or type_.shape in (INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN):
+        return type_
+    return Type(type_.kind, type_.dtype, UNKNOWN)
+
+
+def check_kept(types: Sequence[Type], after: Tensors) -> None:
+    """Check the dtypes after a turn.
+
+    Raises:
+        TypeError: there are others, or they are others.
+    """
+    if len(types) != len(after):
+        raise TypeError(f"a loop that carries {len(types)} tensors, and {len(after)} after a turn")
+    for type_, value in zip(types, after, strict=True):
+        new = value.node.type
+        if (new.kind, new.dtype) != (type_.kind, type_.dtype):
+            raise TypeError(f"a loop that carries {type_}, and {new} after a turn")
+
+
+@contextmanager
+def symbols_of(
+    trace: Trace, initial: Tensors, types: Sequence[Type], rows: int = 0
+) -> Iterator[list[Value]]:
+    """Yield what stands for the carry while a turn is recorded; what is asked of its shape is
+    asked of what the loop begins with. The last `rows` stand for a row of each value.
+    """
+    sources: dict[str, Value] = {}
+    carry = []
+    for i, (value, type_) in enumerate(zip(initial, types, strict=True)):
+        trace.symbols += 1  # the same names in each capture, which else might ask for ever
+        name = f"carried {trace.symbols}"
+        sources[name] = value
+        carry.append(trace.value(make_node(ops.INPUT, (), {"name": name}, type_)))
+        shape = known_shape(value)
+        if shape is not None:
+            shape = shape[1:] if i >= len(initial) - rows else shape
+            trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
+    try:
+        with asked_of({name: value.node for name, value in sources.items()}):
+            yield carry
+    finally:
+        for name in sources:
+            trace.facts.pop(f"shape:{name}", None)
+            trace.facts.pop(f"ndim:{name}", None)
+
+
+def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
+    """Return what the results are computed from besides the carry, numbers that are known left out.
+
+    Raises:
+        TypeError: that holds a key.
+    """
+    moving, found = set(carry), dict[Node, None]()
+    order = walk(results)
+    for node in order:
+        if any(operand in moving for operand in node.operands):
+            moving.add(node)
+            found.update(dict.fromkeys(o for o in node.operands if o not in moving))
+    found.update(dict.fromkeys(node for node in results if node not in moving))
+    constants = [node for node in found if node.op is not ops.CONST]
+    if any(node.type.kind == "key" for node in constants):
+        raise TypeError("a loop that goes on by values, and draws in a turn")
+    tells = any(node.type.dtype == T for node in (*carry, *constants))
+    like = trace.like()
+    if not tells and like.type.dtype == T and any(_names_dtype(node) for node in moving):
+        constants.append(like)
+    return constants
+
+
+def _names_dtype(node: Node) -> bool:
+    return dict(node.attrs).get("dtype") == T
+
+
+def _regions(
+    trace: Trace,
+    types: Sequence[Type],
+    carry: Sequence[Node],
+    constants: Sequence[Node],
+    results: Sequence[Node],
+) -> tuple[Region, Region]:
+    """Return the condition, which is the first result, and the body as graphs of inputs of their
+    own.
+    """
+    words = [f"carry_{i}" for i in range(len(carry))]
+    given = make_inputs([*zip(words, carry, types, strict=True)], constants)
+    return (
+        region_of("condition", given, results[:1], trace),
+        region_of("body", given, results[1:], trace),
+    )
+
+
+def make_inputs(
+    named: Sequence[tuple[str, Node, Type]], constants: Sequence[Node]
+) -> dict[Node, Node]:
+    """Return the inputs of a region, by what they stand for."""
+    fixed = [(f"constant_{i}", node, plain(node.type)) for i, node in enumerate(constants)]
+    return {
+        node: make_node(ops.INPUT, (), {"name": name}, type_)
+        for name, node, type_ in (*named, *fixed)
+    }
+
+
+def region_of(
+    name: str, given: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace
+) -> Region:
+    graph = Graph(name, (), tuple(outputs), trace.locations)
+    graph = move_calls(graph, substitute(graph, given), given)
+    places = {node: where for node, where in graph.locations.items() if node in graph.nodes}
+    return Region(simplify(Graph(name, tuple(given.values()), graph.outputs, places)))
+
 
 Tensor = Any
 MOST_OPERATIONS = 5000  # of one unrolled loop: more take a compiler minutes

@@ -20,12 +20,13 @@ from ...trace.axes import ask_for, known_shape, one_axis
 from ...trace.derived.scans import scan_values
 from ...trace.trace import NeedsConcrete, Trace, Value, cast, lift
 from ...trace.xp import all as xp
-from .control import branch, find_trace, turns
-from .loops import (
+from .control import (
     Other,
     as_tensor,
+    branch,
     check_kept,
     constants_of,
+    find_trace,
     guess_dtype,
     is_number,
     keeps,
@@ -33,6 +34,7 @@ from .loops import (
     make_inputs,
     region_of,
     symbols_of,
+    turns,
 )
 
 Tensor = Any

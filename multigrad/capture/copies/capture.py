@@ -22,9 +22,8 @@ from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.calls import drop_calls
 from ...trace.owners import CODE, LEANING, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
-from ..code.callables import plain_function
 from ..code.libraries import is_library_file
-from ..code.readings import readings_of, whose_types
+from ..code.readings import plain_function, readings_of, whose_types
 from ..code.table import (
     OwnTrace,
     describe_routes,

@@ -18,15 +18,14 @@ from typing import Any
 from ...trace.answers import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
-from ..code.names import named
+from ..code.binding import named
 from ..code.outside import imported, refused_functions
 from ..code.table import Dialect, record_call, registered_dialects
-from ..indexing.indexing import Picked
+from ..dialects import scipy
 from ..meanings.creation import creators
-from ..meanings.matrices import scipy
 from ..symbols.classes import get_attribute, has_attribute, identity_of, is_instance, type_of
-from ..symbols.items import among_numbers, rounded
-from ..symbols.symbols import SymbolicDType, SymbolicShape
+from ..symbols.symbols import SymbolicDType, SymbolicShape, among_numbers, rounded
+from ..values.indexing import Picked
 
 TENSORS = (Value, Pair, Picked)
 SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)

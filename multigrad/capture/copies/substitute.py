@@ -20,11 +20,10 @@ from typing import Any
 
 from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
-from ..code.callables import home, method_of, own_root, plain_function, wrapped_function
 from ..code.interception import call_by_own_gradient
 from ..code.libraries import in_package, is_library_file
-from ..code.outside import ROOTS, Log, refused_builtins, refusing
-from ..code.outside_tensors import note_constants
+from ..code.outside import ROOTS, Log, note_constants, refused_builtins, refusing
+from ..code.readings import home, method_of, own_root, plain_function, wrapped_function
 from ..code.table import contents, mentioned, nested_codes
 from ..meanings.creation import in_trace
 from ..symbols.classes import Dispatch, compares_identity, is_dispatching

@@ -16,16 +16,14 @@ import numpy as np
 
 from ...trace.trace import NeedsConcrete, Value
 from ...trace.xp import all as xp
-from ..code.binding import Library
-from ..code.names import named
+from ..code.binding import Library, named
 from ..code.table import Dialect, Habits, find_dialect, register_dialect
-from ..indexing import indexing
-from ..indexing.arrays import add_at
 from ..meanings import creation
-from ..meanings.casts import cast
+from ..symbols.dtypes import cast
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 from ..types.oracle import StandInCall, TypeOracle, run_each
-from ..values import methods
+from ..values import indexing, methods
+from ..values.indexing import add_at
 
 __all__ = [
     "Dialect",

@@ -10,22 +10,176 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.ir.types import BOOL, WHOLE
 from ...graph.ops.numerics import as_numpy_dtype
 from ...trace import trace
 from ...trace.trace import Value, copy_of
 from ...trace.xp import all as xp
-from ..code.binding import Handler
-from ..code.names import AliasesAndMore, named
+from ..code.binding import AliasesAndMore, Handler, Library, named
 from ..code.table import Dialect, Habits, register_dialect
-from ..meanings import arrays, complexes, places, reductions
+from ..meanings import arrays, complexes, composites, matrices, parts, places, products, reductions
+from ..symbols.dtypes import own_dtype
 from ..types.oracle import StandInCall, TypeOracle, run_each
-from ..values import elementwise
-from ..values.attributes import NUMPY, refusals
-from . import numpy_linalg, numpy_parts
+from ..values import attributes
+from . import scipy
 
 Tensor = Any
+NUMPY, LINALG = Library(np), Library(np.linalg)
+NOTHING = getattr(np, "_NoValue", None)
 
 
+def split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    return [*parts.split(ary, indices_or_sections, axis)]
+
+
+def array_split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    return [*parts.array_split(ary, indices_or_sections, axis)]
+
+
+def isclose(
+    a: Tensor, b: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Of integers and bools the second counts as floats: no limit wraps around."""
+    return composites.isclose(a, xp.multiply(b, 1.0), rtol, atol, equal_nan)
+
+
+def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Any:
+    if sparse:
+        raise TypeError("meshgrid with sparse=True; reshape each")
+    return parts.meshgrid(*xi, indexing=indexing)
+
+
+# --- neighbors ------------------------------------------------------------------------------------
+def pad(
+    array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
+) -> Tensor:
+    """A border, of one width or in pairs; of a constant, or by the array's own elements."""
+    if mode not in ("constant", *parts.BORDERS):
+        raise TypeError(f"pad in mode {mode!r}; constant, {', '.join(parts.BORDERS)} are known")
+    if isinstance(constant_values, tuple | list):
+        raise TypeError("pad with several constants")
+    axes = parts.rank(array)
+    if not isinstance(pad_width, tuple | list):
+        pad_width = ((pad_width, pad_width),) * axes
+    elif not isinstance(pad_width[0], tuple | list):
+        pair = tuple(pad_width) if len(pad_width) == 2 else tuple(pad_width) * 2
+        pad_width = (pair,) * axes
+    elif len(pad_width) == 1:
+        pad_width = tuple(pad_width) * axes
+    if len(pad_width) != axes or any(n < 0 for pair in pad_width for n in pair):
+        raise TypeError(f"pad by {pad_width} of {axes} axes")
+    return parts.padded(array, pad_width, mode, constant_values)
+
+
+# --- products -------------------------------------------------------------------------------------
+def vdot(a: Tensor, b: Tensor, /) -> Tensor:
+    return xp.vecdot(xp.reshape(a, -1), xp.reshape(b, -1))
+
+
+def cross(
+    a: Tensor, b: Tensor, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Tensor:
+    if (axisa, axisb, axisc) != (-1, -1, -1):
+        raise TypeError("cross along other axes in each; give axis=")
+    return products.cross(a, b, -1 if axis is None else axis)
+
+
+def cov(
+    m: Tensor, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
+) -> Tensor:
+    if y is not None or not rowvar:
+        raise TypeError("cov with y or of columns; concatenate or transpose")
+    return products.covariance(m, (0 if bias else 1) if ddof is None else ddof)
+
+
+# --- reductions -----------------------------------------------------------------------------------
+def ptp(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
+    """The largest less the smallest."""
+    return xp.subtract(xp.max(a, axis, keepdims), xp.min(a, axis, keepdims))
+
+
+def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
+    if weights is None:
+        return xp.mean(a, axis, keepdims)
+    if axis is not None and parts.rank(weights) == 1 and parts.rank(a) > 1:
+        after = parts.rank(a) - 1 - axis % parts.rank(a)
+        weights = xp.reshape(weights, (-1, *(1,) * after))
+    whole = xp.broadcast_to(weights, a)
+    whole = xp.divide(whole, 1) if own_dtype(a) in (BOOL, *WHOLE) else whole  # in floats
+    return xp.divide(xp.sum(xp.multiply(a, whole), axis, keepdims), xp.sum(whole, axis, keepdims))
+
+
+# --- elementwise ----------------------------------------------------------------------------------
+def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+    return xp.floor_divide(x1, x2), xp.remainder(x1, x2)
+
+
+def modf(x: Tensor) -> tuple[Tensor, Tensor]:
+    whole = xp.trunc(x)
+    return xp.where(xp.isinf(x), 0.0, xp.subtract(x, whole)), whole
+
+
+def polyval(p: Any, x: Tensor) -> Tensor:
+    """The polynomial of these coefficients, the highest first."""
+    count = parts.length(p, 0) if hasattr(p, "ndim") else len(p)
+    result: Any = 0.0
+    for i in range(count):
+        result = xp.add(xp.multiply(result, x), p[i])
+    return result
+
+
+def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
+    return xp.cumsum(x, axis)
+
+
+def angle(z: Tensor, deg: bool = False) -> Tensor:
+    radians = xp.atan2(0.0, z)
+    return xp.multiply(radians, 180 / np.pi) if deg else radians
+
+
+# --- linear algebra -------------------------------------------------------------------------------
+def pinv(a: Tensor, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOTHING) -> Tensor:
+    """Without a cutoff, 1e-15; where `rtol` is None, an eps a row."""
+    if hermitian:
+        raise TypeError("pinv with hermitian")
+    if rtol is not NOTHING:
+        return matrices.pinv(a, rtol, 1.0)
+    return matrices.pinv(a, 1e-15 if rcond is None else rcond, 1.0)
+
+
+def slogdet(a: Tensor) -> Any:
+    return type(np.linalg.slogdet(np.eye(1)))(*xp.slogdet(a))
+
+
+def svd(
+    a: Tensor, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+) -> Any:
+    if hermitian:
+        raise TypeError("svd with hermitian")
+    if not compute_uv:
+        return matrices.svdvals(a)
+    return _as(np.linalg.svd, matrices.svd(a, full_matrices))
+
+
+def eigh(a: Tensor, UPLO: str = "L") -> Any:
+    return _as(np.linalg.eigh, matrices.eigh(a, matrices.is_upper(UPLO)))
+
+
+def eigvalsh(a: Tensor, UPLO: str = "L") -> Tensor:
+    return matrices.eigvalsh(a, matrices.is_upper(UPLO))
+
+
+def qr(a: Tensor, mode: str = "reduced") -> Any:
+    results = matrices.numpy_qr(a, mode)
+    return results if mode == "r" else _as(np.linalg.qr, results)
+
+
+def _as(function: Any, results: tuple[Tensor, ...]) -> Any:
+    """Results in the named tuple of a function of NumPy."""
+    return type(function(np.eye(1)))(*results)
+
+
+# --- values and shapes ----------------------------------------------------------------------------
 def clip(
     x: Tensor, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
 ) -> Tensor:
@@ -45,7 +199,7 @@ def nan_to_num(
 ) -> Tensor:
     if not copy:
         raise TypeError("nan_to_num with copy=False; take the result")
-    if elementwise.is_whole(x):
+    if composites.is_whole(x):
         return copy_of(x)
     return xp.nan_to_num(x, nan, posinf, neginf)
 
@@ -73,7 +227,7 @@ def ndim(x: Tensor) -> int:
 
 
 def round_(x: Tensor, decimals: int = 0) -> Tensor:
-    if not decimals or (elementwise.is_whole(x) and decimals > 0):
+    if not decimals or (composites.is_whole(x) and decimals > 0):
         return xp.round(x)
     scale = 10.0 ** abs(decimals)
     if decimals > 0:
@@ -87,6 +241,7 @@ def view(x: Tensor, dtype: Any = None) -> Tensor:
     return x
 
 
+# --- types ----------------------------------------------------------------------------------------
 def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
     return np.full(shape, number, as_numpy_dtype(dtype))
 
@@ -125,51 +280,79 @@ NAMES = """
 """
 
 FUNCTIONS: dict[Any, Handler] = {
-    **numpy_parts.NUMPY.called(
+    **NUMPY.called(
         {
             arrays: "cumprod; cumsum; expand: broadcast_to",
-            places: """
-                argsort(kind=, order=, stable=); count_nonzero; take_along_axis
+            parts: """
+                append; broadcast_arrays(subok=); diff; dstack; expand_dims; hstack; rot90;
+                trapezoid; unstack; vstack
             """,
-            reductions: "all; any; max: max amax; mean; min: min amin; prod; std; sum; var",
+            places: "argsort(kind=, order=, stable=); count_nonzero; take_along_axis",
+            products: """
+                diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; trace; multi_dot:
+                linalg.multi_dot; tensordot: tensordot linalg.tensordot
+            """,
+            reductions: """
+                all; any; max: max amax; mean; min: min amin; prod; std; sum; var; nanmax; nanmean;
+                nanmin; nanprod; nanstd(ddof=correction); nansum; nanvar(ddof=correction)
+            """,
             trace: "copy_of: copy(order=) conjugate",
             xp: """
-                full_like; median; ones_like; permute_dims: transpose; squeeze; stack; tile;
+                concatenate: concatenate concat; full_like; median; ones_like; permute_dims:
+                permute_dims transpose; squeeze; stack; tile; vecdot: vecdot linalg.vecdot;
                 zeros_like: zeros_like empty_like
             """,
         }
     ),
-    **named(NAMES, np),
-    **arrays.FUNCTIONS,
-    **numpy_parts.FUNCTIONS,
-    **numpy_linalg.FUNCTIONS,
-    **complexes.of_library(np.fft),
-    **numpy_parts.NUMPY.taking_the_same(
+    **LINALG.called(
         {
-            places: "np_take: take",
-            __name__: """
-                clip; heaviside; nan_to_num; ndim; round_: round around; select; shape; size
-            """,
-            xp: "positive; where",
+            matrices: "svdvals; cholesky; cond; matrix_norm; norm; vector_norm",
+            xp: "det; inv; solve",
         }
     ),
+    **named(NAMES, np),
+    **arrays.FUNCTIONS,
+    **complexes.of_library(np.fft),
+    **NUMPY.taking_the_same(
+        {
+            composites: "packbits; unpackbits; isneginf; isposinf; logaddexp2",
+            parts: "ediff1d; fliplr; flipud",
+            places: "np_take: take",
+            products: "kron; cross: linalg.cross; inner; matvec; vecmat",
+            __name__: """
+                angle; array_split; average; clip; cov; cross; cumulative_sum; divmod_: divmod;
+                heaviside; isclose; meshgrid; modf; nan_to_num; ndim; pad; polyval; ptp;
+                round_: round around; select; shape; size; split; vdot
+            """,
+            xp: """
+                matmul: linalg.matmul; matrix_transpose: matrix_transpose linalg.matrix_transpose;
+                outer: linalg.outer; positive; trunc: fix; where; zeros_like: imag
+            """,
+        }
+    ),
+    **LINALG.taking_the_same({__name__: "eigh; eigvalsh; pinv; qr; slogdet; svd"}),
 }
 
-METHODS: dict[str, Handler] = {"max": FUNCTIONS[np.max], "min": FUNCTIONS[np.min], "view": view}
+METHODS: dict[str, Handler] = {
+    "diagonal": FUNCTIONS[np.diagonal],
+    "max": FUNCTIONS[np.max],
+    "min": FUNCTIONS[np.min],
+    "view": view,
+}
 # SciPy's: its exponential, and eigenvalues by another of LAPACK's drivers.
 INEXACT = {"expm": 1e-11, "eigvalsh": 1e-14}
 register_dialect(
     "numpy",
     Dialect(
-        AliasesAndMore(FUNCTIONS, elementwise.of_scipy),
+        AliasesAndMore(FUNCTIONS, scipy.of_scipy),
         np.ndarray,
         as_numpy_dtype,
         "cpu",
-        methods={**METHODS, **numpy_parts.METHODS},
+        methods=METHODS,
         attributes={"imag": xp.zeros_like},
         hidden={np.isscalar: is_scalar},
         one_class=True,
-        refusals=refusals(NUMPY),
+        refusals=attributes.refusals(attributes.NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
         habits=Habits(
             small_integers_wrap=True,

@@ -13,13 +13,13 @@ import numpy as np
 
 from ...trace.trace import Value, copy_of, mark_view
 from ...trace.xp import all as xp
-from ..code.names import handlers, spelled, written
+from ..code.binding import handlers, spelled, written
 from ..code.readings import library_for
 from ..code.table import Habits, habits_of
+from ..symbols.dtypes import cast
 from ..symbols.symbols import SymbolicShape
-from . import extremes, places
-from .casts import cast
-from .extremes import Extremes
+from . import places
+from .places import Extremes
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -75,7 +75,7 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = T
     """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
     if not habits_for(x, "sort").sorts_anew:
         raise TypeError("it sorts in place; use np.sort(x)")
-    return extremes.sort(x, dim, descending)
+    return places.sort(x, dim, descending)
 
 
 def quantile(
@@ -202,7 +202,7 @@ METHODS: dict[str, Handler] = {
     ),
     **handlers(
         {
-            extremes: "topk",
+            places: "topk",
             xp: "outer",
             __name__: """
                 cumprod; cumsum; expand: expand broadcast_to; flatten; flip;

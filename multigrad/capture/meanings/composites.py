@@ -6,9 +6,14 @@ They read as functions of a tensor, so that every dialect and the tensor methods
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from ...graph.ir.types import BOOL, WHOLE
+import numpy as np
+
+from ...graph import ops
+from ...graph.ir.types import BOOL, INT32, WHOLE, is_float
+from ...trace.trace import Value, apply, cast, copy_of
 from ...trace.xp import all as xp
 from ..symbols.dtypes import own_dtype
 
@@ -144,3 +149,118 @@ def rel_entr(x: Tensor, y: Tensor) -> Tensor:
     at_zero = xp.equal(x, 0) & xp.greater_equal(y, 0)
     outside = xp.where(at_zero, 0.0, xp.where(xp.isnan(xp.add(x, y)), math.nan, math.inf))
     return xp.where(inside, xp.multiply(safe_x, xp.log(xp.divide(safe_x, safe_y))), outside)
+
+
+# --- bits -----------------------------------------------------------------------------------------
+
+
+SHIFTS = np.arange(7, -1, -1)  # of the bits of a byte, the first one first
+
+
+def packbits(a: Tensor, axis: int | None = None, bitorder: str = "big") -> Tensor:
+    """Eight values that are or are not 0 as a byte of bits, the last one filled up with 0."""
+    rows, axis = _rows(a, axis)
+    length = tuple(rows.shape)[-1]
+    bits = cast(xp.not_equal(rows, 0), INT32)
+    bits = xp.pad(bits, ((0, 0),) * (rows.ndim - 1) + ((0, -length % 8),))
+    eights = xp.reshape(bits, (*tuple(rows.shape)[:-1], -(-length // 8), 8))
+    return xp.moveaxis(cast(xp.sum(eights * (1 << _shifts(bitorder)), -1), "uint8"), -1, axis)
+
+
+def unpackbits(
+    a: Tensor, axis: int | None = None, count: int | None = None, bitorder: str = "big"
+) -> Tensor:
+    """The bits of bytes, 0 or 1; so many of them, or without the last ones, where `count` says so.
+
+    Raises:
+        TypeError: these are no bytes.
+    """
+    if isinstance(a, Value) and a.node.type.dtype != "uint8":
+        raise TypeError(f"it unpacks uint8, not {a.node.type.dtype}")
+    rows, axis = _rows(a, axis)
+    shape = tuple(rows.shape)
+    wide = cast(xp.expand_dims(rows, axis=-1), INT32)
+    shifted = apply(ops.BITWISE_RIGHT_SHIFT, wide, _shifts(bitorder))
+    bits = xp.reshape(apply(ops.BITWISE_AND, shifted, 1), (*shape[:-1], shape[-1] * 8))
+    if count is not None:
+        more = count - (0 if count < 0 else shape[-1] * 8)
+        bits = xp.pad(bits, ((0, 0),) * (len(shape) - 1) + ((0, more),)) if more > 0 else bits
+        bits = bits[..., :count]
+    return xp.moveaxis(cast(bits, "uint8"), -1, axis)
+
+
+def _rows(a: Tensor, axis: int | None) -> tuple[Tensor, int]:
+    """Return a tensor with the axis last, made flat without one, and where the axis belongs."""
+    return (xp.reshape(a, -1), -1) if axis is None else (xp.moveaxis(a, axis, -1), axis)
+
+
+def _shifts(bitorder: str) -> Any:
+    if bitorder not in ("big", "little"):
+        raise TypeError(f"a bit order of {bitorder!r}")
+    return SHIFTS if bitorder == "big" else SHIFTS[::-1].copy()
+
+
+# --- elementwise, as tensor methods ---------------------------------------------------------------
+
+
+Handler = Callable[..., Any]
+
+
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """torch limits x to [eps, 1 - eps] first, where eps is given."""
+    if eps is None:
+        return xp.logit(x)
+    limited = xp.clip(x, eps, 1.0 - eps)
+    if eps:
+        return xp.logit(limited)
+    outside = xp.not_equal(x, limited) & ~xp.isnan(x)  # where no gradient meets an infinite slope
+    return xp.where(
+        outside, xp.logit(xp.stop_gradient(limited)), xp.logit(xp.where(outside, 0.5, x))
+    )
+
+
+def is_whole(x: Any) -> bool:
+    """Return whether something is of integers or bools."""
+    if isinstance(x, Value):
+        return not is_float(x.node.type)
+    return isinstance(x, int) or "int" in str(getattr(x, "dtype", ""))
+
+
+def quotient(x: Tensor, other: Any, floor_divide: Any = xp.floor_divide) -> Tensor:
+    """The quotient of integers, rounded towards zero."""
+    below = floor_divide(x, other)  # not that of absolute values: the least integer has none
+    is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * other, x))
+    return xp.where(is_off, below + 1, below)
+
+
+def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
+    if is_whole(x):
+        return copy_of(x)
+    return xp.nan_to_num(x, 0.0 if nan is None else nan, posinf, neginf)
+
+
+def hard_shrink(x: Tensor, lambd: Any = 0.5) -> Tensor:
+    """Zero within lambd of zero, which 16 bits round before they are compared; ours does not."""
+    if is_short(lambd):
+        return xp.hard_shrink(x, lambd)
+    return xp.where((x >= -lambd) & (x <= lambd), 0.0, x)
+
+
+def is_above(x: Tensor, number: Any) -> Tensor:
+    """Return where x lies above a number that 16 bits do not round before they are compared."""
+    if is_short(number) or isinstance(number, Value):
+        return x > number
+    return xp.greater(xp.threshold(x, number, -math.inf), -math.inf)
+
+
+def is_short(number: Any) -> bool:
+    """Return whether a number is the same in 16 bits of either kind, which have eight digits."""
+    if type(number) not in (int, float) or not (number == 0 or 2**-14 <= abs(number) < 2**15):
+        return False
+    return math.frexp(number)[0] * 256 % 1 == 0
+
+
+def clamp_stopping(x: Any, low: Any, high: Any) -> Any:
+    """Limited on one side or both, by a gradient that passes inside of the limits alone."""
+    above = x if low is None else xp.where(x <= low, low, x)
+    return above if high is None else xp.where(above >= high, high, above)

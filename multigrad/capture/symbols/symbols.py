@@ -1,14 +1,32 @@
-"""What a symbolic tensor's attributes give while they are not fixed: a dtype, a shape, a device."""
+"""What a symbolic tensor gives while it is not fixed: a dtype, a shape, a device; and `x.item()`, a
+Python number that stays a tensor without axes in the graph.
+
+Arithmetic goes on with the latter, of integers in 64 bits, of floats in the dtype of the function's
+tensors; where Python needs the number itself, that is refused.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from ...graph.ir.types import BOOL, INPUT_SHAPE, WHOLE, T
+from ...graph import ops
+from ...graph.ir.graph import Node
+from ...graph.ir.types import (
+    BOOL,
+    FLOATS,
+    FLOATS_OF_16_BITS,
+    INPUT_SHAPE,
+    INT64,
+    SCALAR_SHAPE,
+    WHOLE,
+    T,
+)
+from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import needed_shapes
 from ...trace.answers import is_asked_by, place_of
-from ...trace.trace import NeedsConcrete, Trace, dtype_name
+from ...trace.axes import known_shape
+from ...trace.trace import NeedsConcrete, Trace, Value, cast, cast_node, dtype_name
 from ...trace.xp import all as xp
 
 V = Any  # of tracer.py
@@ -196,3 +214,142 @@ class KnownShape(tuple[int, ...]):
     @property
     def ndims(self) -> int:
         return len(self)
+
+
+DIVIDING = ("truediv", "rtruediv", "pow", "rpow")
+OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+
+
+def item(x: Any) -> Any:
+    """The number of a tensor of one element; of a rule it is refused."""
+    type_ = x.node.type
+    taken = (T, *FLOATS, BOOL, *WHOLE)
+    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in taken:
+        shape = () if type_.shape == SCALAR_SHAPE else known_shape(x)
+        if shape is None:
+            raise NeedsConcrete(*needed_shapes(x.node))
+        if math.prod(shape) == 1:
+            one = x if shape == () else xp.reshape(x, ())
+            if type_.dtype in WHOLE:
+                return x.trace.value(cast_node(one.node, INT64)).as_whole()
+            one = xp.stop_gradient(one)
+            return one if type_.dtype == BOOL else cast(one, T).as_number()
+    return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
+
+
+def to_list(x: Any) -> Any:
+    """The numbers of a tensor that code made of numbers alone, as lists."""
+    made = _made(x, x.node)
+    if made is None:
+        advice = x.trace.words.advise("use array functions on it")
+        raise x.trace.error(f"calls .tolist(): a symbolic tensor holds no numbers{advice}")
+    return made.tolist()
+
+
+def _made(x: Any, node: Node) -> Any:
+    """Return the value of a node that has no input below it but for its dtype; else None."""
+    dtype = node.type.dtype
+    if dtype == T and (dtype := x.trace.facts.get("dtype")) is None:
+        raise NeedsConcrete("dtype")
+    if node.op is ops.CONST:
+        return node.attr("value")
+    if node.op is ops.ARRAY:
+        return node.attr("value").as_numpy(as_numpy_dtype(dtype))
+    operands = [_made(x, operand) for operand in node.operands]
+    if node.op is ops.INPUT or not operands or any(each is None for each in operands):
+        return None
+    attrs = dict(node.attrs)
+    if "dtype" in attrs:
+        attrs["dtype"] = as_numpy_dtype(dtype)
+    return node.op.numpy(*operands, **attrs)
+
+
+def _numeric(name: str) -> Any:
+    """Return an operator of a number: with other numbers it gives a number again."""
+    plain = getattr(Value, name)
+
+    def operate(self: Any, *others: Any) -> Any:
+        if not all(
+            isinstance(x, int | float) or (isinstance(x, Value) and is_number(x)) for x in others
+        ):
+            return plain(self, *others)
+        power = others[0] if others and name == "__pow__" else -1
+        divides = name.strip("_") in DIVIDING and not (type(power) is int and power >= 0)
+        return among_numbers(plain, self, *others, divides=divides)
+
+    operate.__name__ = operate.__qualname__ = name
+    return operate
+
+
+def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
+    """Return what a function of Python's numbers gives: of integers alone one, without rounding.
+
+    Args:
+        divides: it gives a float of integers, too.
+    """
+    whole = not divides and all(map(is_whole, numbers))
+    result = record(*(number if whole else _in_floats(number) for number in map(_bare, numbers)))
+    if not isinstance(result, Value) or result.node.type.kind != "tensor":
+        return result
+    return result.as_whole() if whole else result.as_number()  # type: ignore[attr-defined]
+
+
+def rounded(record: Any, number: Any) -> Any:
+    """Return the integer that a function of Python's makes of a number."""
+    if number.kind is int:
+        return number
+    result = record(_bare(number))
+    return number.trace.value(cast_node(result.node, INT64)).as_whole()
+
+
+def _bare(number: Any) -> Any:
+    """Return the tensor that stands for a number, which a library promotes as such."""
+    return number.trace.value(number.node) if isinstance(number, Number) else number
+
+
+def _in_floats(number: Any) -> Any:
+    """Return an integer's tensor as Python's float, which 16 bits would not hold."""
+    if not isinstance(number, Value) or number.node.type.dtype not in WHOLE:
+        return number
+    own = number.trace.facts.get("dtype")
+    if own is None:
+        raise NeedsConcrete("dtype")
+    return cast(number, "float32" if own in (*FLOATS_OF_16_BITS, "float32") else "float64")
+
+
+def is_whole(number: Any) -> bool:
+    """Return whether a number of Python's is an integer."""
+    if isinstance(number, Number):
+        return number.kind is int
+    if isinstance(number, Value):
+        return number.node.type.dtype == "int"
+    return type(number) is int
+
+
+def is_number(value: Value) -> bool:
+    """Return whether a symbol stands for a Python number."""
+    return value.is_number or value.node.type.kind == "scalar"
+
+
+class Number:
+    """What a symbol does that stands for a Python number."""
+
+    __slots__ = ()
+    is_number = True
+
+    for _name in OPERATORS:
+        locals()[f"__{_name}__"] = _numeric(f"__{_name}__")
+        locals()[f"__r{_name}__"] = _numeric(f"__r{_name}__")
+    __neg__, __pos__, __abs__ = _numeric("__neg__"), _numeric("__pos__"), _numeric("__abs__")
+
+    def __round__(self: Any, digits: int | None = None) -> Any:
+        return Value.__round__(self, digits) if digits else rounded(Value.__round__, self)
+
+    def _updated(self, value: Any) -> Any:
+        return value  # numbers are immutable: an augmented assignment binds the name anew
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(self.kind, name):
+            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
+        number = self._concrete(f"uses .{name} of a number", "Write it with math")  # type: ignore[attr-defined]
+        return getattr(number, name)

@@ -1,19 +1,62 @@
 """What libraries have answered, kept for the process: it depends on the dtypes and ranks alone, and
-on what the library is set to.
+on what the library is set to (64 bits in JAX, the default dtype in torch).
 
 From that follows, too, in which dtypes of 16 bits a capture for the wide floats is the same graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import field
 from typing import Any
 
 from ...graph.ir.types import FLOATS, T
 from ...graph.support.data import dataclass
-from ..code.table import find_dialect
+from ...trace.scope.reads import Telling
+from ..code.table import find_dialect, registered_dialects
 from .oracle import Answer, Mark, Question, combine, follows_input
+
+_modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", default=None)
+
+
+def modes() -> dict[str, Any]:
+    """Return what each library is set to; in a capture, what it was where that began."""
+    return _modes.get() or _modes_now()
+
+
+def _modes_now() -> dict[str, Any]:
+    known = registered_dialects().items()
+    return {name: dialect.types.mode() for name, dialect in known if dialect.types is not None}
+
+
+def is_capturing() -> bool:
+    """Return whether a function is being captured in this thread."""
+    return _modes.get() is not None
+
+
+@contextmanager
+def keeping_modes() -> Iterator[None]:
+    """Let captures within see what the libraries are set to now, whatever they set inside."""
+    reset = _modes.set(modes())
+    try:
+        yield
+    finally:
+        _modes.reset(reset)
+
+
+class ModeOf(Telling):
+    """The fact that tells what the library of this name is set to."""
+
+    def meaning(self) -> Any:
+        """Return what it is set to; in a capture, what it was where that began."""
+        kept = _modes.get()
+        if kept is not None and self in kept:
+            return kept[self]
+        dialect = find_dialect(str(self))
+        return None if dialect is None or dialect.types is None else dialect.types.mode()
+
 
 MOST_ANSWERS = 16_384
 UNKNOWN = "not asked yet"

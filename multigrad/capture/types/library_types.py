@@ -35,11 +35,10 @@ from ...trace.axes import known_shape
 from ...trace.owners import OF_CODE, OF_TENSORS
 from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
-from ..code.modes import ModeOf, modes
 from ..code.table import find_dialect
-from ..meanings.casts import cast
-from ..meanings.extremes import Extremes
+from ..meanings.places import Extremes
 from ..symbols.dtypes import (
+    cast,
     is_bool,
     is_exact_cast,
     is_other,
@@ -49,10 +48,8 @@ from ..symbols.dtypes import (
     source_dtype,
     steps_between,
 )
-from ..symbols.items import Number
-from ..symbols.symbols import SymbolicDevice, SymbolicDType
-from .answers import Reach, answer_to, in_terms_of
-from .calls import is_composed, is_one_step, meet_call
+from ..symbols.symbols import Number, SymbolicDevice, SymbolicDType
+from .answers import ModeOf, Reach, answer_to, in_terms_of, modes
 from .oracle import (
     ARRAYS,
     COMPUTES_IN,
@@ -78,6 +75,7 @@ from .oracle import (
     with_leaves,
     without_value,
 )
+from .traced_calls import is_composed, is_one_step, meet_call
 
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 

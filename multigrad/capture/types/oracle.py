@@ -22,7 +22,7 @@ from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.data import dataclass
 from ...trace.trace import Value
-from ..meanings.extremes import Extremes
+from ..meanings.places import Extremes
 from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
 Tensor = Any

@@ -21,16 +21,14 @@ from ...trace import trace
 from ...trace.coercion import is_exact
 from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
+from ..code.binding import handlers, spelled, written
 from ..code.conventions import passes_at
-from ..code.names import handlers, spelled, written
 from ..code.readings import library_for
 from ..code.table import find_dialect
-from ..meanings import arrays, casts, composites, creation, extremes, places, reductions
-from ..meanings.casts import cast
-from ..symbols import items, memory
-from ..symbols.dtypes import own_dtype
+from ..meanings import arrays, composites, creation, places, reductions
+from ..symbols import dtypes, memory, symbols
+from ..symbols.dtypes import cast, own_dtype
 from ..symbols.symbols import SymbolicShape
-from . import elementwise
 
 Tensor = Any
 
@@ -87,7 +85,7 @@ def extreme(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     def reduce(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if "dim" in kwargs:
-            return extremes.EXTREMES[name](x, *args, **kwargs)
+            return places.EXTREMES[name](x, *args, **kwargs)
         if args or not kwargs.keys() <= {"axis", "keepdims", "initial", "where"}:
             raise TypeError(
                 f"{name} with a dim returns places in torch; write dim=, a{name} or axis="
@@ -147,7 +145,7 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Limited on one side or both; unlike that of `maximum`, the gradient passes at a limit."""
     if is_float(x.node.type) and not passes_at(x.trace, "clamp"):
-        return elementwise.clamp_stopping(x, min, max)
+        return composites.clamp_stopping(x, min, max)
     if not is_float(x.node.type) or (min is None) == (max is None):
         return xp.clip(x, min, max)
     return xp.clip(x, -math.inf if min is None else min, math.inf if max is None else max)
@@ -237,8 +235,8 @@ def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         return xp.floor_divide(x, other)
     if rounding_mode is None:
         return xp.divide(x, other)
-    whole = elementwise.is_whole(x) and elementwise.is_whole(other)
-    return elementwise.quotient(x, other) if whole else xp.trunc(xp.divide(x, other))
+    whole = composites.is_whole(x) and composites.is_whole(other)
+    return composites.quotient(x, other) if whole else xp.trunc(xp.divide(x, other))
 
 
 def fill(x: Tensor, value: Any) -> None:
@@ -267,7 +265,11 @@ def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **igno
     array = np.full(
         lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
     )
-    value = x.trace.value(lift(x.trace, array))
+    return _like_made(x, x.trace.value(lift(x.trace, array)), dtype)
+
+
+def _like_made(x: Tensor, value: Value, dtype: Any) -> Tensor:
+    """Return what is made beside x, in a dtype or in that of x."""
     if is_exact(x.trace):
         return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
     return value if creation.weak(dtype) is None else cast(value, "bool")
@@ -284,10 +286,7 @@ def new_ones(x: Tensor, *size: Any, **options: Any) -> Tensor:
 def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
     if isinstance(data, int | builtins.float) and is_exact(x.trace):
         return xp.squeeze(new_full(x, (1,), data, dtype=dtype), 0)
-    value = xp.stop_gradient(x.trace.value(lift(x.trace, data)))
-    if is_exact(x.trace):
-        return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
-    return value if creation.weak(dtype) is None else cast(value, "bool")
+    return _like_made(x, xp.stop_gradient(x.trace.value(lift(x.trace, data))), dtype)
 
 
 def made(called: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]]:
@@ -295,6 +294,19 @@ def made(called: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]
     return {name: called(record) for name, record in handlers({reductions: names}).items()}
 
 
+# In torch functions are called as these methods are.
+ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    **spelled("""
+        fmax; fmin; copysign; frac; floor_divide; remainder; fmod; hypot; atan2: arctan2 atan2;
+        lerp; exp2; log2; log10; logaddexp; xlogy; tan; asin: arcsin asin; acos: acos arccos;
+        deg2rad; rad2deg; sinh; cosh; asinh: arcsinh asinh; acosh: acosh arccosh;
+        atanh: arctanh atanh; erfc; erfinv; lgamma; digamma; sinc; signbit; bitwise_and; bitwise_or;
+        bitwise_xor; bitwise_invert: bitwise_not; bitwise_left_shift; bitwise_right_shift;
+        nextafter
+    """),
+    **handlers({composites: "logit; nan_to_num"}),
+    **written({composites: "polygamma(x, n): polygamma"}),
+}
 METHODS: dict[str, Callable[..., Any]] = {
     **spelled("""
         mul: mul multiply; neg: neg negative; pow; square; sqrt; rsqrt; reciprocal; maximum;
@@ -303,9 +315,9 @@ METHODS: dict[str, Callable[..., Any]] = {
         and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf;
         isfinite; relu
     """),
-    **elementwise.METHODS,
+    **ELEMENTWISE,
     **arrays.METHODS,
-    **casts.METHODS,
+    **dtypes.METHODS,
     **written(
         {
             __name__: "clamp_max(x, max): clamp; clamp_min(x, min): clamp",
@@ -324,7 +336,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     **handlers(
         {
             composites: "addcdiv; addcmul; bernoulli",
-            items: "item; to_list: tolist",
+            symbols: "item; to_list: tolist",
             __name__: """
                 add; astype; clamp; clip; contiguous; dim; div: div divide true_divide;
                 expand_as; fill; identity: conj conjugate positive; is_floating_point; new_full;

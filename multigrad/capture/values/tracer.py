@@ -25,14 +25,11 @@ from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
 from ...trace.xp import all as xp
 from ..code.readings import library_for
 from ..code.table import AUGMENTED, find_dialect, habits_of, record_call, updates
-from ..indexing import indexing
-from ..meanings import casts
-from ..symbols import memory
+from ..symbols import dtypes, memory
 from ..symbols.classes import asks_for_class, class_of, uses_attribute
 from ..symbols.gradients import carries_gradient
-from ..symbols.items import Number
-from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
-from . import methods
+from ..symbols.symbols import KnownShape, Number, SymbolicDevice, SymbolicDType, SymbolicShape
+from . import indexing, methods
 from .attributes import ABSENT, check_callers, find_method, find_row
 
 
@@ -368,7 +365,7 @@ class V(Comparing):
         return self.update(value)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.update(indexing.assigned(self, index, casts.as_held(self, value)))
+        self.update(indexing.assigned(self, index, dtypes.as_held(self, value)))
 
     def __getitem__(self, index: Any) -> Any:
         return indexing.picked(self, index)

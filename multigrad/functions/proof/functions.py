@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.finding.discovery import backend_of
-from ...capture.code.callables import plain_function
-from ...capture.code.readings import names_library
+from ...capture.code.readings import names_library, plain_function
 from ...graph import ops
 from ...graph.ir.types import T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...capture.code.callables import plain_function
+from ...capture.code.readings import plain_function
 from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.random import REPLAYED

@@ -15,8 +15,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import in_use, load_backend
-from ...capture.code.callables import plain_function
-from ...capture.code.readings import dialect_of
+from ...capture.code.readings import dialect_of, plain_function
 from ...capture.code.table import find_dialect
 from ...graph import ops
 from ...graph.ir.graph import Graph

@@ -15,17 +15,17 @@ from functools import partial
 from typing import Any
 
 from ...backend.finding.discovery import in_use
-from ...capture.code.modes import ModeOf, keeping_modes
 from ...capture.code.readings import written_in
 from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
 from ...capture.control.rolled import roll
 from ...capture.copies.capture import has_number_from_elsewhere
 from ...capture.copies.witness import Witness
 from ...capture.dialects import xp as xp_dialect
-from ...capture.indexing.indexing import Picked
-from ...capture.meanings.extremes import Extremes
+from ...capture.meanings.places import Extremes
 from ...capture.symbols.gradients import passing, prepare
+from ...capture.types.answers import ModeOf, keeping_modes
 from ...capture.types.library_types import LibraryTypes
+from ...capture.values.indexing import Picked
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
 from ...graph import ops

@@ -10,21 +10,20 @@ from typing import Any
 
 import keras
 
-from multigrad.capture.code.names import handlers, spelled
-from multigrad.capture.dialects import numpy_parts
+from multigrad.capture.code.binding import handlers, spelled
+from multigrad.capture.dialects import numpy
 from multigrad.capture.meanings import (
     arrays,
-    diagonals,
-    extremes,
+    convolutions,
+    layers,
+    matrices,
     parts,
     places,
     products,
     reductions,
 )
-from multigrad.capture.meanings.matrices import linalg, norms
-from multigrad.capture.meanings.networks import convolutions, layers
-from multigrad.capture.meanings.networks.convolutions import channels_first, channels_last, per_axis
-from multigrad.capture.values.elementwise import is_whole
+from multigrad.capture.meanings.composites import is_whole
+from multigrad.capture.meanings.convolutions import channels_first, channels_last, per_axis
 from multigrad.graph.ir.types import FLOATS_OF_16_BITS, T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
@@ -84,7 +83,7 @@ def layer_normalization(
 # --- shapes ---------------------------------------------------------------------------------------
 def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> Tensor:
     value = 0 if constant_values is None else constant_values
-    return numpy_parts.pad(x, pad_width, mode, constant_values=value)
+    return numpy.pad(x, pad_width, mode, constant_values=value)
 
 
 def get_item(x: Tensor, key: Any) -> Tensor:
@@ -114,7 +113,7 @@ def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    return linalg.solve(a, b, linalg.has_vectors(a, b))
+    return matrices.solve(a, b, matrices.has_vectors(a, b))
 
 
 # --- pooling, which TensorFlow's trace does not take of a batch of unknown length -----------------
@@ -173,13 +172,11 @@ NAMED = KERAS.called(
             cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
             np_quantile: quantile; np_reshape: reshape
         """,
-        diagonals: "diag; diagonal; kron; trace",
-        extremes: "topk: top_k",
+        products: "diag; diagonal; kron; trace",
+        places: "topk: top_k; argsort; take_along_axis",
         layers: "batch_norm: batch_normalization(offset=shift)",
-        linalg: "cholesky; cholesky_inverse",
-        norms: "norm",
+        matrices: "cholesky; cholesky_inverse; norm",
         parts: "expand_dims",
-        places: "argsort; take_along_axis",
         reductions: """
             all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
             nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var

@@ -1,11 +1,8 @@
-"""Keras's dialect, elementwise functions and activations; see `table.py`.
+"""Keras's dialect, elementwise functions, activations and cross-entropies; see `table.py`.
 
 Rows are keyed by the public name in `keras.ops`, `keras.activations`, or by the function: what the
 installed Keras lacks is left out.
 """
-
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -15,16 +12,21 @@ from typing import Any
 
 import keras
 
-from multigrad.capture.code.binding import Library
-from multigrad.capture.code.names import handlers, spelled
+from multigrad.capture.code.binding import Library, handlers, spelled
 from multigrad.capture.dialects import numpy as numpy_dialect
+from multigrad.capture.meanings import composites, layers
+from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.symbols.dtypes import own_dtype
-from multigrad.capture.values import elementwise
+from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from .asked import floors_quotients, takes_lower_limit
+from .backend import floors_quotients, limits_logarithms, remembers_logits, takes_lower_limit
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -121,6 +123,54 @@ def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
     return xp.clip(x, x_min, x_max)
 
 
+# --- cross-entropies ------------------------------------------------------------------------------
+def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) -> Tensor:
+    need_floats(output)
+    output, from_logits = behind(output, from_logits)
+    if from_logits:
+        positive, negative = xp.log_sigmoid(output), xp.log_sigmoid(xp.negative(output))
+    else:
+        p = within(output)
+        if limits_logarithms():
+            return layers.binary_cross_entropy(p, target)
+        positive, negative = xp.log(p), xp.log(xp.subtract(1.0, p))
+    rest = xp.multiply(xp.subtract(1.0, target), negative)
+    return xp.negative(xp.add(xp.multiply(target, positive), rest))
+
+
+def categorical_crossentropy(
+    target: Any, output: Tensor, from_logits: bool = False, axis: int = -1
+) -> Tensor:
+    need_floats(output)
+    output, from_logits = behind(output, from_logits)
+    if from_logits:
+        return layers.softmax_cross_entropy(output, target, axis)
+    p = xp.divide(output, xp.sum(output, axis, keepdims=True))
+    return xp.negative(xp.sum(xp.multiply(target, xp.log(within(p))), axis))
+
+
+def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
+    """Return the logits that probabilities were just made of, where this Keras goes back to them
+    (`_get_logits` of its TensorFlow backend): else probabilities of 0 and 1 would hide them.
+    """
+    made = output.node if isinstance(output, Value) else None
+    if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and remembers_logits():
+        return output.trace.value(made.operands[0]), True
+    return output, from_logits
+
+
+def within(p: Tensor) -> Tensor:
+    """Probabilities, kept away from 0 and 1."""
+    epsilon = keras.config.epsilon()
+    return xp.clip(p, epsilon, 1.0 - epsilon)
+
+
+def need_floats(given: Any) -> None:
+    """Raise TypeError for predictions of integers or bools."""
+    if is_whole(given):
+        raise TypeError("predictions of integers, in which Keras computes: cast to a float first")
+
+
 # --- activations ----------------------------------------------------------------------------------
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if alpha == 0:
@@ -162,7 +212,7 @@ SHARED_ACTIVATIONS: dict[str, Handler] = spelled("""
 """)
 SHARED: dict[Any, str] = {
     __name__: "celu",
-    elementwise: "hard_shrink(threshold=lambd)",
+    composites: "hard_shrink(threshold=lambd)",
     xp: """
         gelu; hard_tanh; leaky_relu(negative_slope=slope); soft_shrink(threshold=lambd); threshold
     """,
@@ -170,7 +220,7 @@ SHARED: dict[Any, str] = {
 OPS: dict[str, Handler] = {
     **UNARY,
     **SHARED_ACTIVATIONS,
-    **{f.__name__: f for f in (xp.relu, where)},
+    **{f.__name__: f for f in (binary_crossentropy, categorical_crossentropy, xp.relu, where)},
 }
 ACTIVATIONS: dict[str, Handler] = {
     **spelled("exp: exponential; tanh; mish"),

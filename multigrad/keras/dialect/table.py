@@ -38,10 +38,8 @@ from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, cast, dtype_name
 from multigrad.trace.xp import all as xp
 
-from . import arrays, elementwise, losses
-from .asked import at_once, compute_at_once
-from .traced import find_traced
-from .types import TYPES
+from . import arrays, elementwise
+from .backend import TYPES, at_once, compute_at_once, find_traced
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -199,7 +197,6 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     "ops": {
         **elementwise.OPS,
         **arrays.OPS,
-        **losses.OPS,
         **TENSORS,
         **LOOPS,
     },

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multigrad.capture.code.names import named
+from multigrad.capture.code.binding import named
 
 from ...kernels import ops
 from . import arrays, elementwise, linalg, places, slopes

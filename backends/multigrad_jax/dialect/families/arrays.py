@@ -11,9 +11,8 @@ from jax.scipy import special
 
 from multigrad.capture.code.binding import Library
 from multigrad.capture.dialects import numpy as np_dialect
-from multigrad.capture.dialects import numpy_parts as np_parts
 from multigrad.capture.meanings import arrays, parts, places, reductions
-from multigrad.capture.values.elementwise import is_whole
+from multigrad.capture.meanings.composites import is_whole
 from multigrad.trace import trace
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
@@ -98,7 +97,7 @@ ALIASES: dict[Any, Any] = {
                 cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile:
                 quantile
             """,
-            np_parts: "ptp; split",
+            np_dialect: "ptp; split",
             parts: "expand_dims; fliplr; flipud",
             reductions: """
                 all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var

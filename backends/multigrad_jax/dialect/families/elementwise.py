@@ -12,8 +12,8 @@ from multigrad.capture.code.binding import Library
 from multigrad.capture.control import control
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.meanings import composites
+from multigrad.capture.meanings.composites import is_whole, quotient
 from multigrad.capture.symbols.dtypes import is_bool
-from multigrad.capture.values.elementwise import is_whole, quotient
 from multigrad.graph.ir.types import BOOL, INT32
 from multigrad.trace import trace
 from multigrad.trace.trace import Value, cast

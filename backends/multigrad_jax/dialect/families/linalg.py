@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jax.scipy import linalg as jsp
 
 from multigrad.capture.code.binding import Library
-from multigrad.capture.meanings import complexes
-from multigrad.capture.meanings.matrices import factors, linalg, norms
-from multigrad.capture.values.elementwise import is_whole
+from multigrad.capture.meanings import complexes, matrices
+from multigrad.capture.meanings.composites import is_whole
 from multigrad.trace.xp import all as xp
 
 Tensor = Any
@@ -28,13 +27,13 @@ def as_floats(a: Tensor) -> Tensor:
 
 
 def cholesky(a: Tensor, *, upper: bool = False, symmetrize_input: bool = True) -> Tensor:
-    return linalg.cholesky(linalg.symmetric(as_floats(a)) if symmetrize_input else a, upper)
+    return matrices.cholesky(matrices.symmetric(as_floats(a)) if symmetrize_input else a, upper)
 
 
 def pinv(a: Tensor, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Tensor:
     if hermitian:
         raise TypeError("pinv with hermitian")
-    return linalg.pinv(a, rcond if rtol is None else rtol, 10.0)
+    return matrices.pinv(a, rcond if rtol is None else rtol, 10.0)
 
 
 def svd(
@@ -47,18 +46,18 @@ def svd(
     if hermitian or subset_by_index is not None:
         raise TypeError("svd with hermitian or subset_by_index")
     if not compute_uv:
-        return factors.svdvals(a)
-    return SVD(*factors.svd(a, full_matrices))
+        return matrices.svdvals(a)
+    return SVD(*matrices.svd(a, full_matrices))
 
 
 def eigh(a: Tensor, UPLO: str | None = None, symmetrize_input: bool = True) -> Any:
     a = as_floats(a)
-    upper = UPLO is not None and factors.is_upper(UPLO)
-    return EIGH(*factors.eigh(linalg.symmetric(a) if symmetrize_input else a, upper))
+    upper = UPLO is not None and matrices.is_upper(UPLO)
+    return EIGH(*matrices.eigh(matrices.symmetric(a) if symmetrize_input else a, upper))
 
 
 def qr(a: Tensor, mode: str = "reduced") -> Any:
-    results = factors.numpy_qr(a, mode)
+    results = matrices.numpy_qr(a, mode)
     return results if mode == "r" else QR(*results)
 
 
@@ -68,8 +67,7 @@ ALIASES: dict[Any, Any] = {
     jax.lax.complex: complexes.Complex,
     **NUMPYS.called(
         {
-            factors: "svdvals",
-            norms: "norm",
+            matrices: "svdvals; norm",
             xp: "det; inv; solve",
         }
     ),

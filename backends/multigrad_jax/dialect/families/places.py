@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.capture.meanings import bits, extremes, index_tensors, places
+from multigrad.capture.meanings import composites, index_tensors, places
 from multigrad.graph.ir.types import BOOL, T, is_float
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import Value, cast
@@ -94,7 +94,7 @@ def take_along_axis(
 
 
 def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
-    return list(extremes.topk(operand, k, axis))
+    return list(places.topk(operand, k, axis))
 
 
 def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -> Tensor:
@@ -107,7 +107,7 @@ ALIASES: dict[Any, Any] = {
     **JAX.taking_the_same(
         {
             __name__: "take; take_along_axis; lax.top_k; nn.one_hot",
-            bits: "packbits; unpackbits",
+            composites: "packbits; unpackbits",
         }
     ),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.capture.meanings.extremes import is_differentiated
+from multigrad.capture.meanings.places import is_differentiated
 from multigrad.capture.symbols.dtypes import is_bool as is_of_bools
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp

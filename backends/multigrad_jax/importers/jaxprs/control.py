@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.capture.control import control
-from multigrad.capture.control.control import MOST_OPERATIONS
-from multigrad.capture.control.loops import filled, record_loop
+from multigrad.capture.control.control import MOST_OPERATIONS, filled, record_loop
 from multigrad.capture.control.scans import record_scan
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node, walk

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from multigrad.capture.meanings.networks import convolutions
+from multigrad.capture.meanings import convolutions
 from multigrad.trace.derived.derivatives import accumulate
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from multigrad.capture.code.modes import ModeOf, modes
 from multigrad.capture.code.table import OwnTrace
+from multigrad.capture.types.answers import ModeOf, modes
 from multigrad.capture.types.traced_calls import TracedCall, giving_reasons
 from multigrad.capture.values.tracer import V
 from multigrad.errors import MultigradError, TraceError

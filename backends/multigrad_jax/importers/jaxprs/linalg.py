@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.meanings.matrices import factors, linalg
+from multigrad.capture.meanings import matrices
 from multigrad.graph.ir.types import INT32
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
@@ -23,7 +23,7 @@ def cholesky(step: Step) -> Operand:
 
 def triangular_solve(step: Step) -> Operand:
     params = step.params
-    result = linalg.solve_triangular(
+    result = matrices.solve_triangular(
         step.whole(0),
         step.whole(1),
         lower=params["lower"],
@@ -69,7 +69,7 @@ def svd(step: Step) -> list[Operand]:
 
 def eigh(step: Step) -> list[Operand]:
     """The vectors and the values, of one triangle."""
-    w, v = factors.eigh(step.whole(), not step.params["lower"])
+    w, v = matrices.eigh(step.whole(), not step.params["lower"])
     return [Operand(v, step.shapes[0]), Operand(w, step.shapes[0][:-1])]
 
 
@@ -95,7 +95,7 @@ def slogdet(x: Any) -> tuple[Any, Any]:
 
 def pinv(x: Any) -> tuple[Any]:
     """With jax's own cutoff."""
-    return (linalg.pinv(x, None, 10.0),)
+    return (matrices.pinv(x, None, 10.0),)
 
 
 def has_own_cutoff(jaxpr: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.capture.meanings.networks import convolutions, sampling
-from multigrad.capture.meanings.networks.convolutions import channels_first, channels_last
+from multigrad.capture.meanings import convolutions
+from multigrad.capture.meanings.convolutions import channels_first, channels_last
 from multigrad.capture.meanings.parts import length, rank
 from multigrad.trace.trace import cast
 
@@ -159,7 +159,7 @@ def resize(
                 return found[:, 0, :, 0]
 
         if old != new:
-            result = sampling.resized(result, axis, old, along_last)
+            result = convolutions.resized(result, axis, old, along_last)
     return result
 
 

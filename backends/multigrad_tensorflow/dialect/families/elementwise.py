@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from multigrad.capture.meanings import composites
-from multigrad.capture.meanings.extremes import first_of, is_differentiated
+from multigrad.capture.meanings.places import first_of, is_differentiated
 from multigrad.capture.symbols.symbols import SymbolicDType
 from multigrad.graph.ir.types import is_float
 from multigrad.trace.trace import NeedsConcrete, Value, cast

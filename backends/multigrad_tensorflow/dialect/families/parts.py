@@ -11,7 +11,7 @@ from operator import index
 from typing import Any
 
 from multigrad.capture.code.table import find_dialect
-from multigrad.capture.meanings import diagonals, neighbors, parts, products
+from multigrad.capture.meanings import parts, products
 
 from .shapes import TENSORFLOW, static
 
@@ -32,7 +32,7 @@ def only(k: Any) -> int:
 
 
 def diag_part(input: Tensor, k: Any, padding_value: Any, align: Any) -> Tensor:
-    return diagonals.matrix_diagonal(input, only(k))
+    return products.matrix_diagonal(input, only(k))
 
 
 # --- operations of graphs -------------------------------------------------------------------------
@@ -41,13 +41,13 @@ def diag(
 ) -> Tensor:
     if (rows, columns, padding) != (-1, -1, 0):
         raise TypeError("diag of another size than its diagonal's, or with a padding")
-    return diagonals.embedded(diagonal, only(k))
+    return products.embedded(diagonal, only(k))
 
 
 def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: str = "") -> Tensor:
     if only(k):
         raise TypeError(f"set_diag of the diagonal {k}; the main one is known")
-    return diagonals.with_diagonal(input, diagonal)
+    return products.with_diagonal(input, diagonal)
 
 
 def of_rank(axes: int, record: Handler) -> Handler:
@@ -62,17 +62,17 @@ def of_rank(axes: int, record: Handler) -> Handler:
 
 
 def pad(x: Tensor, pairs: Any, fill: Any = 0.0, *, mode: str = "constant") -> Tensor:
-    return neighbors.padded(x, static(pairs), mode.lower(), fill)
+    return parts.padded(x, static(pairs), mode.lower(), fill)
 
 
 NAMED = TENSORFLOW.called({products: "tensordot; cross: linalg.cross"})
 ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same({__name__: "linalg.diag_part"})
 OPERATIONS: dict[str, Handler] = {
-    "Diag": of_rank(1, diagonals.embedded),
-    "DiagPart": of_rank(2, diagonals.diagonal),
-    "MatrixDiag": diagonals.embedded,
+    "Diag": of_rank(1, products.embedded),
+    "DiagPart": of_rank(2, products.diagonal),
+    "MatrixDiag": products.embedded,
     "MatrixDiagV3": diag,
-    "MatrixSetDiag": diagonals.with_diagonal,
+    "MatrixSetDiag": products.with_diagonal,
     "MatrixSetDiagV3": set_diag,
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), pad),
 }

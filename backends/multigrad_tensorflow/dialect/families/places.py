@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.meanings import extremes, index_tensors, places
-from multigrad.capture.meanings.networks import losses
+from multigrad.capture.meanings import index_tensors, layers, places
 from multigrad.graph.ir.types import T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
@@ -34,8 +33,8 @@ def argsort(values: Tensor, axis: Any, direction: str, stable: bool) -> Tensor:
     return places.argsort(values, index(static(axis)), direction == "DESCENDING")
 
 
-def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> extremes.Extremes:
-    return extremes.topk(input, index(static(k)))
+def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> places.Extremes:
+    return places.topk(input, index(static(k)))
 
 
 def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Tensor:
@@ -105,7 +104,7 @@ def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
     at = places.as_places(logs, labels)
     known = xp.where(indices.is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
-    return losses.of_class(logs, at, -1) * known
+    return layers.of_class(logs, at, -1) * known
 
 
 ALIASES: dict[Any, Handler] = {

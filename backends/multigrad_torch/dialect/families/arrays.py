@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.code.names import reflected
-from multigrad.capture.meanings import arrays, extremes, places
+from multigrad.capture.code.binding import reflected
+from multigrad.capture.meanings import arrays, places
 from multigrad.trace.xp import all as xp
 
 from ..schemas import TENSOR, TORCH
@@ -45,21 +45,20 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.called(
         {
             arrays: "reshape; expand: broadcast_to",
-            extremes: "sort",
+            places: "sort",
             xp: "glu: F.glu; stack; permute_dims: permute; flip; tile; logcumsumexp",
         }
     ),
-    **TENSOR.called({extremes: "sort"}),
+    **TENSOR.called({places: "sort"}),
     **TORCH.taking_the_same(
         {
             arrays: """
                 cumprod; cumsum; narrow; log_softmax: special.log_softmax; quantile; ravel; softmax:
                 special.softmax; squeeze
             """,
-            extremes: "kthvalue; topk",
             places: """
-                F.embedding; F.one_hot; argmax; argmin; argsort; gather; index_add; index_copy;
-                index_fill; index_select; scatter; scatter_add; take_along_dim
+                kthvalue; topk; F.embedding; F.one_hot; argmax; argmin; argsort; gather; index_add;
+                index_copy; index_fill; index_select; scatter; scatter_add; take_along_dim
             """,
             __name__: """
                 cat: cat concat concatenate; einsum; log_softmax: log_softmax F.log_softmax;

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture.indexing import indexing
 from multigrad.capture.meanings import places
-from multigrad.capture.values import methods
+from multigrad.capture.values import indexing, methods
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 

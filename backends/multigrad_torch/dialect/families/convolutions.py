@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture.meanings import places
-from multigrad.capture.meanings.networks import convolutions
-from multigrad.capture.meanings.networks.convolutions import first_largest, per_axis
+from multigrad.capture.meanings import convolutions, places
+from multigrad.capture.meanings.convolutions import first_largest, per_axis
 from multigrad.capture.meanings.parts import rank, shape_of
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.code.names import reflected
+from multigrad.capture.code.binding import reflected
 from multigrad.capture.meanings import composites
-from multigrad.capture.meanings.extremes import first_of
-from multigrad.capture.values import elementwise
+from multigrad.capture.meanings.places import first_of
+from multigrad.capture.values import methods
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
@@ -38,16 +38,16 @@ def hardtanh(
 
 
 ALIASES: dict[Any, Any] = {
-    # Functions called as the methods are.
     **{
         getattr(torch, name): handler
-        for name, handler in elementwise.METHODS.items()
+        for name, handler in methods.ELEMENTWISE.items()
         if hasattr(torch, name) and name != "int"
     },
     **TORCH.called(
         {
-            elementwise: "hard_shrink: hardshrink; nan_to_num",
-            composites: "polygamma: polygamma special.polygamma",
+            composites: """
+                hard_shrink: hardshrink; nan_to_num; polygamma: polygamma special.polygamma
+            """,
             xp: """
                 celu: celu F.celu; selu: selu F.selu; mish: F.mish; hard_sigmoid: F.hardsigmoid;
                 hard_silu: F.hardswish; soft_shrink: F.softshrink
@@ -57,7 +57,7 @@ ALIASES: dict[Any, Any] = {
     **TENSOR.taking_the_same({__name__: "fmax; fmin"}),
     **TORCH.taking_the_same(
         {
-            elementwise: "logit: special.logit",
+            composites: "logit: special.logit",
             __name__: """
                 fmax; fmin; F.hardtanh
             """,

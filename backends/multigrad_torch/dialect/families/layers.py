@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from multigrad.capture.dialects import xp as xp_dialect
-from multigrad.capture.meanings.networks import layers
+from multigrad.capture.meanings import layers
 from multigrad.capture.meanings.parts import length
 from multigrad.trace.xp import all as xp
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.code.names import handlers
-from multigrad.capture.meanings import complexes, diagonals, parts
-from multigrad.capture.meanings.matrices import factors, linalg, norms
+from multigrad.capture.code.binding import handlers
+from multigrad.capture.meanings import complexes, matrices, parts, products
 from multigrad.graph.ir.types import T
 from multigrad.trace.answers import note_assertion
 from multigrad.trace.trace import Value
@@ -36,7 +35,7 @@ def succeeded(x: Tensor, result: Tensor) -> Tensor:
 
 # --- factors --------------------------------------------------------------------------------------
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
-    factor = linalg.cholesky(A, upper)
+    factor = matrices.cholesky(A, upper)
     return TYPES.linalg_cholesky_ex((factor, succeeded(A, factor)))
 
 
@@ -47,14 +46,14 @@ def check_pivot(pivot: bool) -> None:
 
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
     check_pivot(pivot)
-    packed, pivots = factors.lu_factor(A, 1)
-    diagonal = diagonals.matrix_diagonal(packed)
+    packed, pivots = matrices.lu_factor(A, 1)
+    diagonal = products.matrix_diagonal(packed)
     return TYPES.linalg_lu_factor_ex((packed, pivots, succeeded(A, xp.reciprocal(diagonal))))
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> Any:
     check_pivot(pivot)
-    return TYPES.linalg_lu(factors.lu(A))
+    return TYPES.linalg_lu(matrices.lu(A))
 
 
 def linalg_lu_solve(
@@ -62,8 +61,8 @@ def linalg_lu_solve(
 ) -> Tensor:
     places = transposes.lu_permutation(pivots - 1, LU)
     if left:
-        return factors.lu_solve(LU, places, B, adjoint)
-    return linalg.turned(factors.lu_solve(LU, places, linalg.turned(B), not adjoint))
+        return matrices.lu_solve(LU, places, B, adjoint)
+    return matrices.turned(matrices.lu_solve(LU, places, matrices.turned(B), not adjoint))
 
 
 def lu_unpack(
@@ -72,37 +71,37 @@ def lu_unpack(
     if not (unpack_data and unpack_pivots):
         raise TypeError("lu_unpack of a part")
     places = transposes.lu_permutation(LU_pivots - 1, LU_data)
-    matrix = xp.cast(factors.permutation_matrix(places), T)
-    return TYPES.lu_unpack((matrix, *factors.unpacked(LU_data)))
+    matrix = xp.cast(matrices.permutation_matrix(places), T)
+    return TYPES.lu_unpack((matrix, *matrices.unpacked(LU_data)))
 
 
 def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: Any = None) -> Any:
-    return TYPES.linalg_svd(factors.svd(A, full_matrices))
+    return TYPES.linalg_svd(matrices.svd(A, full_matrices))
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
-    return TYPES.linalg_eigh(factors.eigh(A, factors.is_upper(UPLO)))
+    return TYPES.linalg_eigh(matrices.eigh(A, matrices.is_upper(UPLO)))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    return factors.eigvalsh(A, factors.is_upper(UPLO))
+    return matrices.eigvalsh(A, matrices.is_upper(UPLO))
 
 
 def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
     if mode == "r":
         raise TypeError("qr of r alone, of which torch has no gradient")
-    return TYPES.linalg_qr(factors.numpy_qr(A, mode))
+    return TYPES.linalg_qr(matrices.numpy_qr(A, mode))
 
 
 # --- systems --------------------------------------------------------------------------------------
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """B holds vectors where it has one axis, or is shaped as A without its last axis."""
     vectors = parts.rank(B) == 1
-    if not vectors and linalg.has_vectors(A, B):
+    if not vectors and matrices.has_vectors(A, B):
         vectors = parts.shape_of(B) == parts.shape_of(A)[:-1]
     if left or vectors:
-        return linalg.solve(A if left else linalg.turned(A), B, vectors)
-    return linalg.solve_at_right(A, B)
+        return matrices.solve(A if left else matrices.turned(A), B, vectors)
+    return matrices.solve_at_right(A, B)
 
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
@@ -113,7 +112,7 @@ def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = Fa
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    return linalg.solve_triangular(A, B, lower=not upper, unit=unitriangular, left=left)
+    return matrices.solve_triangular(A, B, lower=not upper, unit=unitriangular, left=left)
 
 
 # --- inverses and determinants --------------------------------------------------------------------
@@ -127,7 +126,7 @@ def pinv(
 ) -> Tensor:
     if hermitian or atol is not None:
         raise TypeError("pinv with hermitian or atol; use rtol")
-    return linalg.pinv(A, rcond if rtol is None else rtol, 1.0)
+    return matrices.pinv(A, rcond if rtol is None else rtol, 1.0)
 
 
 def linalg_slogdet(A: Tensor) -> Any:
@@ -137,7 +136,7 @@ def linalg_slogdet(A: Tensor) -> Any:
 # Under one name in torch and among its tensors' methods: what means the same, and what does not.
 NAMED: dict[Any, str] = {
     __name__: "pinv: pinverse",
-    linalg: "cholesky; cholesky_inverse; cholesky_solve",
+    matrices: "cholesky; cholesky_inverse; cholesky_solve",
     xp: "det; expm: matrix_exp; inv: inverse",
 }
 LINALG: dict[str, Callable[..., Any]] = {
@@ -164,10 +163,9 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.called(NAMED),
     **TORCH.called(
         {
-            factors: "svdvals: linalg.svdvals",
-            linalg: "cholesky: linalg.cholesky",
-            norms: """
-                norm: linalg.norm; vector_norm: linalg.vector_norm
+            matrices: """
+                svdvals: linalg.svdvals; cholesky: linalg.cholesky; norm: linalg.norm; vector_norm:
+                linalg.vector_norm
             """,
             xp: "det: linalg.det; expm: linalg.matrix_exp; inv: linalg.inv",
         }

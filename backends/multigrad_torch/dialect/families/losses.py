@@ -12,9 +12,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.capture.meanings import places
-from multigrad.capture.meanings.networks import losses
-from multigrad.capture.meanings.networks.losses import reduced
+from multigrad.capture.meanings import layers, places
+from multigrad.capture.meanings.layers import reduced
 from multigrad.capture.meanings.parts import rank
 from multigrad.trace.xp import all as xp
 
@@ -36,14 +35,14 @@ def reducing(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return loss
 
 
-mse_loss, l1_loss = reducing(losses.squared_error), reducing(losses.absolute_error)
-smooth_l1_loss = reducing(losses.smooth_l1)
-binary_cross_entropy_with_logits = reducing(losses.binary_cross_entropy_with_logits)
+mse_loss, l1_loss = reducing(layers.squared_error), reducing(layers.absolute_error)
+smooth_l1_loss = reducing(layers.smooth_l1)
+binary_cross_entropy_with_logits = reducing(layers.binary_cross_entropy_with_logits)
 
 
 @reducing
 def binary_cross_entropy(x: Tensor, target: Any, weight: Any = None) -> Tensor:
-    loss = losses.binary_cross_entropy(x, target)
+    loss = layers.binary_cross_entropy(x, target)
     return loss if weight is None else xp.multiply(loss, weight)
 
 
@@ -52,7 +51,7 @@ def nll_loss(logs: Tensor, target: Any, ignore_index: int = -100, *, reduction: 
     index = places.as_places(logs, target)
     counts = index != ignore_index
     axis = 1 if rank(logs) > 1 else 0
-    loss = xp.where(counts, losses.of_class(logs, xp.where(counts, index, 0), axis), 0.0)
+    loss = xp.where(counts, layers.of_class(logs, xp.where(counts, index, 0), axis), 0.0)
     if reduction == "mean":
         return xp.sum(loss) / xp.sum(places.counted(counts))
     return reduced(loss, reduction)
@@ -71,7 +70,7 @@ def gaussian_nll_loss(
         var = xp.full_like(x, var)
     elif rank(var) == rank(x) - 1:
         var = xp.expand_dims(var, -1)
-    loss = losses.gaussian(x, target, var, eps)
+    loss = layers.gaussian(x, target, var, eps)
     return loss + 0.5 * math.log(2 * math.pi) if full else loss
 
 

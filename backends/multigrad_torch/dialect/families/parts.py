@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from multigrad.capture.dialects import numpy as np_dialect
-from multigrad.capture.meanings import composites, diagonals, neighbors, parts, products, reductions
+from multigrad.capture.meanings import composites, parts, products, reductions
 from multigrad.trace.trace import copy_of
 from multigrad.trace.xp import all as xp
 
@@ -51,7 +51,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         return copy_of(input)
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     fill = 0.0 if value is None else value
-    return neighbors.padded(input, tuple(reversed(pairs)), fill=fill)
+    return parts.padded(input, tuple(reversed(pairs)), fill=fill)
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -91,17 +91,16 @@ def var_mean(
 # Under one name in torch and among its tensors' methods: what means the same, and what does not.
 NAMED: dict[Any, str] = {
     composites: "isclose; logaddexp2",
-    diagonals: "diag(diagonal=k); diagonal",
+    products: "diag(diagonal=k); diagonal; correlation: corrcoef",
     np_dialect: "round_: round",
     parts: "unstack: unbind; pieces: split_with_sizes; flatten",
-    products: "correlation: corrcoef",
     xp: "matmul: dot vdot; outer: outer ger",
 }
 SHARED: dict[Any, str] = {__name__: "addbmm; addmm; chunk; cov"}
 OF_TENSORS: dict[Any, Callable[..., Any]] = {
     **TENSOR.taking_the_same(SHARED),
     **TENSOR.called(NAMED),
-    **TENSOR.called({neighbors: "windows: unfold"}),
+    **TENSOR.called({parts: "windows: unfold"}),
     _T.split: TENSOR.bound(_T.split, split, {"split_size": "split_size_or_sections"}),
 }
 METHODS = {method.__name__: record for method, record in OF_TENSORS.items()}
@@ -112,9 +111,8 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.called(NAMED),
     **TORCH.called(
         {
-            diagonals: "diagonal: linalg.diagonal",
+            products: "diagonal: linalg.diagonal; tensordot; cross: linalg.cross",
             parts: "hstack; vstack",
-            products: "tensordot; cross: linalg.cross",
             xp: "vecdot: linalg.vecdot",
         }
     ),

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture.meanings import arrays
-from multigrad.capture.meanings.networks import sampling
-from multigrad.capture.meanings.networks.convolutions import lengths
+from multigrad.capture.meanings import arrays, convolutions
+from multigrad.capture.meanings.convolutions import lengths
 from multigrad.capture.meanings.parts import rank
 
 Tensor = Any
@@ -48,7 +47,7 @@ def interpolate(
             )
             return found[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
 
-        result = sampling.resized(result, i - axes, length, resize)
+        result = convolutions.resized(result, i - axes, length, resize)
     return result
 
 
@@ -71,7 +70,7 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    return sampling.grid_sample(input, grid, mode, padding_mode, bool(align_corners))
+    return convolutions.grid_sample(input, grid, mode, padding_mode, bool(align_corners))
 
 
 ALIASES: dict[Any, Callable[..., Any]] = {

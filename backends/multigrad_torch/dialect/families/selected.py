@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.code.names import handlers
+from multigrad.capture.code.binding import handlers
 from multigrad.capture.code.table import leave_order_open
-from multigrad.capture.indexing import indexing
 from multigrad.capture.meanings import composites, places
 from multigrad.capture.meanings.creation import with_numbers
-from multigrad.capture.meanings.extremes import Extremes
 from multigrad.capture.meanings.parts import length, rank, shape_of
+from multigrad.capture.meanings.places import Extremes
+from multigrad.capture.values import indexing
 from multigrad.graph.ir.types import INT32, INT64, WHOLE
 from multigrad.trace.trace import Value, cast, cast_node
 from multigrad.trace.xp import all as xp

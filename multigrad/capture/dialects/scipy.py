@@ -1,20 +1,21 @@
-"""SciPy's linear algebra, known once the rule's author has imported `scipy.linalg`, which offers no
-protocol: stand-ins hand it symbols.
+"""SciPy's linear algebra and special functions, known once the rule's author has imported
+`scipy.linalg` or `scipy.special`; nothing here imports them. The former offers no protocol:
+stand-ins hand it symbols.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ....trace.xp import all as xp
-from ...code.binding import Library
-from ...code.table import record_call
-from .. import parts
-from . import factors, linalg, norms
+from ...trace.xp import all as xp
+from ..code.binding import Library, spelled
+from ..code.table import record_call
+from ..meanings import composites, matrices, parts
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -22,23 +23,23 @@ MODULE = "scipy.linalg"
 
 
 def cholesky(a: Tensor, lower: bool = False) -> Tensor:
-    return linalg.cholesky(a, not lower)
+    return matrices.cholesky(a, not lower)
 
 
 def cho_factor(a: Tensor, lower: bool = False) -> tuple[Tensor, bool]:
-    return linalg.cholesky(a, not lower), lower
+    return matrices.cholesky(a, not lower), lower
 
 
 def cho_solve(c_and_lower: tuple[Tensor, bool], b: Tensor) -> Tensor:
     factor, lower = c_and_lower
-    return linalg.cholesky_solve(b, factor, not lower)
+    return matrices.cholesky_solve(b, factor, not lower)
 
 
 def solve_triangular(
     a: Tensor, b: Tensor, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False
 ) -> Tensor:
     return xp.solve_triangular(
-        a, b, lower=lower, transposed=linalg.is_transposed(trans), unit_diagonal=unit_diagonal
+        a, b, lower=lower, transposed=matrices.is_transposed(trans), unit_diagonal=unit_diagonal
     )
 
 
@@ -51,23 +52,23 @@ def inv(a: Tensor, assume_a: Any = None, lower: bool = False) -> Tensor:
 def pinv(a: Tensor, atol: Any = None, rtol: Any = None, return_rank: bool = False) -> Tensor:
     if atol is not None or return_rank:
         raise TypeError("pinv with atol or return_rank; use rtol")
-    return linalg.pinv(a, rtol, 1.0)
+    return matrices.pinv(a, rtol, 1.0)
 
 
 def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0) -> Tensor:
     packed, pivots = lu_and_piv
-    return factors.lu_solve_of(packed, pivots, b, linalg.is_transposed(trans))
+    return matrices.lu_solve_of(packed, pivots, b, matrices.is_transposed(trans))
 
 
 def lu(a: Tensor, permute_l: bool = False, p_indices: bool = False) -> Any:
     if p_indices and not permute_l:
         raise TypeError("lu with p_indices")
-    p, lower, upper = factors.lu(a)
+    p, lower, upper = matrices.lu(a)
     return (xp.matmul(p, lower), upper) if permute_l else (p, lower, upper)
 
 
 def svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    return factors.svd(a, full_matrices) if compute_uv else factors.svdvals(a)
+    return matrices.svd(a, full_matrices) if compute_uv else matrices.svdvals(a)
 
 
 def eigh(
@@ -80,7 +81,7 @@ def eigh(
 ) -> Any:
     if any(each is not None for each in (b, subset_by_index, subset_by_value)):
         raise TypeError("eigh with b or a subset")
-    values, vectors = factors.eigh(a, not lower)
+    values, vectors = matrices.eigh(a, not lower)
     return values if eigvals_only else (values, vectors)
 
 
@@ -91,14 +92,12 @@ def qr(a: Tensor, mode: str = "full", pivoting: bool = False) -> Any:
     """Without `economic`, q is square; of r alone, so is what stands below it."""
     if pivoting or mode not in ("full", "economic", "r"):
         raise TypeError("qr with pivoting or another mode; 'economic' is known")
-    q, r = factors.qr(a, mode != "economic")
+    q, r = matrices.qr(a, mode != "economic")
     return (r,) if mode == "r" else (q, r)
 
 
 NAMED: dict[Any, str] = {
-    factors: "lu_factor; svdvals",
-    linalg: "scipy_solve: solve",
-    norms: "norm",
+    matrices: "lu_factor; svdvals; scipy_solve: solve; norm",
     parts: "block_diag",
     __name__: """
         cho_factor; cho_solve; cholesky; eigh; eigvalsh; inv; lu; lu_solve; pinv; qr;
@@ -106,6 +105,35 @@ NAMED: dict[Any, str] = {
     """,
     xp: "det; expm",
 }
+
+
+def gammaln(x: Tensor) -> Tensor:
+    """SciPy's is -inf at -inf, where C's is inf."""
+    return xp.where(xp.equal(x, -math.inf), -math.inf, xp.lgamma(x))
+
+
+SCIPY: dict[str, Handler] = {
+    **spelled("""
+        cbrt; expm1; exp2; log1p; xlogy; xlog1py; erf; erfc; erfinv; ndtr; ndtri; log_ndtr;
+        digamma: psi; i0e; i1e; sigmoid: expit; log_sigmoid: log_expit; logit
+    """),
+    "entr": composites.entr,
+    "gammaln": gammaln,
+    "rel_entr": composites.rel_entr,
+}
+
+
+def of_scipy(function: Any) -> Handler:
+    """Return what a function of scipy.special or scipy.linalg records, where it is imported.
+
+    Raises:
+        KeyError: it is none of them.
+    """
+    special = sys.modules.get("scipy.special")
+    name = getattr(function, "__name__", "")
+    if special is None or getattr(special, name, None) is not function:
+        return functions()[function]
+    return SCIPY[name]
 
 
 def imported() -> tuple[str, ...]:

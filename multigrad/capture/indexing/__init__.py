@@ -1,1 +1,0 @@
-"""Indices: what they pick, and what writing there makes of the whole."""

@@ -1,0 +1,324 @@
+"""Linear algebra under the names that libraries give it, composed from the ops.
+
+Which triangle is read, where the right sides stand and which axes are those of vectors differ from
+library to library: a dialect says it. Vectors beyond the singular values, and columns of q beyond
+those of the matrix, are not unique and have no derivative: where there are any, a library's "full"
+form is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...graph.ir.types import INT32, T
+from ...trace.xp import all as xp
+from ...trace.xp import transposes
+from .parts import length, rank, shape_of
+
+Tensor = Any
+
+
+def turned(x: Tensor, transposed: bool = True) -> Tensor:
+    return xp.matrix_transpose(x) if transposed else x
+
+
+# --- factors --------------------------------------------------------------------------------------
+def cholesky(x: Tensor, upper: bool = False) -> Tensor:
+    """The lower factor of the lower triangle, or the upper one of the upper triangle."""
+    return turned(xp.cholesky(turned(x, upper)), upper)
+
+
+def symmetric(x: Tensor) -> Tensor:
+    """The mean of a matrix and its transpose."""
+    return xp.divide(xp.add(x, xp.matrix_transpose(x)), 2)
+
+
+def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
+    """Solve a x = b by a's factor."""
+    half = xp.solve_triangular(factor, b, lower=not upper, transposed=upper)
+    return xp.solve_triangular(factor, half, lower=not upper, transposed=not upper)
+
+
+def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of a matrix by its factor."""
+    diagonal = np.eye(length(factor, -1), dtype=bool)
+    return cholesky_solve(xp.where(diagonal, 1.0, xp.zeros_like(factor)), factor, upper)
+
+
+# --- systems --------------------------------------------------------------------------------------
+def solve(a: Tensor, b: Tensor, vectors: bool = False) -> Tensor:
+    """Solve a x = b, b holding matrices or vectors in its last axes."""
+    return xp.squeeze(xp.solve(a, xp.expand_dims(b, -1)), -1) if vectors else xp.solve(a, b)
+
+
+def solve_at_right(a: Tensor, b: Tensor) -> Tensor:
+    """Solve x a = b."""
+    return turned(xp.solve(turned(a), turned(b)))
+
+
+def solve_positive(a: Tensor, b: Tensor, lower: bool) -> Tensor:
+    """Solve a x = b for a positive definite a, of which a triangle is read."""
+    return cholesky_solve(b, cholesky(a, not lower), not lower)
+
+
+def solve_triangular(
+    a: Tensor,
+    b: Tensor,
+    *,
+    lower: bool,
+    transposed: bool = False,
+    unit: bool = False,
+    left: bool = True,
+    vectors: bool = False,
+) -> Tensor:
+    """Solve op(a) x = b, or x op(a) = b, b holding matrices or vectors in its last axes."""
+    options = {"lower": bool(lower), "unit_diagonal": bool(unit)}
+    if not left:
+        right = xp.solve_triangular(a, turned(b), transposed=not transposed, **options)
+        return turned(right)
+    columns = xp.expand_dims(b, -1) if vectors else b
+    result = xp.solve_triangular(a, columns, transposed=bool(transposed), **options)
+    return xp.squeeze(result, -1) if vectors else result
+
+
+TRANSPOSED = {0: False, 1: True, 2: True, "N": False, "T": True, "C": True}
+
+
+def is_transposed(trans: Any) -> bool:
+    """Return what SciPy's word for it says.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if trans not in TRANSPOSED:
+        raise TypeError(f"trans={trans!r}; {', '.join(map(repr, TRANSPOSED))} are known")
+    return TRANSPOSED[trans]
+
+
+def has_vectors(a: Tensor, b: Tensor) -> bool:
+    """Return whether the right sides have one axis less than the matrices."""
+    return rank(b) == rank(a) - 1
+
+
+def scipy_solve(a: Tensor, b: Tensor, lower: bool, assume_a: Any, transposed: bool) -> Tensor:
+    """Solve as SciPy does: what it may assume decides which part of a it reads."""
+    if assume_a in ("pos", "positive definite"):
+        return solve_positive(a, b, lower)
+    if assume_a not in (None, "gen", "general"):
+        raise TypeError(f"assume_a={assume_a!r}; 'gen' and 'pos' are known")
+    return xp.solve(turned(a, transposed), b)
+
+
+# --- inverses and determinants --------------------------------------------------------------------
+def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
+    """The pseudo-inverse; without a cutoff, that many eps a row."""
+    if rtol is None:
+        return xp.pinv(x, 0.0, epsilons)
+    return xp.pinv(x, float(rtol), 0.0)
+
+
+# --- LU -------------------------------------------------------------------------------------------
+def lu_factor(x: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+    """The packed factors, and pivots in int32 that count from `first`."""
+    packed, pivots = xp.lu(x)
+    return packed, xp.cast(pivots + first if first else pivots, INT32)
+
+
+def lu_permuted(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The packed factors and the permutation, in int32."""
+    packed, pivots = xp.lu(x)
+    return packed, xp.cast(transposes.lu_permutation(pivots, x), INT32)
+
+
+def unpacked(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """l and u, with as many columns and rows as the smaller length."""
+    rows, columns = length(packed, -2), length(packed, -1)
+    count = min(rows, columns)
+    lower = xp.tril(xp.getitem(packed, (..., slice(None), slice(0, count))), -1)
+    upper = xp.triu(xp.getitem(packed, (..., slice(0, count), slice(None))))
+    return xp.where(np.eye(rows, count, dtype=bool), 1.0, lower), upper
+
+
+def permutation_matrix(places: Tensor) -> Tensor:
+    """Ones where each row of l u stands, bools."""
+    return xp.matrix_transpose(xp.one_hot(places, length(places, -1)))
+
+
+def lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """p, l and u, of which the product is x."""
+    packed, pivots = xp.lu(x)
+    matrix = permutation_matrix(transposes.lu_permutation(pivots, x))
+    return (xp.cast(matrix, T), *unpacked(packed))
+
+
+def in_rows(b: Tensor, places: Tensor, packed: Tensor) -> Tensor:
+    """Rows of right sides at places, for each matrix."""
+    batch = np.broadcast_shapes(shape_of(b)[:-2], shape_of(packed)[:-2])
+    shape = (*batch, *shape_of(b)[-2:])
+    at = xp.broadcast_to(xp.expand_dims(places, -1), shape)
+    return transposes.take_along(xp.broadcast_to(b, shape), at, axis=-2)
+
+
+def lu_solve(packed: Tensor, places: Tensor, b: Tensor, transposed: bool = False) -> Tensor:
+    """Solve a x = b, or of a's transpose, by a's factors and permutation."""
+    if not transposed:
+        rows = in_rows(b, places, packed)
+        half = xp.solve_triangular(packed, rows, lower=True, unit_diagonal=True)
+        return xp.solve_triangular(packed, half)
+    half = xp.solve_triangular(packed, b, transposed=True)
+    rows = xp.solve_triangular(packed, half, lower=True, transposed=True, unit_diagonal=True)
+    return in_rows(rows, xp.argsort(places, -1), packed)
+
+
+def lu_solve_of(packed: Tensor, pivots: Tensor, b: Tensor, transposed: bool = False) -> Tensor:
+    """The same by pivots from 0, of vectors too."""
+    columns = xp.expand_dims(b, -1) if rank(b) == 1 else b
+    result = lu_solve(packed, transposes.lu_permutation(pivots, packed), columns, transposed)
+    return xp.squeeze(result, -1) if rank(b) == 1 else result
+
+
+# --- singular values ------------------------------------------------------------------------------
+def svd(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """u, the singular values, v transposed.
+
+    Raises:
+        TypeError: more vectors than values are asked for.
+    """
+    if full and length(x, -2) != length(x, -1):
+        raise TypeError("singular vectors beyond the singular values; use full_matrices=False")
+    return xp.svd(x)
+
+
+def svdvals(x: Tensor) -> Tensor:
+    return xp.svd(x)[1]
+
+
+# --- eigenvalues ----------------------------------------------------------------------------------
+def is_upper(triangle: Any) -> bool:
+    """Return whether the upper triangle is named.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if triangle not in ("L", "U", "l", "u"):
+        raise TypeError(f"UPLO={triangle!r}; 'L' and 'U' are known")
+    return triangle in ("U", "u")
+
+
+def eigh(x: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
+    """The eigenvalues and the vectors, of one triangle."""
+    return xp.eigh(x, lower=not upper)
+
+
+def eigvalsh(x: Tensor, upper: bool = False) -> Tensor:
+    return eigh(x, upper)[0]
+
+
+# --- QR -------------------------------------------------------------------------------------------
+def qr(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor]:
+    """q and r.
+
+    Raises:
+        TypeError: more columns of q than x has are asked for.
+    """
+    if full and length(x, -2) > length(x, -1):
+        raise TypeError("columns of q beyond those of the matrix; use the reduced mode")
+    return xp.qr(x)
+
+
+def numpy_qr(x: Tensor, mode: Any) -> Any:
+    """NumPy's modes: a pair, or r alone.
+
+    Raises:
+        TypeError: another mode.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise TypeError(f"qr with mode={mode!r}; 'reduced' and 'r' are known")
+    pair = qr(x, mode == "complete")
+    return pair[1] if mode == "r" else pair
+
+
+BY_SUMS = {1: -2, math.inf: -1}  # the axis along which a matrix norm of that order sums
+BY_VALUES = {2: xp.max, -2: xp.min, "nuc": xp.sum}  # what of the singular values is one
+
+
+def norm(
+    x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False, dtype: Any = None
+) -> Tensor:
+    """NumPy's: without an order of all elements as a vector, along two axes of matrices."""
+    if axis is not None and not isinstance(axis, int):
+        axis = tuple(axis)
+    if ord is None:
+        return xp.norm(converted(x, dtype), axis, keepdims)
+    if axis is None:
+        axis = tuple(range(rank(x)))
+    if isinstance(axis, int) or len(axis) == 1:
+        return vector_norm(x, ord, axis, keepdims, dtype)
+    if len(axis) != 2:
+        raise TypeError(f"a norm of order {ord!r} over {len(axis)} axes; it takes one or two")
+    return matrix_norm(x, ord, axis, keepdims, dtype)
+
+
+def vector_norm(
+    x: Tensor, ord: Any = 2, axis: Any = None, keepdims: bool = False, dtype: Any = None
+) -> Tensor:
+    """A norm of any order over axes, all of them where none is named."""
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    if not isinstance(ord, int | float):
+        raise TypeError(f"a norm of order {ord!r} of vectors; a number is known")
+    x = converted(x, dtype)
+    if ord > 0:
+        return xp.norm(x, axis, keepdims, ord)
+    sizes = xp.abs(x)
+    if ord == 0:
+        return xp.sum(xp.where(xp.equal(sizes, 0), 0.0, 1.0), axis, keepdims)
+    if ord == -math.inf:
+        return xp.min(sizes, axis, keepdims)
+    return xp.pow(xp.sum(xp.pow(sizes, ord), axis, keepdims), 1.0 / ord)
+
+
+def matrix_norm(
+    x: Tensor, ord: Any, axes: Any = (-2, -1), keepdims: bool = False, dtype: Any = None
+) -> Tensor:
+    """Frobenius's; by singular values; the largest, of a negative order the smallest, sum along
+    an axis.
+    """
+    x, axes = converted(x, dtype), tuple(axes)
+    if ord == "fro":
+        return xp.norm(x, axes, keepdims)
+    if ord in BY_VALUES:
+        axes = tuple(axis % rank(x) for axis in axes)
+        result = BY_VALUES[ord](svdvals(xp.moveaxis(x, axes, (-2, -1))), -1)
+        for axis in sorted(axes) if keepdims else ():
+            result = xp.expand_dims(result, axis)
+        return result
+    if isinstance(ord, str) or abs(ord) not in BY_SUMS:
+        raise TypeError(
+            f"a matrix norm of order {ord!r}; 'fro', 'nuc', 1, 2, inf and their opposites are known"
+        )
+    summed = axes[BY_SUMS[abs(ord)]]
+    (other,) = (axis for axis in axes if axis != summed)
+    sums = xp.sum(xp.abs(x), summed, keepdims=True)
+    result = (xp.max if ord > 0 else xp.min)(sums, other, keepdims=True)
+    return result if keepdims else xp.squeeze(result, axes)
+
+
+def converted(x: Tensor, dtype: Any) -> Tensor:
+    return x if dtype is None else xp.cast(x, dtype)
+
+
+def cond(x: Tensor, ord: Any = None) -> Tensor:
+    """How much a system may enlarge an error."""
+    if ord in (None, 2, -2):
+        values = svdvals(x)
+        largest, smallest = values[..., 0], values[..., -1]
+        return smallest / largest if ord == -2 else largest / smallest
+    return matrix_norm(x, ord) * matrix_norm(xp.inv(x), ord)
+
+
+def normalize(x: Tensor, ord: Any = 2, axis: Any = -1, eps: Any = 0.0) -> Tensor:
+    """x over its norm along an axis, or over eps where that is larger."""
+    return x / xp.maximum(xp.norm(x, axis, True, ord), eps)

@@ -1,1 +1,0 @@
-"""Linear algebra under the names that libraries give it."""

@@ -1,1 +1,0 @@
-"""Layers, convolutions and losses under the names that libraries give them."""

@@ -1,0 +1,567 @@
+"""Indices: what `x[index]` picks, and what `x[index] = value` makes of the whole tensor; several
+numbers for an axis (`x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`) and constant masks among them.
+
+One list alone is taken along its axis, for every rank and length. For any other NumPy itself says
+which elements an index picks of a tensor of this shape, which is a fact of the capture then.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...graph.ir.graph import MOST_ELEMENTS, Node
+from ...graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
+from ...graph.ops.results import PER_ELEMENT
+from ...trace.axes import known_shape
+from ...trace.trace import NeedsConcrete, Value, cast, lift
+from ...trace.xp import all as xp
+from ..code.table import habits_of
+from ..meanings import arrays, index_tensors
+from ..meanings.index_tensors import holds_places
+
+Tensor = Any
+Array = np.ndarray[Any, Any]
+WHOLE: Any = slice(None)
+
+
+def holds_array(index: Any) -> bool:
+    """Return whether an index names several places of an axis at once."""
+    return any(map(_is_array, index if isinstance(index, tuple) else (index,)))
+
+
+def _is_array(item: Any) -> bool:
+    if isinstance(item, Value):
+        return item.node.type.kind == "tensor"
+    return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
+
+
+def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) -> Value:
+    """Return what stands at an index that holds arrays: a copy, as in every library.
+
+    Args:
+        outside, fill: see `index_tensors.taken`.
+
+    Raises:
+        TypeError: it is not captured, or points outside.
+    """
+    items = _read_items(x, index)
+    if holds_places(index):
+        _check_apart(x, items)
+        picked = index_tensors.taken(_part(x, items), _without_basic(items), outside, fill)
+        return x.trace.value(picked.node)
+    row = _find_row(x, items)
+    if row is not None:
+        picked = xp.take(_part(x, items), items[row].tolist(), _axis_of(items, row))
+    else:
+        places = _find_places(x, items)
+        picked = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
+        picked = picked if places.ndim == 1 else xp.reshape(picked, places.shape)
+    return x.trace.value(picked.node)
+
+
+def put_at(
+    x: Any, index: Any, value: Any, outside: str | None = None
+) -> tuple[tuple[Any, ...], Tensor]:
+    """Return an index without arrays, and what stands there once a value is at the one with them.
+
+    Of two values at one place the last stays.
+
+    Raises:
+        TypeError: it is not captured, or points outside.
+    """
+    items = _read_items(x, index)
+    is_repeated = habits_of(x.trace).overwritten_too and repeats(x, index)
+    if holds_places(index) or is_repeated:
+        _check_apart(x, items)
+        part = index_tensors.put(_part(x, items), _without_basic(items), value, outside)
+        return _basic(items), part
+    row = _find_row(x, items)
+    if row is None:
+        return (...,), _put_flat(x, _find_places(x, items), value)
+    part, axis, rows = _part(x, items), _axis_of(items, row), items[row]
+    if not rows.size:
+        return _basic(items), part
+    length = operator.index(xp.dim(part, axis))
+    source = _sources(np.arange(length)[rows], length)
+    if value.node.type.shape != SCALAR_SHAPE:
+        picked = xp.take(part, rows.tolist(), axis)
+        value = xp.broadcast_to(value, picked)
+        value = xp.take(value, np.maximum(source, 0).tolist(), axis)
+    after = -axis - 1 if axis < 0 else part.ndim - axis - 1
+    return _basic(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
+
+
+def add_at(
+    x: Any, index: Any, value: Any, outside: str | None = None
+) -> tuple[tuple[Any, ...], Tensor]:
+    """Return an index without arrays, and what stands there once a value is added at symbolic
+    places.
+
+    Raises:
+        TypeError: it is not captured, or points outside.
+    """
+    items = _read_items(x, index)
+    _check_apart(x, items)
+    part = index_tensors.added(_part(x, items), _without_basic(items), value, outside)
+    return _basic(items), part
+
+
+def told_outside(x: Any, index: Any) -> Any:
+    """Return an index whose constants are symbolic where one is known to lie outside, which means
+    something in the library.
+    """
+    shape = known_shape(x) if habits_of(x.trace).outside[0] != "refused" else None
+    items = index if isinstance(index, tuple) else (index,)
+    if shape is None or any(isinstance(item, bool | np.bool_ | Value) for item in items):
+        return index
+    try:
+        known = tuple(_read(x, item) if _is_array(item) else _checked(item) for item in items)
+        np.broadcast_to(0, shape)[known]
+    except IndexError:
+        return tuple(
+            index_tensors.as_value(x, item) if isinstance(item, np.ndarray | int) else item
+            for item in known
+        )
+    return index
+
+
+def _check_apart(x: Any, items: list[Any]) -> None:
+    """Check that integers beside arrays mean the same whether they come first or not.
+
+    Raises:
+        TypeError: they do not.
+    """
+    among = [i for i, item in enumerate(items) if _is_read(item) or _is_integer(item)]
+    if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
+        raise TypeError("an integer apart from a tensor in an index")
+
+
+def repeats(x: Any, index: Any) -> bool:
+    """Return whether an index that holds arrays names a place twice."""
+    if holds_places(index):
+        return False
+    items = _read_items(x, index)
+    row = _find_row(x, items)
+    if row is None:
+        places = _find_places(x, items)
+    else:
+        places, axis = items[row], _axis_of(items, row)
+        if places.size and places.min() < 0 <= places.max():
+            places = places % operator.index(xp.dim(_part(x, items), axis))
+    return len(np.unique(places)) < places.size
+
+
+def _put_flat(x: Any, places: Array, value: Any) -> Tensor:
+    if not places.size:
+        return x
+    shape = tuple(x.shape)
+    source = _sources(places, int(np.prod(shape)))
+    if value.node.type.shape != SCALAR_SHAPE:
+        flat = xp.reshape(xp.broadcast_to(value, places.shape), -1)
+        value = xp.reshape(xp.take(flat, np.maximum(source, 0).tolist(), 0), shape)
+    return xp.where((source >= 0).reshape(shape), value, x)
+
+
+def _sources(places: Array, length: int) -> Array:
+    """Return for each of so many places which value it gets: its number, or -1."""
+    source = np.full(length, -1)
+    source[places.ravel()] = np.arange(places.size)
+    return source
+
+
+def _find_places(x: Any, items: list[Any]) -> Array:
+    """Return the number of each element that an index picks, of a tensor made flat."""
+    shape = tuple(x.shape)
+    whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    try:
+        if habits_of(x.trace).integers_first:  # integers come first, and are none of the arrays
+            whole, items = whole[_basic(items)], _without_basic(items)
+        places = whole[tuple(items)]
+    except IndexError as error:
+        raise TypeError(str(error)) from error
+    if max(places.size, whole.size) > MOST_ELEMENTS:
+        raise TypeError(f"several arrays in an index of more than {MOST_ELEMENTS} elements")
+    return places
+
+
+def _find_row(x: Any, items: list[Any]) -> int | None:
+    """Return where an index's one list stands, if it is taken along its axis for any shape."""
+    rows = [i for i, item in enumerate(items) if isinstance(item, np.ndarray)]
+    if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
+        return None
+    among = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
+    if habits_of(x.trace).integers_first or among == list(range(among[0], among[-1] + 1)):
+        return rows[0]
+    if not x.trace.dialect:
+        raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
+    return None
+
+
+def _is_integer(item: Any) -> bool:
+    return not (item is None or item is Ellipsis or isinstance(item, slice) or _is_array(item))
+
+
+def _basic(items: list[Any]) -> tuple[Any, ...]:
+    """Return an index that leaves the axes of its arrays whole."""
+    found: list[Any] = []
+    for item in items:
+        if isinstance(item, Value):
+            found.append(WHOLE)
+        elif isinstance(item, np.ndarray):
+            found += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def _without_basic(items: list[Any]) -> list[Any]:
+    """Return what is left of an index once `_basic` is done."""
+    kept = [item for item in items if not _is_integer(item)]
+    return [WHOLE if item is None or isinstance(item, slice) else item for item in kept]
+
+
+def _part(x: Any, items: list[Any]) -> Any:
+    basic = _basic(items)
+    return x if all(item is Ellipsis or item == WHOLE for item in basic) else xp.getitem(x, basic)
+
+
+def _axis_of(items: list[Any], row: int) -> int:
+    """Return which axis of `_part` a list indexes, counted from the end behind an ellipsis."""
+    before = _without_basic(items[:row])
+    if any(item is Ellipsis for item in before):
+        return -1 - len(_without_basic(items[row + 1 :]))
+    return len(before)
+
+
+def _read_items(x: Any, index: Any) -> list[Any]:
+    nested = isinstance(index, list) and not all(map(_is_integer, index))
+    if nested and not arrays.habits_for(x, "a list of lists as an index").nested_lists:
+        raise TypeError("a list of lists is a tuple to some versions of torch, a tensor to others")
+    items = index if isinstance(index, tuple) else (index,)
+    return [_read(x, item) if _is_array(item) else _checked(item) for item in items]
+
+
+def _checked(item: Any) -> Any:
+    """Return an item that is no array, an integer as Python's."""
+    if isinstance(item, bool | np.bool_):
+        raise TypeError("it indexes by one bool; use xp.where(condition, tensor, 0.0)")
+    return operator.index(item) if _is_integer(item) else item
+
+
+def _is_read(item: Any) -> bool:
+    return isinstance(item, np.ndarray | Value)
+
+
+def _read(x: Any, item: Any) -> Any:
+    """Return an array of an index as NumPy's, or a symbolic one.
+
+    Raises:
+        TypeError: it holds anything but integers or bools, or they are not known.
+    """
+    if isinstance(item, Value):
+        if not holds_places(item):
+            if item.node.type.dtype != BOOL:
+                raise TypeError("it indexes by a tensor of floats; cast it to int64 first")
+            raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
+        return item
+    given = _as_numbers(item) if isinstance(item, list | tuple) else item
+    array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+    if isinstance(item, list | tuple) and not array.size:
+        array = array.astype(np.intp)
+    if array.dtype == np.uint8 and habits_of(x.trace).bytes_are_masks:
+        array = array.astype(bool)
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"it indexes by {array.dtype}")
+    return array if array.dtype.kind == "b" else array.astype(np.intp)
+
+
+def _as_numbers(items: Any) -> Any:
+    """Return nested lists with Python numbers in place of symbolic ones, for which their facts are
+    needed.
+    """
+    if isinstance(items, list | tuple):
+        return [_as_numbers(item) for item in items]
+    return items if isinstance(items, bool | np.bool_) else operator.index(items)
+
+
+TOTALS = ("sum", "mean")
+
+
+def picked(x: Value, index: Any, outside: str | None = None, fill: Any = None) -> Any:
+    """Return the elements of x at an index.
+
+    Args:
+        outside, fill: see `index_tensors.taken`.
+    """
+    index = told_outside(x, index)
+    if is_mask(index):
+        return Picked(x.trace.value(x.node), index)
+    if is_whole(index):
+        return arrays.renamed(x)
+    axis = new_axis(index)
+    if axis is not None:
+        return xp.expand_dims(x, axis)
+    try:
+        if holds_array(index):
+            return take_at(x, index, outside, fill)
+        return xp.getitem(x, index)
+    except TypeError as error:
+        raise x.trace.error(f"indexes a tensor in a way not captured: {error}") from error
+
+
+def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Value:
+    """Return x with a value at an index; see `index_tensors.put`."""
+    index = told_outside(x, index)
+    if isinstance(value, Picked):
+        if is_mask(index) and value.mask.node is index.node:
+            return xp.where(_over_axes(index, x), value.whole, x)
+        raise x.trace.error(
+            "assigns what one mask picks to another place. Use xp.where(condition, value, tensor)"
+        )
+    if not isinstance(value, Value):
+        value = x.trace.value(lift(x.trace, value))
+    single = value.node.type.shape == SCALAR_SHAPE
+    if is_whole(index):
+        return xp.full_like(x, value) if single else value
+    if is_mask(index) and single:
+        return xp.where(_over_axes(index, x), value, x)
+    if is_mask(index):
+        raise x.trace.error("assigns to a part of a tensor. Use xp.where(condition, value, tensor)")
+    if holds_array(index):
+        try:
+            index, value = put_at(x, index, value, outside)
+        except TypeError as error:
+            raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
+        single = False
+    if all(map(is_whole, index if isinstance(index, tuple) else (index,))):
+        return value
+    return _placed(x, index, value, single)
+
+
+def _over_axes(mask: Any, x: Any) -> Value:
+    """Return a mask for the first axes of x, to which it belongs, where broadcasting takes the
+    last.
+    """
+    own, whole = mask.node.type.shape, x.node.type.shape
+    if own == SCALAR_SHAPE or (own == whole and own != UNKNOWN):
+        return mask
+    own, whole = tuple(mask.shape), tuple(x.shape)
+    if own == whole:
+        return mask
+    if own != whole[: len(own)]:
+        raise x.trace.error(
+            f"indexes a tensor of shape {whole} by a mask of shape {own}, which must be that of "
+            "its first axes. Use xp.where(condition, value, tensor)"
+        )
+    return xp.reshape(mask, (*own, *(1,) * (len(whole) - len(own))))
+
+
+def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
+    """Return x with a value at a static index."""
+    try:
+        with x.trace.plainly():
+            part = xp.getitem(x, index)
+    except TypeError as error:
+        raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
+    at = part.node.attr("index")
+    here = xp.setitem(xp.ones_like(part, T), x, at) > 0
+    if single:
+        return xp.where(here, value, x)
+    return xp.where(here, xp.setitem(xp.broadcast_to(value, part), x, at), x)
+
+
+def new_axis(index: Any) -> int | None:
+    """Return where an index that does nothing else makes an axis: `[None]`, `[:, None]`, `[...,
+    None]`.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if sum(item is None for item in items) != 1 or not all(i is None or is_whole(i) for i in items):
+        return None
+    place = next(i for i, item in enumerate(items) if item is None)
+    if all(item is not Ellipsis for item in items[:place]):
+        return place
+    return place - len(items)
+
+
+def selected(x: Any, mask: Any) -> Any:
+    """Return what torch selects by a mask of x's shape.
+
+    Raises:
+        TypeError: the mask has another one.
+    """
+    own, whole = mask.node.type.shape, x.node.type.shape
+    if (own != whole or own == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
+        raise TypeError("a mask of another shape")
+    return picked(x, mask)
+
+
+def is_whole(index: Any) -> bool:
+    """Return whether an index means all of a tensor."""
+    return index is Ellipsis or (isinstance(index, slice) and index == slice(None))
+
+
+def is_mask(index: Any) -> bool:
+    """Return whether an index is a symbolic tensor of bools."""
+    return isinstance(index, Value) and index.node.type.dtype == BOOL
+
+
+class Picked:
+    """`x[mask]`: how many elements that is, nobody knows; it can be computed with element by
+    element, summed, and assigned to the same mask.
+    """
+
+    __slots__ = ("mask", "whole")
+    value = None  # it is no variable, which would hold a tensor there
+
+    def __init__(self, whole: Value, mask: Value) -> None:
+        self.whole = whole
+        self.mask = mask
+
+    def _refuse(self) -> Exception:
+        return self.whole.trace.error(
+            "indexes a tensor by a mask, which gives no known number of elements. Use "
+            "xp.where(condition, tensor, 0.0)"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("dtype", "device", "trace"):
+            return getattr(self.whole, name)
+        if name.startswith("_"):
+            if name == "__len__":
+                raise self._refuse()
+            raise AttributeError(name)
+        if name in TOTALS:
+            return partial(self._total, name)
+        method = getattr(type(self.whole), name, None)
+        if method is not None and not callable(method):
+            raise self._refuse()
+        return partial(self._call, name)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Picked:
+        """Return what a method gives that computes element by element."""
+        own = name.removesuffix("_")
+        found = self._combine(lambda x, *given: getattr(x, own)(*given, **kwargs), self, *args)
+        if own == name:
+            return found
+        self.whole = found.whole  # in place, of what is a copy
+        return self
+
+    def _total(self, name: str, **options: Any) -> Value:
+        """Return the sum or the mean of what is picked."""
+        if options:
+            raise self._refuse()
+        x, mask = self.whole, _over_axes(self.mask, self.whole)
+        if not is_float(x.node.type):
+            raise self._refuse()
+        kept = xp.where(mask, x, 0)
+        if name == "sum":
+            return xp.sum(kept)
+        dtype = x.node.type.dtype
+        if dtype == T:
+            dtype = x.trace.facts.get("dtype")
+            if dtype is None:
+                raise NeedsConcrete("dtype")
+        wide = "float64" if dtype == "float64" else "float32"  # 16 bits are added up in 32
+        total = xp.sum(cast(kept, wide)) / xp.sum(cast(xp.broadcast_to(mask, x), wide))
+        return cast(total, x.node.type.dtype)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        own = next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Picked))
+        if kwargs or own is not args[0]:
+            raise own._refuse()
+        name = getattr(function, "__name__", "")
+        if name in TOTALS and len(args) == 1:
+            return own._total(name)
+        if name.endswith("_"):
+            raise own._refuse()
+        return own._combine(function, *args)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        raise self._refuse()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._refuse()
+
+    def __iter__(self) -> Any:
+        raise self._refuse()
+
+    def _combine(self, compute: Callable[..., Any], *operands: Any) -> Picked:
+        """Compute on whole tensors, where all operands are picked by one mask or are one number,
+        element by element.
+        """
+        wholes: list[Any] = []
+        for operand in operands:
+            if isinstance(operand, Picked) and operand.mask.node is self.mask.node:
+                wholes.append(operand.whole)
+            elif isinstance(operand, bool | int | float) or (
+                isinstance(operand, Value) and operand.node.type.shape == SCALAR_SHAPE
+            ):
+                wholes.append(operand)
+            elif isinstance(operand, Picked | Value | list | tuple) or hasattr(operand, "shape"):
+                raise self._refuse()
+            else:
+                wholes.append(operand)
+        found = compute(*wholes)
+        nodes = [each.node for each in wholes if isinstance(each, Value)]
+        if not (isinstance(found, Value) and is_per_element(found.node, nodes)):
+            raise self._refuse()
+        return Picked(found, self.mask)
+
+    def __add__(self, other: Any) -> Picked:
+        return self._combine(operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Picked:
+        return self._combine(operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Picked:
+        return self._combine(operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Picked:
+        return self._combine(operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Picked:
+        return self._combine(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Picked:
+        return self._combine(operator.mul, other, self)
+
+    def __truediv__(self, other: Any) -> Picked:
+        return self._combine(operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Picked:
+        return self._combine(operator.truediv, other, self)
+
+    def __pow__(self, other: Any) -> Picked:
+        return self._combine(operator.pow, self, other)
+
+    def __neg__(self) -> Picked:
+        return self._combine(operator.neg, self)
+
+    def __abs__(self) -> Picked:
+        return self._combine(abs, self)
+
+
+def is_per_element(node: Node, sources: Sequence[Node]) -> bool:
+    """Return whether each element of a value depends on that element of the sources alone, and on
+    those without axes.
+    """
+    if node in sources:
+        return True
+    if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:
+        return all(
+            (each.type.kind != "tensor" or each.type.shape == SCALAR_SHAPE)
+            and is_per_element(each, sources)
+            for each in node.operands
+        )
+    if not node.operands or node.op.result not in PER_ELEMENT:
+        return False
+    is_known = any(node.type.shape == source.type.shape for source in sources)
+    return is_known and all(is_per_element(each, sources) for each in node.operands)

@@ -1,0 +1,174 @@
+"""The backend that Keras runs on, which is one for the process: which dtypes its operations give,
+what one operation of Keras gives otherwise on each backend, and its trace of a call, by which
+functions of Keras are captured that no row knows.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...capture.code.table import Dialect, OwnTrace, find_dialect
+from ...capture.types.answers import ModeOf
+from ...capture.types.oracle import StandInCall, TypeOracle
+from ...graph.support.trees import optree
+from ...trace.scope.reads import note
+
+Handler = Callable[..., Any]
+
+
+def below() -> Dialect:
+    """Return the dialect of the library that Keras computes with."""
+    dialect = find_dialect(keras.config.backend())
+    assert dialect is not None
+    return dialect
+
+
+# --- dtypes: those of its backend, on that backend's tensors --------------------------------------
+OWN: TypeOracle = below().types
+
+
+def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
+    return OWN.run(calls, mode[2])
+
+
+def mode() -> Any:
+    return keras.config.backend(), keras.config.floatx(), OWN.mode()
+
+
+def floats(mode: Any) -> Sequence[str]:
+    return OWN.floats(mode[2])
+
+
+def canonical(dtype: str, mode: Any) -> str:
+    return OWN.canonical(dtype, mode[2])
+
+
+WIDE = frozenset(
+    """
+    batch_normalization layer_normalization moments rms_normalization round std var
+    """.split()  # noqa: SIM905
+)
+
+
+# Those that compute in an operand's own dtype before they take a root, a product or a choice.
+AT_ONCE = frozenset({"floor_divide", "where"})
+
+
+def casts_first(function: Any) -> bool:
+    """Return whether a function promotes its operands before it computes."""
+    return getattr(function, "__name__", "") not in AT_ONCE
+
+
+def is_wide(function: Any) -> bool:
+    """Return whether an operation computes in float32 by itself."""
+    return getattr(function, "__name__", "") in WIDE
+
+
+TYPES = TypeOracle(
+    OWN.tiny,
+    run,
+    OWN.read,
+    mode,
+    floats,
+    ranks_count=OWN.ranks_count,
+    canonical=canonical,
+    is_wide=is_wide,
+    casts_first=casts_first,
+)
+
+
+# --- what an operation gives: asked once, on numbers on which the backends part -------------------
+
+
+def compute_at_once() -> AbstractContextManager[Any]:
+    """A context in which Keras's backend computes at once, though it may be compiling."""
+    own = below().at_once
+    return nullcontext() if own is None else own()
+
+
+def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes at once."""
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with compute_at_once():
+            return function(*args, **kwargs)
+
+    return computed
+
+
+def number(x: Any) -> float:
+    return float(np.ravel(keras.ops.convert_to_numpy(x))[0])
+
+
+@functools.cache
+@at_once
+def remembers_logits() -> bool:
+    """Whether probabilities know the logits that they were made of: on TensorFlow."""
+    return hasattr(keras.ops.sigmoid(keras.ops.zeros(1)), "_keras_logits")
+
+
+@functools.cache
+@at_once
+def floors_quotients() -> bool:
+    """Whether `floor_divide` of inf is inf, the floor of a quotient: on TensorFlow."""
+    return math.isinf(number(keras.ops.floor_divide(keras.ops.full((1,), math.inf), 2.0)))
+
+
+@functools.cache
+@at_once
+def limits_logarithms() -> bool:
+    """Whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - epsilon is 1: on torch.
+    Others multiply 0 by log(0).
+    """
+    one = keras.ops.ones(1, "float16")
+    return math.isfinite(number(keras.ops.binary_crossentropy(one, one)))
+
+
+@functools.cache
+@at_once
+def takes_lower_limit() -> bool:
+    """Whether `clip` between limits that cross gives the lower one: on TensorFlow."""
+    return number(keras.ops.clip(keras.ops.zeros(1), 2.0, 1.0)) == 2
+
+
+# --- functions that no row knows: the backend traces the call -------------------------------------
+
+
+ROOMS = (keras.ops, keras.ops.image, keras.activations, keras.losses, keras.utils)
+COMPUTING = frozenset(
+    each for room in ROOMS for each in vars(room).values() if isinstance(each, FunctionType)
+)
+
+
+def find_traced(function: Any) -> Handler | None:
+    """Return what records a function of Keras's by the trace of its backend; None: it has none."""
+    own_trace = below().own_trace
+    if function not in COMPUTING or own_trace is None:
+        return None
+    return OwnTrace(record, function, own_trace(function))
+
+
+def record(function: Handler, traced: Handler, /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call, whose numbers may have Keras's default dtype.
+
+    Raises:
+        TypeError: it takes a variable, or its backend's trace of it is not captured.
+    """
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+    if any(isinstance(x, keras.Variable) for x in leaves):
+        raise TypeError("it is given a variable, which a graph does not hold")
+    mode = ModeOf("keras")
+    note({mode: mode.meaning()})
+    return traced(*args, **kwargs)
