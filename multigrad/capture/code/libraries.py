@@ -46,7 +46,7 @@ def find_folders(names: frozenset[str]) -> tuple[str, ...]:
     folders = {folder for name in packages for folder in package_folders(name)}
     # A folder that pip filled (`--target`, PYTHONPATH) holds the records of what lies in it.
     targets = {os.path.dirname(folder) for name in names for folder in package_folders(name)}
-    folders |= {target for target in targets if any(map(_is_record, _listed(target)))}
+    folders |= {t for t in targets if any(n.endswith(".dist-info") for n in _listed(t))}
     return tuple(f"{folder}{os.sep}" for folder in sorted(folders))
 
 
@@ -75,10 +75,6 @@ def _requirements(name: str) -> Iterator[str]:
         found = re.match(r"[\w.-]+", row)
         if found is not None and "extra ==" not in row:
             yield found[0].replace("-", "_")
-
-
-def _is_record(name: str) -> bool:
-    return name.endswith(".dist-info")
 
 
 def _listed(folder: str) -> list[str]:

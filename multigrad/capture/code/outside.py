@@ -24,7 +24,7 @@ from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...trace.scope.reads import Telling
 from ...trace.trace import Trace
-from .table import Dialect, contents, mentioned
+from .table import Dialect, contents, defaults, mentioned
 
 AT_ONCE = "which happens once, when the rule is captured, and not at each call"
 CHANGES = "which gives another value at each call: make it"
@@ -176,7 +176,7 @@ def tensors_of(function: FunctionType) -> Iterator[tuple[Any, OutsideTensor]]:
         yield from _inside(value, namespace, name, partial(namespace.get, name))
     for cell in function.__closure__ or ():
         yield from _inside(contents(cell), cell, "", partial(contents, cell))
-    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+    for value in defaults(function):
         yield from _inside(value, value, "", partial(_given, value))
 
 

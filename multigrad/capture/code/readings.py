@@ -20,7 +20,7 @@ from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
 from ...trace.owners import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
 from .libraries import is_library_file
-from .table import contents, mentioned, nested_codes, registered_dialects
+from .table import held_around, mentioned, nested_codes, registered_dialects
 
 
 def plain_function(function: Any) -> types.FunctionType | None:
@@ -181,7 +181,7 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
         names += re.findall(r"\w+", str(note))
     around = function.__globals__
     values = [around[name] for name in names if name in around]
-    held = [contents(cell) for cell in function.__closure__ or ()]
+    held = held_around(function)
     yield from _packages(values)
     yield from _packages(held)
     for name in names:  # imported inside the function
@@ -195,7 +195,7 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
                 yield from (OWN,) if is_own else ()
             elif not is_library_file(value.__code__.co_filename):
                 yield from _roots(value, seen)
-        elif isinstance(value, types.ModuleType) and _is_users(value):
+        elif isinstance(value, types.ModuleType) and _owner(value) == "user":
             yield from _packages(vars(value).values())
 
 
@@ -204,7 +204,7 @@ def _packages(values: Iterable[Any]) -> Iterator[str]:
     for value in list(values):
         is_module = isinstance(value, types.ModuleType)
         root = _root_of(value)
-        if root in DIALECTS or (is_module and _is_library(value)):
+        if root in DIALECTS or (is_module and _owner(value) == "library"):
             yield root
 
 
@@ -215,23 +215,15 @@ def _root_of(value: Any) -> str:
     return home.partition(".")[0] if isinstance(home, str) else ""
 
 
-def _is_library(module: types.ModuleType) -> bool:
-    """Return whether a module is a library's, neither the user's own nor Python's."""
-    root = module.__name__.partition(".")[0]
-    if root == OWN:
-        return True
-    file = getattr(module, "__file__", None)
-    return root not in sys.stdlib_module_names and is_library_file(file)
-
-
-def _is_users(module: types.ModuleType) -> bool:
-    """Return whether a module is the user's own: others put functions of theirs into Python's, as
-    torch.distributed does into `sys`.
+def _owner(module: types.ModuleType) -> str:
+    """Return whose a module is: a "library"'s, ours among them, the "user"'s own, or "Python"'s,
+    into which others put functions of theirs, as torch.distributed does into `sys`.
     """
     root = module.__name__.partition(".")[0]
-    if root == OWN or root in sys.stdlib_module_names:
-        return False
-    return not is_library_file(getattr(module, "__file__", None))
+    if root in sys.stdlib_module_names:
+        return "Python"
+    is_library = root == OWN or is_library_file(getattr(module, "__file__", None))
+    return "library" if is_library else "user"
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from .libraries import is_library_file
 from .readings import method_of, plain_function
-from .table import contents, mentioned, nested_codes, registered_dialects
+from .table import defaults, held_around, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # what holds nothing to change
@@ -238,8 +238,7 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
         if is_library_file(plain.__code__.co_filename):
             continue
         seen[plain] = None
-        held = [value for _, value in mentioned(plain)]
-        held += map(contents, plain.__closure__ or ())
+        held = [*(value for _, value in mentioned(plain)), *held_around(plain)]
         helpers = types.FunctionType | types.MethodType
         waiting += [value for value in held if isinstance(value, helpers)]
     return [*seen]
@@ -247,9 +246,8 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
 
 def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
     """Return what a function's names stand for: globals, those around it, and defaults."""
-    found = [function.__globals__.get(name) for name in names]
-    found += map(contents, function.__closure__ or ())
-    return [*found, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    found = map(function.__globals__.get, names)
+    return [*found, *held_around(function), *defaults(function)]
 
 
 # --- kinds of state -------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ...graph.support.data import dataclass
 from ...trace.scope.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
 from .libraries import is_library_file
-from .table import contents, load_dialects, mentioned, nested_codes, registered_dialects
+from .table import held_around, load_dialects, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
 MOST = 20_000  # things that are looked at; the rest is known by identity
@@ -209,12 +209,8 @@ def rows_of(value: Any) -> list[tuple[Any, Any]]:
 
 def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield what a function's names stand for: those of the function around it, and globals."""
-    yield from zip(function.__code__.co_freevars, _cells(function), strict=True)
+    yield from zip(function.__code__.co_freevars, held_around(function), strict=True)
     yield from mentioned(function)
-
-
-def _cells(function: types.FunctionType) -> list[Any]:
-    return list(map(contents, function.__closure__ or ()))
 
 
 def is_object(value: Any) -> bool:
@@ -287,7 +283,7 @@ class Filled:
         named = {name: self._put(held) for name, held in mentioned(function) if is_object(held)}
         cells = [
             cell if self._put(held) is held else types.CellType(self._put(held))
-            for cell, held in zip(function.__closure__ or (), _cells(function), strict=True)
+            for cell, held in zip(function.__closure__ or (), held_around(function), strict=True)
         ]
         made = types.FunctionType(
             function.__code__,
@@ -341,8 +337,8 @@ def _empty(value: Any) -> Any:
 
 def _shown(holder: Any) -> str:
     """Return in words what holds an attribute or an item."""
-    is_plain_holder = isinstance(holder, list | tuple | dict)
-    return "what it holds" if is_plain_holder else f"a {type(holder).__name__}"
+    is_container = isinstance(holder, list | tuple | dict)
+    return "what it holds" if is_container else f"a {type(holder).__name__}"
 
 
 def _set(made: Any, name: str, value: Any) -> None:

@@ -556,6 +556,15 @@ def contents(cell: types.CellType) -> Any:
         return None
 
 
+def held_around(function: types.FunctionType) -> list[Any]:
+    """Return what the names of the functions around a function stand for."""
+    return list(map(contents, function.__closure__ or ()))
+
+
+def defaults(function: types.FunctionType) -> tuple[Any, ...]:
+    return (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+
+
 def nested_codes(code: types.CodeType) -> list[types.CodeType]:
     """Return a code object and those of the functions, lambdas and comprehensions inside it."""
     codes = [code]

@@ -76,17 +76,46 @@ def record_loop(
     nodes = (test.node, *(value.node for value in after))
     plain_graph = drop_calls(Graph(trace.name, (), nodes))
     constants = constants_of(trace, own, plain_graph.outputs)
+
+    def regions(types: Sequence[Type]) -> tuple[Region, Region]:
+        """The condition, which is the first result, and the body, of inputs of their own."""
+        words = [f"carry_{i}" for i in range(len(own))]
+        given = make_inputs([*zip(words, own, types, strict=True)], constants)
+        first, *rest = plain_graph.outputs
+        return (
+            region_of("body", given, rest, trace),
+            region_of("condition", given, [first], trace),
+        )
+
+    (body, condition), _ = settle_types(types, regions)
+    operands = [*(value.node for value in initial), *constants]
+    where = trace.location()
+    found = []
+    for position, node in enumerate(body.graph.outputs):
+        attrs = {"condition": condition, "body": body, "position": position}
+        node = derive_node(ops.WHILE_LOOP, operands, attrs)
+        if where is not None:
+            trace.locations.setdefault(node, where)
+        found.append(trace.value(node))
+    return found
+
+
+def settle_types(
+    types: Sequence[Type], regions: Callable[[Sequence[Type]], Sequence[Region]]
+) -> tuple[Sequence[Region], Sequence[Type]]:
+    """Return the regions of a loop, of which the first gives what is carried before all else, and
+    the types of that, which a turn keeps.
+    """
     while True:
-        regions = _regions(trace, types, own, constants, plain_graph.outputs)
-        new = [node.type for node in regions[1].graph.outputs]
+        found = regions(types)
+        new = [node.type for node in found[0].graph.outputs[: len(types)]]
         if all(map(keeps, new, types)):
-            break
+            return found, types
         # Its length may be that of the input in other words: whether it stays is seen at run time.
         types = [
             type_ if keeps(other, type_) else Type("tensor", type_.dtype, UNKNOWN)
             for type_, other in zip(types, new, strict=True)
         ]
-    return loop_values(trace, [*(value.node for value in initial), *constants], *regions)
 
 
 def carry(
@@ -105,7 +134,6 @@ def carry(
         TypeError: a turn changes a structure, a dtype or a shape, asserts something or draws.
     """
     leaves, tree = optree.tree_flatten([*values, 0], none_is_leaf=True)
-    dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
 
     def condition(carried: Tensors) -> Value:
         *own, count = optree.tree_unflatten(tree, carried)
@@ -119,30 +147,52 @@ def carry(
         after, other = optree.tree_flatten([*step(*own), count + 1], none_is_leaf=True)
         if other != tree:
             raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
-        for i, (leaf, dtype) in enumerate(zip(after, dtypes, strict=True)):
-            given = leaf.node.type if isinstance(leaf, Value) else None
-            if is_number(leaves[i]) and given and given.kind == "tensor" and given.dtype != dtype:
-                raise Other(i, given.dtype)
-        return [as_tensor(trace, x, dtype) for x, dtype in zip(after, dtypes, strict=True)]
+        return numbers.after(after)
 
-    for _ in leaves:
-        initial = [as_tensor(trace, x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
-        try:
-            found = record_loop(trace, initial, condition, turn)
-        except Other as other:  # what a number becomes where it meets tensors
-            dtypes[other.position] = other.dtype
-        else:
-            return optree.tree_unflatten(tree, found)[:-1]
-    raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
+    numbers = Numbers(trace, leaves)
+    found = numbers.record(lambda initial: record_loop(trace, initial, condition, turn))
+    return optree.tree_unflatten(tree, found)[:-1]
 
 
 class Other(Exception):
-    """A number is of another dtype after a turn than was thought."""
+    """A number is of another dtype after a turn than was thought: its place, and the dtype."""
 
-    def __init__(self, position: int, dtype: str) -> None:
-        super().__init__(position, dtype)
-        self.position = position
-        self.dtype = dtype
+
+class Numbers:
+    """What a loop carries, among it numbers, which become tensors of the dtype that they have after
+    a turn.
+    """
+
+    def __init__(self, trace: Trace, leaves: Sequence[Any]) -> None:
+        self.trace, self.leaves = trace, leaves
+        self.dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
+
+    def after(self, leaves: Sequence[Any]) -> list[Value]:
+        """Return as tensors what is carried after a turn."""
+        for i, (first, leaf, dtype) in enumerate(
+            zip(self.leaves, leaves, self.dtypes, strict=True)
+        ):
+            own = leaf.node.type if isinstance(leaf, Value) else None
+            if is_number(first) and own and own.kind == "tensor" and own.dtype != dtype:
+                raise Other(i, own.dtype)
+        return self._tensors(leaves)
+
+    def record(self, record: Callable[[Tensors], list[Value]]) -> list[Value]:
+        """Return what a loop gives, by what it begins with.
+
+        Raises:
+            TypeError: a number takes other dtypes at each turn.
+        """
+        for _ in self.leaves or [None]:
+            try:
+                return record(self._tensors(self.leaves))
+            except Other as other:  # what a number becomes where it meets tensors
+                position, dtype = other.args
+                self.dtypes[position] = dtype
+        raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
+
+    def _tensors(self, leaves: Sequence[Any]) -> list[Value]:
+        return [as_tensor(self.trace, x, d) for x, d in zip(leaves, self.dtypes, strict=True)]
 
 
 def is_number(leaf: Any) -> bool:
@@ -163,21 +213,6 @@ def as_tensor(trace: Trace, leaf: Any, dtype: str) -> Value:
     """Return a leaf as a tensor; a number in this dtype."""
     value = leaf if isinstance(leaf, Value) else trace.value(lift(trace, leaf))
     return filled(trace, value, dtype, ()) if value.node.type.kind == "scalar" else value
-
-
-def loop_values(
-    trace: Trace, operands: Sequence[Node], condition: Region, body: Region
-) -> list[Value]:
-    """Return the values of a loop, one for each that it carries."""
-    where = trace.location()
-    found = []
-    for position, node in enumerate(body.graph.outputs):
-        attrs = {"condition": condition, "body": body, "position": position}
-        node = derive_node(ops.WHILE_LOOP, operands, attrs)
-        if where is not None:
-            trace.locations.setdefault(node, where)
-        found.append(trace.value(node))
-    return found
 
 
 def filled(trace: Trace, number: Value, dtype: str, like: Value | Sequence[int]) -> Value:
@@ -262,31 +297,13 @@ def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -
         raise TypeError("a loop that goes on by values, and draws in a turn")
     tells = any(node.type.dtype == T for node in (*carry, *constants))
     like = trace.like()
-    if not tells and like.type.dtype == T and any(_names_dtype(node) for node in moving):
+    if (
+        not tells
+        and like.type.dtype == T
+        and any(dict(node.attrs).get("dtype") == T for node in moving)
+    ):
         constants.append(like)
     return constants
-
-
-def _names_dtype(node: Node) -> bool:
-    return dict(node.attrs).get("dtype") == T
-
-
-def _regions(
-    trace: Trace,
-    types: Sequence[Type],
-    carry: Sequence[Node],
-    constants: Sequence[Node],
-    results: Sequence[Node],
-) -> tuple[Region, Region]:
-    """Return the condition, which is the first result, and the body as graphs of inputs of their
-    own.
-    """
-    words = [f"carry_{i}" for i in range(len(carry))]
-    given = make_inputs([*zip(words, carry, types, strict=True)], constants)
-    return (
-        region_of("condition", given, results[:1], trace),
-        region_of("body", given, results[1:], trace),
-    )
 
 
 def make_inputs(

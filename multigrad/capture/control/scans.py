@@ -12,7 +12,7 @@ import numpy as np
 
 from ...backend.finding.discovery import backend_among
 from ...errors import UnsupportedOp
-from ...graph.ir.graph import Node
+from ...graph.ir.graph import Region
 from ...graph.ir.types import FLOATS, INT32, UNKNOWN, T, Type, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
@@ -21,18 +21,17 @@ from ...trace.derived.scans import scan_values
 from ...trace.trace import NeedsConcrete, Trace, Value, cast, lift
 from ...trace.xp import all as xp
 from .control import (
-    Other,
+    Numbers,
     as_tensor,
     branch,
     check_kept,
     constants_of,
     find_trace,
     guess_dtype,
-    is_number,
-    keeps,
     known_type,
     make_inputs,
     region_of,
+    settle_types,
     symbols_of,
     turns,
 )
@@ -110,7 +109,7 @@ def scan(
         else record_turns(
             trace,
             leaves,
-            [_as_value(trace, x) for x in rows],
+            [x if isinstance(x, Value) else trace.value(lift(trace, x)) for x in rows],
             turn=turn,
             reverse=reverse,
             keep_every=keep_every,
@@ -128,10 +127,6 @@ def map_rows(f: Callable[[Any], Any], xs: Any) -> Any:
 
 def _without_row(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda carry, _: f(carry, None)
-
-
-def _as_value(trace: Trace, leaf: Any) -> Value:
-    return leaf if isinstance(leaf, Value) else trace.value(lift(trace, leaf))
 
 
 def _scan_arrays(
@@ -308,29 +303,21 @@ def record_turns(
     Raises:
         TypeError: a turn changes a dtype or a shape, asserts something or draws.
     """
-    dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
+    numbers = Numbers(trace, leaves)
 
     def typed(carried: Tensors, row: Tensors) -> tuple[list[Value], list[Value]]:
         after, given = turn(carried, row)
-        for i, (leaf, dtype) in enumerate(zip(after, dtypes, strict=True)):
-            own = leaf.node.type if isinstance(leaf, Value) else None
-            if is_number(leaves[i]) and own and own.kind == "tensor" and own.dtype != dtype:
-                raise Other(i, own.dtype)
         return (
             [
-                _in_own_words(trace, as_tensor(trace, x, dtype), dtype)
-                for x, dtype in zip(after, dtypes, strict=True)
+                _in_own_words(trace, x, dtype)
+                for x, dtype in zip(numbers.after(after), numbers.dtypes, strict=True)
             ],
             [as_tensor(trace, x, guess_dtype(trace, x)) for x in given],
         )
 
-    for _ in leaves or [None]:
-        initial = [as_tensor(trace, x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
-        try:
-            return record_scan(trace, initial, rows, typed, reverse, keep_every=keep_every)
-        except Other as other:  # what a number becomes where it meets tensors
-            dtypes[other.position] = other.dtype
-    raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
+    return numbers.record(
+        lambda initial: record_scan(trace, initial, rows, typed, reverse, keep_every=keep_every)
+    )
 
 
 def _in_own_words(trace: Trace, value: Value, dtype: str) -> Value:
@@ -378,17 +365,14 @@ def record_scan(
     outputs = [value.node for value in (*after, *results)]
     constants = constants_of(trace, own, outputs)
     operands = [*(value.node for value in given), *constants]
-    while True:
-        inputs = _inputs(own, [*types, *row_types], len(types), constants)
-        body = region_of("body", inputs, outputs, trace)
-        new = [node.type for node in body.graph.outputs[: len(types)]]
-        if all(map(keeps, new, types)):
-            break
-        # Its length may be that of the input in other words: whether it stays is seen at run time.
-        types = [
-            type_ if keeps(other, type_) else Type("tensor", type_.dtype, UNKNOWN)
-            for type_, other in zip(types, new, strict=True)
-        ]
+    carried = len(types)
+    words = [f"carry_{i}" if i < carried else f"row_{i - carried}" for i in range(len(own))]
+
+    def bodies(types: Sequence[Type]) -> list[Region]:
+        named = zip(words, own, [*types, *row_types], strict=True)
+        return [region_of("body", make_inputs([*named], constants), outputs, trace)]
+
+    (body,), types = settle_types(types, bodies)
     attrs = {"body": body, "carried": len(types), "rows": len(rows), "reverse": reverse}
     return scan_values(trace, operands, {**attrs, "recompute": keep_every is not None})
 
@@ -422,14 +406,6 @@ def _record_blocks(
         parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in given])
     columns = [[*column] for column in zip(*(parts[::-1] if reverse else parts), strict=True)]
     return [*state, *(xp.concat(column) if len(column) > 1 else column[0] for column in columns)]
-
-
-def _inputs(
-    own: Sequence[Node], types: Sequence[Type], carried: int, constants: Sequence[Node]
-) -> dict[Node, Node]:
-    """Return the inputs of a turn, by what they stand for."""
-    words = [f"carry_{i}" if i < carried else f"row_{i - carried}" for i in range(len(own))]
-    return make_inputs([*zip(words, own, types, strict=True)], constants)
 
 
 def _check_lengths(rows: Tensors) -> None:

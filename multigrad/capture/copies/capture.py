@@ -15,7 +15,7 @@ from ...backend.finding.discovery import in_use
 from ...errors import GradientError, MultigradError, TraceError
 from ...graph import ops
 from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Location, Node, every_node
+from ...graph.ir.graph import Graph, Location, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
 from ...trace.assertions import HAS_TABLE, MATCHES
@@ -41,7 +41,6 @@ from ..values.tracer import V
 from .substitute import substitute
 from .witness import Witness
 
-__all__ = ["capture", "run_function", "run_or_import", "run_written_in"]
 _DIALECTS = _numpy_dialect  # imported for its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
@@ -168,13 +167,10 @@ def numbers_from_elsewhere(
     written = _numbers((*trace.facts.values(), *static.values(), *trace.numbers, *codes))
     found = _numbers(constants) - written - {0.0, 1.0}
     if math.inf in found:  # `clamp(min=0)` leaves a side open: that is ours
-        users = [node.op for node in nodes if any(map(_is_infinite, node.operands))]
+        infinite = {n for n in nodes if n.op is ops.CONST and abs(n.attr("value")) == math.inf}
+        users = [node.op for node in nodes if not infinite.isdisjoint(node.operands)]
         found -= {math.inf} if {*users} == {ops.CLIP} else set()
     return found
-
-
-def _is_infinite(node: Node) -> bool:
-    return node.op is ops.CONST and abs(node.attr("value")) == math.inf
 
 
 def _numbers(values: Iterable[Any]) -> set[float]:
@@ -276,19 +272,15 @@ def library_of_failure(error: BaseException, known: str) -> str:
     return found
 
 
-def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a rule's own function in a trace, with what Python hides from symbolic values replaced.
+def run_written_in(
+    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function in a trace, with what Python hides from symbolic values replaced; one that is
+    known to be written in a library, "": the code tells.
 
     What substitution cannot see through may be imported in the way that the function's dialect
     offers.
     """
-    return run_written_in("", function, trace, *args, **kwargs)
-
-
-def run_written_in(
-    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
-) -> Any:
-    """Do the same for a function that is known to be written in a library; "": the code tells."""
     return run_or_import(library, function, trace, args, kwargs)
 
 

@@ -24,7 +24,7 @@ from ..code.interception import call_by_own_gradient
 from ..code.libraries import in_package, is_library_file
 from ..code.outside import ROOTS, Log, note_constants, refused_builtins, refusing
 from ..code.readings import home, method_of, own_root, plain_function, wrapped_function
-from ..code.table import contents, mentioned, nested_codes
+from ..code.table import defaults, held_around, mentioned, nested_codes
 from ..meanings.creation import in_trace
 from ..symbols.classes import Dispatch, compares_identity, is_dispatching
 from .stand_ins import BUILTINS, Call, find_index
@@ -397,10 +397,11 @@ class _Substitution:
             "__import__": partial(self._imported, own["__import__"]),
             "super": self._super,
         }
-        held = map(contents, function.__closure__ or ())
         makers = [  # `super()` looks for the class itself
             None if name == "__class__" else self.maker(value)
-            for name, value in zip(function.__code__.co_freevars, held, strict=True)
+            for name, value in zip(
+                function.__code__.co_freevars, held_around(function), strict=True
+            )
         ]
         # A cell whose value stays is shared, so that `nonlocal` works.
         cells = tuple(
@@ -467,6 +468,5 @@ def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 def _referred(function: types.FunctionType) -> list[Any]:
     """Return what a function's names stand for: globals, closure, defaults."""
-    held = map(contents, function.__closure__ or ())
-    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
-    return [*[value for _, value in mentioned(function)], *held, *defaults]
+    named = [value for _, value in mentioned(function)]
+    return [*named, *held_around(function), *defaults(function)]

@@ -35,7 +35,6 @@ class SymbolsBackend(_backends.AbstractBackend):
     framework_name = __name__.partition(".")[0]
 
     def is_appropriate_type(self, tensor: Any) -> bool:
-        """Return whether it computes for a tensor."""
         return isinstance(tensor, Value)
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
@@ -43,31 +42,24 @@ class SymbolsBackend(_backends.AbstractBackend):
         return tuple(x.shape)
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return the same elements in another shape."""
         return xp.reshape(x, tuple(shape))
 
     def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """Return the axes in another order."""
         return xp.permute_dims(x, axes)
 
     def reduce(self, x: Tensor, operation: str, axes: Sequence[int]) -> Tensor:
-        """Reduce over some axes."""
         return REDUCTIONS[operation](x, axis=tuple(axes))
 
     def stack_on_zeroth_dimension(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Stack tensors at a new first axis."""
         return xp.stack(tensors, axis=0)
 
     def add_axis(self, x: Tensor, new_position: int) -> Tensor:
-        """Add an axis of length 1."""
         return xp.expand_dims(x, axis=new_position)
 
     def tile(self, x: Tensor, repeats: Sequence[int]) -> Tensor:
-        """Repeat the whole along each axis."""
         return xp.tile(x, tuple(repeats))
 
     def concat(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
-        """Join tensors along an axis."""
         return xp.concat(tensors, axis=axis)
 
     def is_float_type(self, x: Tensor) -> bool:

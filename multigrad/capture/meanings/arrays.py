@@ -18,7 +18,8 @@ from ..code.readings import library_for
 from ..code.table import Habits, habits_of
 from ..symbols.dtypes import cast
 from ..symbols.symbols import SymbolicShape
-from . import places
+from . import index_tensors, places
+from .index_tensors import cut
 from .places import Extremes
 
 Tensor = Any
@@ -171,19 +172,6 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     return cut(x, dim, start, start + length)
 
 
-def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """Return the stretch from start to stop along an axis."""
-    return at(x, axis, slice(start, stop))
-
-
-def at(x: Tensor, axis: int, item: Any) -> Tensor:
-    """Return what an index of one axis gives: a view."""
-    whole = slice(None)
-    if axis < 0:
-        return xp.getitem(x, (..., item, *(whole,) * (-axis - 1)))
-    return xp.getitem(x, (*(whole,) * axis, item))
-
-
 METHODS: dict[str, Handler] = {
     **places.METHODS,
     **spelled("""
@@ -192,7 +180,7 @@ METHODS: dict[str, Handler] = {
     **written(
         {
             places: "count_nonzero(x, dim=None): count_nonzero",
-            __name__: "select(x, dim, index): at",
+            index_tensors: "select(x, dim, index): at",
             xp: """
                 logsumexp(x, dim, keepdim=False): logsumexp; roll(x, shifts, dims=None): roll;
                 repeat_interleave(x, repeats, dim=None): repeat; t(x): permute_dims; tril(x,
@@ -241,10 +229,6 @@ def np_reshape(x: Tensor, shape: Any, order: str = "C") -> Tensor:
     return reshape(x, *shape) if isinstance(shape, tuple | list) else reshape(x, shape)
 
 
-def np_ravel(x: Tensor, order: str = "C") -> Tensor:
-    return np_reshape(x, -1, order)
-
-
 def np_dot(a: Tensor, b: Tensor) -> Tensor:
     if np.ndim(b) > 2:
         raise TypeError("dot by more than two axes; use np.matmul or np.einsum")
@@ -267,7 +251,7 @@ FUNCTIONS: dict[Any, Handler] = {
     np.outer: np_outer,
     np.percentile: np_percentile,
     np.quantile: np_quantile,
-    np.ravel: np_ravel,
+    np.ravel: ravel,
     np.reshape: np_reshape,
     np.sort: np_sort,
 }

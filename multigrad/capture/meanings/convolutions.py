@@ -20,7 +20,7 @@ import numpy as np
 from ...graph.ir.types import INT64
 from ...trace.trace import cast
 from ...trace.xp import all as xp
-from .arrays import cut
+from .index_tensors import cut
 from .parts import length, rank, shape_of
 
 Tensor = Any

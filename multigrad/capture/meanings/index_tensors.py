@@ -25,6 +25,19 @@ from ..code.table import habits_of
 Tensor = Any
 
 
+def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Return the stretch from start to stop along an axis."""
+    return at(x, axis, slice(start, stop))
+
+
+def at(x: Tensor, axis: int, item: Any) -> Tensor:
+    """Return what an index of one axis gives: a view."""
+    whole = slice(None)
+    if axis < 0:
+        return xp.getitem(x, (..., item, *(whole,) * (-axis - 1)))
+    return xp.getitem(x, (*(whole,) * axis, item))
+
+
 def holds_places(index: Any) -> bool:
     """Return whether an index has a symbolic tensor of integers in it."""
     items = index if isinstance(index, tuple) else (index,)

@@ -19,7 +19,7 @@ from ...graph.ir.types import is_float
 from ...trace.axes import known_shape
 from ...trace.trace import Value
 from ...trace.xp import all as xp
-from .arrays import at, cut
+from .index_tensors import at, cut
 
 Tensor = Any
 

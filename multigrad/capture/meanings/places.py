@@ -25,7 +25,7 @@ from ...trace.xp import transposes
 from ...trace.xp.indices import from_front
 from ..code.binding import handlers
 from ..code.table import habits_of, leave_order_open
-from .index_tensors import is_places, limited, put_slices
+from .index_tensors import cut, is_places, limited, put_slices
 
 Tensor = Any
 Reduction = Callable[..., Tensor]
@@ -54,29 +54,16 @@ class Extremes:
         return 2
 
 
-def max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """torch.max(x), torch.max(a, b); torch.max(x, dim) gives values and indices."""
-    return _extremes(xp.max, xp.maximum, xp.argmax, input, *args, **kwargs)
+def _extreme(reduce: Reduction, pair: Reduction, find: Reduction) -> Reduction:
+    """Return torch.max(x), torch.max(a, b); torch.max(x, dim) gives values and indices."""
 
+    def record(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        other = kwargs.get("other", args[0] if args else None)
+        if other is not None and not isinstance(other, int):
+            return pair(input, other)
+        return along(input, *args, **kwargs) if args or kwargs else reduce(input)
 
-def min(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """torch.min(x), torch.min(a, b); torch.min(x, dim) gives values and indices."""
-    return _extremes(xp.min, xp.minimum, xp.argmin, input, *args, **kwargs)
-
-
-EXTREMES = {"max": max, "min": min}
-
-
-def _extremes(
-    reduce: Reduction, pair: Reduction, find: Reduction, x: Tensor, *args: Any, **kwargs: Any
-) -> Any:
-    other = kwargs.get("other", args[0] if args else None)
-    if other is not None and not isinstance(other, int):
-        return pair(x, other)
-    if not args and not kwargs:
-        return reduce(x)
-
-    def along(dim: int, keepdim: bool = False) -> Extremes:
+    def along(x: Tensor, dim: int, keepdim: bool = False) -> Extremes:
         """Taken from its place, which gets the whole gradient: of equal ones the first."""
         places = find(x, axis=dim, keepdims=True)
         values = xp.take_along(x, places, axis=operator.index(dim))
@@ -84,7 +71,12 @@ def _extremes(
             values, places = xp.squeeze(values, dim), xp.squeeze(places, dim)
         return Extremes(values, lambda: places)
 
-    return along(*args, **kwargs)
+    record.__name__ = record.__qualname__ = reduce.__name__
+    return record
+
+
+max, min = _extreme(xp.max, xp.maximum, xp.argmax), _extreme(xp.min, xp.minimum, xp.argmin)
+EXTREMES = {"max": max, "min": min}
 
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Extremes:
@@ -97,7 +89,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
         raise TypeError("topk of a tensor without axes")
     found, count = sort(x, dim, largest), whole(k)
     leave_order_open(found.values, "topk")
-    return Extremes(_cut(found.values, dim, count), lambda: _cut(found.indices, dim, count))
+    return Extremes(cut(found.values, dim, 0, count), lambda: cut(found.indices, dim, 0, count))
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
@@ -116,14 +108,6 @@ def whole(k: Any) -> int:
     """Return a number of elements; one made by rounding a length is whole, as Python's is."""
     is_rounded = isinstance(k, Value) and k.node.op is ops.ROUND
     return int(float(k)) if is_rounded else operator.index(k)
-
-
-def _cut(x: Value, axis: int, count: int) -> Value:
-    """Return the first elements along an axis."""
-    whole, part = slice(None), slice(0, count)
-    if axis < 0:
-        return xp.getitem(x, (..., part, *(whole,) * (-axis - 1)))
-    return xp.getitem(x, (*(whole,) * axis, part))
 
 
 def is_differentiated(*operands: Any) -> bool:
@@ -157,28 +141,25 @@ def axis_of(dim: Any, axis: Any) -> Any:
 # --- where something is ---------------------------------------------------------------------------
 
 
-def argmax(
-    x: Tensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    axis: Any = MISSING,
-    keepdims: bool = False,
-    out: None = None,
-) -> Tensor:
-    return xp.argmax(counted(x), axis_of(dim, axis), keepdim or keepdims)
+def place(find: Reduction) -> Reduction:
+    """Return what finds the place of an extreme; bools are counted."""
+
+    def record(
+        x: Tensor,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        axis: Any = MISSING,
+        keepdims: bool = False,
+        out: None = None,
+    ) -> Tensor:
+        return find(counted(x), axis_of(dim, axis), keepdim or keepdims)
+
+    record.__name__ = record.__qualname__ = find.__name__
+    return record
 
 
-def argmin(
-    x: Tensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    axis: Any = MISSING,
-    keepdims: bool = False,
-    out: None = None,
-) -> Tensor:
-    return xp.argmin(counted(x), axis_of(dim, axis), keepdim or keepdims)
+argmax, argmin = place(xp.argmax), place(xp.argmin)
 
 
 def argsort(

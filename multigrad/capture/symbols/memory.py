@@ -86,11 +86,8 @@ def _is_stretch(node: Node) -> bool:
     items = list(node.attr("index"))
     while items and isinstance(items[0], int):
         items.pop(0)
-    return not items or (len(items) == 1 and isinstance(items[0], tuple) and _is_dense(items[0]))
-
-
-def _is_dense(stretch: tuple[int | None, ...]) -> bool:
-    return stretch[2] in (None, 1)
+    is_slice = len(items) == 1 and isinstance(items[0], tuple)
+    return not items or (is_slice and items[0][2] in (None, 1))
 
 
 def _lies_in_order(trace: Trace, node: Node) -> bool:

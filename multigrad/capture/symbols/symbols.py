@@ -113,7 +113,25 @@ class SymbolicDevice:
         )
 
 
-class SymbolicShape:
+class _AsLibrariesHave:
+    """What the libraries' own shapes have besides a tuple's."""
+
+    __slots__ = ()
+
+    def num_elements(self: Any) -> Any:
+        return self.numel()
+
+    def as_list(self: Any) -> list[int]:
+        return list(self)
+
+    @property
+    def rank(self: Any) -> int:
+        return len(self)
+
+    ndims = rank
+
+
+class SymbolicShape(_AsLibrariesHave):
     """The shape of a symbolic value: an index gives a symbolic integer, the length asks for the
     rank.
     """
@@ -166,28 +184,14 @@ class SymbolicShape:
     def numel(self) -> Any:
         return xp.size(self.value)
 
-    def num_elements(self) -> Any:
-        return xp.size(self.value)
-
-    def as_list(self) -> list[int]:
-        return list(self._known())
-
-    @property
-    def rank(self) -> int:
-        return self.value.ndim
-
-    @property
-    def ndims(self) -> int:
-        return self.value.ndim
-
     def _known(self) -> tuple[int, ...]:
         if self.value.node.type.kind == "scalar":
             return KnownShape()
         raise NeedsConcrete(*needed_shapes(self.value.node))  # known, it would be a tuple
 
 
-class KnownShape(tuple[int, ...]):
-    """A shape that this capture has fixed, with what the libraries' own shapes have besides."""
+class KnownShape(_AsLibrariesHave, tuple[int, ...]):
+    """A shape that this capture has fixed."""
 
     __slots__ = ()
 
@@ -200,20 +204,6 @@ class KnownShape(tuple[int, ...]):
 
     def numel(self) -> int:
         return math.prod(self)
-
-    def num_elements(self) -> int:
-        return math.prod(self)
-
-    def as_list(self) -> list[int]:
-        return list(self)
-
-    @property
-    def rank(self) -> int:
-        return len(self)
-
-    @property
-    def ndims(self) -> int:
-        return len(self)
 
 
 DIVIDING = ("truediv", "rtruediv", "pow", "rpow")

@@ -136,7 +136,8 @@ def _check_apart(x: Any, items: list[Any]) -> None:
     Raises:
         TypeError: they do not.
     """
-    among = [i for i, item in enumerate(items) if _is_read(item) or _is_integer(item)]
+    read = (np.ndarray, Value)
+    among = [i for i, item in enumerate(items) if isinstance(item, read) or _is_integer(item)]
     if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
         raise TypeError("an integer apart from a tensor in an index")
 
@@ -251,10 +252,6 @@ def _checked(item: Any) -> Any:
     if isinstance(item, bool | np.bool_):
         raise TypeError("it indexes by one bool; use xp.where(condition, tensor, 0.0)")
     return operator.index(item) if _is_integer(item) else item
-
-
-def _is_read(item: Any) -> bool:
-    return isinstance(item, np.ndarray | Value)
 
 
 def _read(x: Any, item: Any) -> Any:
@@ -501,52 +498,36 @@ class Picked:
         for operand in operands:
             if isinstance(operand, Picked) and operand.mask.node is self.mask.node:
                 wholes.append(operand.whole)
-            elif isinstance(operand, bool | int | float) or (
-                isinstance(operand, Value) and operand.node.type.shape == SCALAR_SHAPE
-            ):
-                wholes.append(operand)
-            elif isinstance(operand, Picked | Value | list | tuple) or hasattr(operand, "shape"):
+                continue
+            is_one = isinstance(operand, Value) and operand.node.type.shape == SCALAR_SHAPE
+            is_tensor = isinstance(operand, Picked | Value | list | tuple)
+            if not is_one and (is_tensor or hasattr(operand, "shape")):
                 raise self._refuse()
-            else:
-                wholes.append(operand)
+            wholes.append(operand)
         found = compute(*wholes)
         nodes = [each.node for each in wholes if isinstance(each, Value)]
         if not (isinstance(found, Value) and is_per_element(found.node, nodes)):
             raise self._refuse()
         return Picked(found, self.mask)
 
-    def __add__(self, other: Any) -> Picked:
-        return self._combine(operator.add, self, other)
 
-    def __radd__(self, other: Any) -> Picked:
-        return self._combine(operator.add, other, self)
+def _of_picked(compute: Callable[..., Any], is_reflected: bool = False) -> Callable[..., Picked]:
+    """Return an operator of what is picked."""
 
-    def __sub__(self, other: Any) -> Picked:
-        return self._combine(operator.sub, self, other)
+    def operate(self: Picked, *others: Any) -> Picked:
+        return (
+            self._combine(compute, *others, self)
+            if is_reflected
+            else self._combine(compute, self, *others)
+        )
 
-    def __rsub__(self, other: Any) -> Picked:
-        return self._combine(operator.sub, other, self)
+    return operate
 
-    def __mul__(self, other: Any) -> Picked:
-        return self._combine(operator.mul, self, other)
 
-    def __rmul__(self, other: Any) -> Picked:
-        return self._combine(operator.mul, other, self)
-
-    def __truediv__(self, other: Any) -> Picked:
-        return self._combine(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> Picked:
-        return self._combine(operator.truediv, other, self)
-
-    def __pow__(self, other: Any) -> Picked:
-        return self._combine(operator.pow, self, other)
-
-    def __neg__(self) -> Picked:
-        return self._combine(operator.neg, self)
-
-    def __abs__(self) -> Picked:
-        return self._combine(abs, self)
+for _name in ("add", "sub", "mul", "truediv", "pow", "neg", "abs"):
+    setattr(Picked, f"__{_name}__", _of_picked(getattr(operator, _name)))
+for _name in ("add", "sub", "mul", "truediv"):
+    setattr(Picked, f"__r{_name}__", _of_picked(getattr(operator, _name), True))
 
 
 def is_per_element(node: Node, sources: Sequence[Node]) -> bool:

@@ -477,15 +477,10 @@ def _written(view: Value, value: Value) -> Any:
         return whole
     if node.op is ops.CALL:  # another name
         return value
-    is_cut = node.op is ops.STOP_GRADIENT
-    if is_cut and (_is_forward(view) or not carries_gradient(base.node)):
-        return value
-    return None
-
-
-def _is_forward(view: Value) -> bool:
-    """Return whether no gradient is taken through what is recorded: a class gives its own."""
-    return view.trace.kind == "imported function" and not view.trace.in_backward
+    # A class gives its own gradient: none is taken through what is recorded of its forward.
+    is_forward = view.trace.kind == "imported function" and not view.trace.in_backward
+    is_cut = node.op is ops.STOP_GRADIENT and (is_forward or not carries_gradient(base.node))
+    return value if is_cut else None
 
 
 def _look_anew(view: Value, before: Node, after: Node) -> Node:

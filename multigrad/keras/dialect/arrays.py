@@ -154,7 +154,7 @@ OPS: dict[str, Handler] = {
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
     **handlers(
         {
-            arrays: "np_ravel: ravel; np_sort: sort",
+            arrays: "ravel; np_sort: sort",
             places: "argmax; argmin; count_nonzero",
             __name__: """
                 average_pool; get_item; layer_normalization; max_pool; moments; normalize; one_hot;
