@@ -196,7 +196,7 @@ class Snapshot:
             elif now.get(name, self) is before[name]:
                 continue
             else:
-                _assign(owner, name, before[name])
+                assign(owner, name, before[name])
             found = f"assigns to the attribute {name!r} of {shown(owner)}"
         return found
 
@@ -426,13 +426,9 @@ def is_state(value: Any) -> bool:
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return False
     root = type(value).__module__.partition(".")[0].removesuffix("lib")
-    return root != "numpy" and (
-        root in registered_dialects() or issubclass(type(value), _tensor_classes())
-    )
-
-
-def _tensor_classes() -> tuple[type, ...]:
-    return tuple(d.tensor for name, d in registered_dialects().items() if name != "numpy")
+    known = registered_dialects()
+    tensors = tuple([dialect.tensor for name, dialect in known.items() if name != "numpy"])
+    return root != "numpy" and (root in known or issubclass(type(value), tensors))
 
 
 # --- objects --------------------------------------------------------------------------------------
@@ -489,14 +485,15 @@ def _method_names(kind: type) -> set[str]:
     return {name for m in users for code in nested_codes(m.__code__) for name in code.co_names}
 
 
-def _assign(owner: Any, name: str, value: Any) -> None:
+def assign(owner: Any, name: str, value: Any) -> None:
     """Set an attribute, of an object without running code of its class."""
+    own = getattr(owner, "__dict__", None)
     if isinstance(owner, FIXED):
         setattr(owner, name, value)
-    elif isinstance(getattr(type(owner), name, None), types.MemberDescriptorType):
+    elif own is None or isinstance(getattr(type(owner), name, None), types.MemberDescriptorType):
         object.__setattr__(owner, name, value)
     else:
-        vars(owner)[name] = value
+        own[name] = value
 
 
 def _remove(owner: Any, name: str) -> None:

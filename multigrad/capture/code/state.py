@@ -25,6 +25,7 @@ from ...graph.support.data import dataclass
 from ...trace.scope.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
 from .libraries import is_library_file
+from .snapshot import assign
 from .table import held_around, load_dialects, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
@@ -275,7 +276,7 @@ class Filled:
             elif isinstance(value, dict):
                 made[name] = self._put(held)
             else:
-                _set(made, name, self._put(held))
+                assign(made, name, self._put(held))
         return made
 
     def _put_function(self, function: types.FunctionType) -> types.FunctionType:
@@ -331,7 +332,7 @@ def _empty(value: Any) -> Any:
         return OrderedDict() if isinstance(value, OrderedDict) else {}
     made = object.__new__(type(value))
     for name, held in attributes_of(value):
-        _set(made, name, held)
+        assign(made, name, held)
     return made
 
 
@@ -339,12 +340,3 @@ def _shown(holder: Any) -> str:
     """Return in words what holds an attribute or an item."""
     is_container = isinstance(holder, list | tuple | dict)
     return "what it holds" if is_container else f"a {type(holder).__name__}"
-
-
-def _set(made: Any, name: str, value: Any) -> None:
-    """Set an attribute without running code of the class."""
-    own = getattr(made, "__dict__", None)
-    if isinstance(getattr(type(made), name, None), types.MemberDescriptorType) or own is None:
-        object.__setattr__(made, name, value)
-    else:
-        own[name] = value

@@ -297,8 +297,10 @@ def record_call(
     route = "protocol" if trace is None else "substitution"
     pair = _find_pair((args, kwargs)) if Pair.is_made else None
     if trace is None:
-        found: Trace = _find_trace((*args, *kwargs.values())) if pair is None else pair.trace
-        trace = found
+        symbol = next(symbols_in((args, kwargs)), None) if pair is None else pair
+        if symbol is None:
+            raise TraceError("no symbolic value among the arguments")
+        trace = symbol.trace
     trace.routes[dialect] = trace.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
@@ -482,17 +484,6 @@ def _find_target(
         return args[0], others
     out = kwargs.get("out")
     return out[0] if isinstance(out, tuple) and len(out) == 1 else out, others
-
-
-def _find_trace(values: tuple[Any, ...]) -> Trace:
-    for value in values:
-        if isinstance(value, Value):
-            return value.trace
-        if isinstance(value, tuple | list):
-            inner = [v for v in value if isinstance(v, Value)]
-            if inner:
-                return inner[0].trace
-    raise TraceError("no symbolic value among the arguments")
 
 
 def habits_of(trace: Trace) -> Habits:

@@ -152,11 +152,7 @@ def named_in(module: ModuleType) -> dict[Any, Handler]:
 
 
 def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
-    """Return what stands in for each of them.
-
-    Args:
-        has_symbols: whether symbols are among such arguments.
-    """
+    """Return what stands in for each of them, by whether symbols are among arguments."""
     return {each: functools.partial(call, has_symbols, each) for each in functions()}
 
 

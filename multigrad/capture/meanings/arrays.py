@@ -16,7 +16,7 @@ from ...trace.xp import all as xp
 from ..code.binding import handlers, spelled, written
 from ..code.readings import library_for
 from ..code.table import Habits, habits_of
-from ..symbols.dtypes import cast
+from ..symbols.dtypes import in_dtype
 from ..symbols.symbols import SymbolicShape
 from . import index_tensors, places
 from .index_tensors import cut
@@ -48,13 +48,11 @@ def numbers(given: tuple[Any, ...]) -> Any:
 
 # --- reductions and what goes along an axis -------------------------------------------------------
 def softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
-    result = xp.softmax(x, axis_given(dim, axis))
-    return result if dtype is None else cast(result, dtype)
+    return in_dtype(xp.softmax(x, axis_given(dim, axis)), dtype)
 
 
 def log_softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
-    result = xp.log_softmax(x, axis_given(dim, axis))
-    return result if dtype is None else cast(result, dtype)
+    return in_dtype(xp.log_softmax(x, axis_given(dim, axis)), dtype)
 
 
 def cumsum(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
@@ -68,8 +66,7 @@ def cumprod(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) 
 def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
     """Without an axis NumPy goes through x made flat; bools count as integers."""
     x = places.counted(x)
-    result = function(xp.reshape(x, -1), 0) if axis is None else function(x, axis)
-    return result if dtype is None else cast(result, dtype)
+    return in_dtype(function(xp.reshape(x, -1), 0) if axis is None else function(x, axis), dtype)
 
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Extremes:

@@ -21,16 +21,16 @@ Tensor = Any
 
 
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-    return xp.add(x, xp.multiply(_times(value, a), b))
+    return xp.add(x, xp.multiply(scaled(a, value), b))
 
 
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-    return xp.add(x, xp.divide(_times(value, a), b))
+    return xp.add(x, xp.divide(scaled(a, value), b))
 
 
-def _times(value: Any, a: Tensor) -> Tensor:
+def scaled(x: Any, factor: Any) -> Any:
     """The factor comes first, as in torch: the product of the tensors may overflow."""
-    return a if type(value) in (int, float) and value == 1 else xp.multiply(value, a)
+    return x if type(factor) in (int, float) and factor == 1 else xp.multiply(factor, x)
 
 
 def bernoulli(x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:

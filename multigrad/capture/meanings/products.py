@@ -9,6 +9,7 @@ import string
 from typing import Any
 
 from ...trace.xp import all as xp
+from .composites import scaled
 from .parts import length, rank, shape_of
 
 Tensor = Any
@@ -86,10 +87,6 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
     return xp.reshape(xp.multiply(spread, inner), whole)
 
 
-def scaled(x: Any, factor: Any) -> Any:
-    return x if type(factor) in (int, float) and factor == 1 else xp.multiply(factor, x)
-
-
 def added(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta x + alpha product; without x where beta is 0, even where x is NaN."""
     if type(beta) in (int, float) and beta == 0:
@@ -151,8 +148,8 @@ def correlation(x: Tensor) -> Tensor:
     if rank(x) < 2:
         return xp.divide(product, product)
     spread = xp.sqrt(diagonal(product))
-    scaled = xp.divide(xp.divide(product, xp.expand_dims(spread, 1)), spread)
-    return xp.clip(scaled, -1.0, 1.0)
+    both = xp.divide(xp.divide(product, xp.expand_dims(spread, 1)), spread)
+    return xp.clip(both, -1.0, 1.0)
 
 
 def matvec(a: Tensor, b: Tensor) -> Tensor:

@@ -15,15 +15,11 @@ from ...graph.ir.types import BOOL, FLOATS, T, dtype_name
 from ...trace import trace
 from ...trace.trace import NeedsConcrete
 from ...trace.xp import all as xp
-from ..symbols.dtypes import cast, own_dtype
+from ..symbols.dtypes import cast, in_dtype, own_dtype
 from .places import counted
 
 Tensor = Any
 Reduction = Callable[..., Tensor]
-
-
-def in_dtype(x: Tensor, dtype: Any) -> Tensor:
-    return x if dtype is None else cast(x, dtype)
 
 
 def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:

@@ -106,6 +106,10 @@ def cast(x: Any, dtype: Any) -> Any:
     return trace.cast(x, dtype)
 
 
+def in_dtype(x: Any, dtype: Any) -> Any:
+    return x if dtype is None else cast(x, dtype)
+
+
 def as_held(x: Value, value: Any) -> Any:
     """Return what is written into a tensor of integers as integers of its own."""
     held, given = x.node.type, value.node.type if isinstance(value, Value) else None

@@ -26,19 +26,12 @@ from ..code.conventions import passes_at
 from ..code.readings import library_for
 from ..code.table import find_dialect
 from ..meanings import arrays, composites, creation, places, reductions
+from ..meanings.places import MISSING
 from ..symbols import dtypes, memory, symbols
 from ..symbols.dtypes import cast, own_dtype
 from ..symbols.symbols import SymbolicShape
 
 Tensor = Any
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-MISSING = _Missing()
 
 
 def axis_of(dim: Any, axis: Any) -> Any:

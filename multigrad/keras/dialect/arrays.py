@@ -108,10 +108,6 @@ def segment_sum(
     return places.segment_sum(data, segment_ids, num_segments)
 
 
-def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    return [*parts.split(x, indices_or_sections, axis)]
-
-
 def solve(a: Tensor, b: Tensor) -> Tensor:
     return matrices.solve(a, b, matrices.has_vectors(a, b))
 
@@ -158,7 +154,7 @@ OPS: dict[str, Handler] = {
             places: "argmax; argmin; count_nonzero",
             __name__: """
                 average_pool; get_item; layer_normalization; max_pool; moments; normalize; one_hot;
-                pad; rms_normalization; segment_sum; solve; split
+                pad; rms_normalization; segment_sum; solve
             """,
             xp: "logsumexp; median",
         }
@@ -175,6 +171,7 @@ NAMED = KERAS.called(
         products: "diag; diagonal; kron; trace",
         places: "topk: top_k; argsort; take_along_axis",
         layers: "batch_norm: batch_normalization(offset=shift)",
+        numpy: "split",
         matrices: "cholesky; cholesky_inverse; norm",
         parts: "expand_dims",
         reductions: """

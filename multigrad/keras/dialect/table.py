@@ -31,6 +31,7 @@ from multigrad.capture.code.table import (
 )
 from multigrad.capture.control import scans
 from multigrad.capture.copies.substitute import substitute
+from multigrad.capture.dialects import numpy
 from multigrad.capture.meanings import creation
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.graph.ir.types import FLOATS, INT32, WHOLE, T
@@ -65,14 +66,6 @@ def is_keras_tensor(x: Tensor) -> bool:
     return False
 
 
-def shape(x: Tensor) -> Any:
-    return x.shape
-
-
-def ndim(x: Tensor) -> int:
-    return x.ndim
-
-
 def dtype_of(x: Tensor) -> Any:
     return x.dtype
 
@@ -89,11 +82,6 @@ def is_float_dtype(dtype: Any) -> bool:
 
 def is_int_dtype(dtype: Any) -> bool:
     return dtype_name(dtype) == INT32
-
-
-def as_keras_dtype(name: str) -> str:
-    """Return Keras's own name of a dtype."""
-    return name
 
 
 # --- random numbers, from the key of the rule's application ---------------------------------------
@@ -158,7 +146,7 @@ def typed_by_keras(function: Handler) -> Handler:
 
 TENSORS: dict[str, Handler] = {
     "array": convert_to_tensor,
-    **{f.__name__: f for f in (convert_to_tensor, is_tensor, ndim, shape)},
+    **{f.__name__: f for f in (convert_to_tensor, is_tensor, numpy.ndim, numpy.shape)},
     **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
     "dtype": dtype_of,
     "empty_like": xp.zeros_like,
@@ -389,7 +377,7 @@ DIALECT = Dialect(
         **elementwise.KERAS.called({xp: "stop_gradient"}),
     },
     BackendTensor,
-    as_keras_dtype,
+    str,  # Keras's own names
     "cpu",
     hidden={**by_function(HIDDEN), get_keras_mask: mask_of},
     mutable=False,
