@@ -93,12 +93,10 @@ def passes_at(trace: Trace, name: str) -> bool:
 
 
 def note(trace: Trace, told: str) -> None:
-    """Note what a capture rests on."""
     _read.setdefault(trace, {})[told] = None
 
 
 def conventions_read(trace: Trace) -> tuple[str, ...]:
-    """Return in words the conventions that a capture rests on."""
     return tuple(_read.get(trace, ()))
 
 

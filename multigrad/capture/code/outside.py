@@ -101,7 +101,6 @@ def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callab
 
 
 def refused_builtins(trace: Trace) -> dict[str, Any]:
-    """Return the stand-ins for builtins that act on the world outside."""
     own = sys.modules["builtins"]
     return {name: refusing(getattr(own, name), AT_ONCE, trace, f"{name}()") for name in BUILTIN}
 

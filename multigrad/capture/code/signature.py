@@ -54,7 +54,6 @@ class Signature:
         return self.params.get(name) or Param(name)
 
     def select(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values whose names are accepted."""
         return {name: value for name, value in values.items() if self.takes(name)}
 
 
@@ -203,6 +202,5 @@ def _wrong(rule: str, param: Param, value: Any) -> RuleTypeError:
 
 
 def unknown_param(rule: str, name: str, known: list[str]) -> RuleTypeError:
-    """Return the error for a parameter that the rule does not take."""
     listing = f"it takes {', '.join(known)}" if known else "it takes no params"
     return RuleTypeError(f"rule {rule!r} has no param {name!r}{suggest(name, known)} ({listing})")

@@ -201,7 +201,6 @@ class Snapshot:
         return found
 
     def restore(self) -> None:
-        """Put all back."""
         found = [restore() for restore in self._restores]
         self.change = next(filter(None, found), "")
 

@@ -231,12 +231,10 @@ def updates(dialect: Dialect, name: str) -> bool:
 
 
 def find_dialect(name: str) -> Dialect | None:
-    """Return the dialect of that name, or None."""
     return _dialects.get(name)
 
 
 def registered_dialects() -> dict[str, Dialect]:
-    """Return the dialects registered so far, by name."""
     return _dialects
 
 
@@ -487,7 +485,6 @@ def _find_target(
 
 
 def habits_of(trace: Trace) -> Habits:
-    """Return what spellings mean in the code that is captured."""
     dialect = find_dialect(trace.dialect)
     return Habits() if dialect is None else dialect.habits
 

@@ -227,7 +227,6 @@ def filled(trace: Trace, number: Value, dtype: str, like: Value | Sequence[int])
 
 
 def known_type(value: Value) -> Type:
-    """Return the type under which a region takes a value."""
     return plain(value.node.type)
 
 
@@ -405,7 +404,6 @@ def number_of(value: Any) -> Any:
 
 
 def find_trace(values: Any) -> Trace | None:
-    """Return the trace of the first symbolic value in a structure."""
     leaves = optree.tree_leaves(values, none_is_leaf=True)
     return next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
 

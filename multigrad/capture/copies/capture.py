@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import itertools
 import math
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -80,7 +81,10 @@ def capture(
     def record(facts: Mapping[str, Any]) -> tuple[Trace, Graph]:
         trace = Trace(name, facts, V, namespace=xp)
         with intercepting():
-            return trace, _record(trace, run, has_tin, runtime, static)
+            trace.witness = Witness(trace)
+            graph = _run(trace, run, has_tin, runtime, static)
+            trace.witness.check_left()
+        return trace, graph
 
     try:
         trace, graph = record(facts)
@@ -101,16 +105,6 @@ def capture(
         known = {**facts, "device": True}
         return capture(name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known)
     return replace(simplify(graph), origin=describe_routes(trace))
-
-
-def _record(
-    trace: Trace, run: Run, has_tin: bool, runtime: tuple[str, ...], static: Mapping[str, Any]
-) -> Graph:
-    """Run the rule once."""
-    trace.witness = Witness(trace)
-    graph = _run(trace, run, has_tin, runtime, static)
-    trace.witness.check_left()
-    return graph
 
 
 def _run(
@@ -194,12 +188,9 @@ def find_opaque(trace: Trace, error: Exception) -> str:
 
 def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
     """Return the file and line of the user's code in a traceback, the innermost."""
-    place, tb = None, error.__traceback__
-    while tb is not None:
-        if tb.tb_frame.f_code in trace.codes:
-            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
-        tb = tb.tb_next
-    return place
+    frames = traceback.walk_tb(error.__traceback__)
+    own = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in trace.codes]
+    return own[-1] if own else None
 
 
 def _check_result(trace: Trace, result: Any) -> Value:
@@ -263,12 +254,11 @@ def library_of_failure(error: BaseException, known: str) -> str:
     """Return the library in which code failed that met a symbol there, by way of other libraries,
     where that one is imported in another way; else the one that is known.
     """
-    found, tb = known, error.__traceback__
-    while tb is not None:
-        root = str(tb.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    found = known
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         dialect = find_dialect(root)
         found = root if dialect is not None and dialect.import_function is not None else found
-        tb = tb.tb_next
     return found
 
 

@@ -94,7 +94,6 @@ def cov(
 
 # --- reductions -----------------------------------------------------------------------------------
 def ptp(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    """The largest less the smallest."""
     return xp.subtract(xp.max(a, axis, keepdims), xp.min(a, axis, keepdims))
 
 
@@ -260,7 +259,6 @@ def nothing() -> None:
 
 
 def is_ufunc(function: Any) -> bool:
-    """Return whether a function is one loop over elements of one dtype."""
     return isinstance(function, np.ufunc)
 
 

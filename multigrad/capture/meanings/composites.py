@@ -34,7 +34,6 @@ def scaled(x: Any, factor: Any) -> Any:
 
 
 def bernoulli(x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:
-    """1 with probability x, or p, else 0."""
     _refuse_generator(generator)
     return xp.cast_like(xp.rand_like(x) < (x if p is None else p), x)
 

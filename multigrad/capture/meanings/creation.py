@@ -142,7 +142,6 @@ class Creator:
 
 
 def is_dtype(given: Any) -> bool:
-    """Return whether an argument is a dtype, and no length."""
     return isinstance(given, type | str | np.dtype | SymbolicDType)
 
 

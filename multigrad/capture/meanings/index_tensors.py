@@ -26,7 +26,6 @@ Tensor = Any
 
 
 def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """Return the stretch from start to stop along an axis."""
     return at(x, axis, slice(start, stop))
 
 
@@ -39,7 +38,6 @@ def at(x: Tensor, axis: int, item: Any) -> Tensor:
 
 
 def holds_places(index: Any) -> bool:
-    """Return whether an index has a symbolic tensor of integers in it."""
     items = index if isinstance(index, tuple) else (index,)
     return any(is_places(item) for item in items)
 
@@ -72,7 +70,6 @@ class Merged:
     inside: Value | None = None
 
     def restored(self, x: Tensor) -> Tensor:
-        """Return a tensor of the merged shape in that of before."""
         return x if self.shape is None else xp.reshape(x, self.shape)
 
 
@@ -186,7 +183,6 @@ def is_number(item: Any) -> bool:
 
 
 def beside_axes(mask: Any, after: int) -> Value:
-    """Return a mask of indices for slices of so many axes."""
     return xp.reshape(mask, (*mask.shape, *(1,) * after)) if after else mask
 
 

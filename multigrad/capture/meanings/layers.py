@@ -164,7 +164,6 @@ def of_class(logs: Tensor, index: Tensor, axis: int) -> Tensor:
 
 
 def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor:
-    """-sum(t log_softmax(x)) along an axis."""
     return -xp.sum(xp.multiply(target, xp.log_softmax(logits, axis)), axis)
 
 

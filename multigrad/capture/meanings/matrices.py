@@ -32,18 +32,15 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 
 
 def symmetric(x: Tensor) -> Tensor:
-    """The mean of a matrix and its transpose."""
     return xp.divide(xp.add(x, xp.matrix_transpose(x)), 2)
 
 
 def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
-    """Solve a x = b by a's factor."""
     half = xp.solve_triangular(factor, b, lower=not upper, transposed=upper)
     return xp.solve_triangular(factor, half, lower=not upper, transposed=not upper)
 
 
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
-    """The inverse of a matrix by its factor."""
     diagonal = np.eye(length(factor, -1), dtype=bool)
     return cholesky_solve(xp.where(diagonal, 1.0, xp.zeros_like(factor)), factor, upper)
 
@@ -55,7 +52,6 @@ def solve(a: Tensor, b: Tensor, vectors: bool = False) -> Tensor:
 
 
 def solve_at_right(a: Tensor, b: Tensor) -> Tensor:
-    """Solve x a = b."""
     return turned(xp.solve(turned(a), turned(b)))
 
 
@@ -99,7 +95,6 @@ def is_transposed(trans: Any) -> bool:
 
 
 def has_vectors(a: Tensor, b: Tensor) -> bool:
-    """Return whether the right sides have one axis less than the matrices."""
     return rank(b) == rank(a) - 1
 
 
@@ -320,5 +315,4 @@ def cond(x: Tensor, ord: Any = None) -> Tensor:
 
 
 def normalize(x: Tensor, ord: Any = 2, axis: Any = -1, eps: Any = 0.0) -> Tensor:
-    """x over its norm along an axis, or over eps where that is larger."""
     return x / xp.maximum(xp.norm(x, axis, True, ord), eps)

@@ -126,7 +126,6 @@ def vstack(arrays: Sequence[Tensor]) -> Tensor:
 
 
 def dstack(arrays: Sequence[Tensor]) -> Tensor:
-    """Along the third axis."""
     return xp.concatenate([atleast_3d(x) for x in arrays], 2)
 
 
@@ -270,7 +269,6 @@ def ediff1d(x: Tensor, to_end: Any = None, to_begin: Any = None) -> Tensor:
 
 
 def trapezoid(y: Tensor, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
-    """The integral by the trapezoid rule."""
     return xp.sum(_trapezoids(y, x, dx, axis), axis)
 
 

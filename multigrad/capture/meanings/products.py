@@ -36,7 +36,6 @@ def matrix_diagonal(x: Tensor, offset: int = 0) -> Tensor:
 
 
 def trace(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The sums of the diagonals."""
     return xp.sum(diagonal(x, offset, axis1, axis2), -1)
 
 
@@ -64,7 +63,6 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
 
 
 def diagflat(x: Tensor, k: int = 0) -> Tensor:
-    """The matrix of all elements in a row."""
     return embedded(xp.reshape(x, -1), k)
 
 
@@ -153,10 +151,8 @@ def correlation(x: Tensor) -> Tensor:
 
 
 def matvec(a: Tensor, b: Tensor) -> Tensor:
-    """Matrices times vectors in the last axis."""
     return xp.squeeze(xp.matmul(a, xp.expand_dims(b, -1)), -1)
 
 
 def vecmat(a: Tensor, b: Tensor) -> Tensor:
-    """Vectors in the last axis times matrices."""
     return xp.squeeze(xp.matmul(xp.expand_dims(a, -2), b), -2)

@@ -89,7 +89,6 @@ def _mean(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
 
 
 def _number(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
-    """How many elements are chosen, in the dtype of x."""
     return xp.sum(xp.cast_like(xp.broadcast_to(where, x), x), axis, keepdims)
 
 
@@ -144,7 +143,6 @@ def without_nan(x: Tensor, value: float) -> Tensor:
 
 
 def count(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    """How many elements are no NaN."""
     present = trace.cast(xp.logical_not(xp.isnan(x)), T)
     return xp.sum(present, axis, keepdims)
 

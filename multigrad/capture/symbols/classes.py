@@ -230,5 +230,4 @@ class Dispatch:
 
 
 def is_dispatching(value: Any) -> bool:
-    """Return whether a value was made by `functools.singledispatch`."""
     return isinstance(value, FunctionType) and value.__code__ is _DISPATCHING

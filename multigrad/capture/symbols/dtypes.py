@@ -49,7 +49,6 @@ def is_tensor(x: Value) -> bool:
 
 
 def own_dtype(x: Any) -> str:
-    """Return the dtype of a symbolic tensor."""
     return x.node.type.dtype if isinstance(x, Value) else ""
 
 
@@ -74,7 +73,6 @@ def is_other(x: Any, dtype: str) -> bool:
 
 
 def source_dtype(x: Value) -> str:
-    """Return the dtype of a tensor before its last cast."""
     return (x.node.operands[0] if x.node.op is ops.CAST else x.node).type.dtype
 
 
@@ -86,7 +84,6 @@ def is_exact_cast(narrow: str, wide: str) -> bool:
 
 
 def is_wider(narrow: str, wide: str) -> bool:
-    """Return whether integers of one dtype are those of another."""
     return {narrow, wide} <= {*WHOLE} and np.can_cast(narrow, wide)
 
 

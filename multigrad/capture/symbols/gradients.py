@@ -31,7 +31,6 @@ def rename(node: Node) -> Node:
 
 
 def renamed(value: Value) -> Value:
-    """Return the same value as a tensor of its own."""
     return value.trace.value(rename(value.node))
 
 

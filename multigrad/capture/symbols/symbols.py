@@ -317,7 +317,6 @@ def is_whole(number: Any) -> bool:
 
 
 def is_number(value: Value) -> bool:
-    """Return whether a symbol stands for a Python number."""
     return value.is_number or value.node.type.kind == "scalar"
 
 

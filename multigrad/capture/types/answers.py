@@ -16,7 +16,7 @@ from ...graph.ir.types import FLOATS, T
 from ...graph.support.data import dataclass
 from ...trace.scope.reads import Telling
 from ..code.table import find_dialect, registered_dialects
-from .oracle import Answer, Mark, Question, combine, follows_input
+from .oracle import Answer, Mark, ask, combine, follows_input
 
 _modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", default=None)
 
@@ -82,13 +82,11 @@ def answer_to(asked: Asked, fixed: str | None) -> Any:
     library, mode, function, key = asked
     dialect = find_dialect(library)
     assert dialect is not None and dialect.types is not None
-    oracle = dialect.types
-    floats = [fixed] if fixed else oracle.floats(mode)
+    floats = [fixed] if fixed else dialect.types.floats(mode)
     choices = list(floats) if any(map(follows_input, key)) else [""]
     if len(_answers) > MOST_ANSWERS:
         _answers.clear()
-    found = Question(function, key, dialect, mode).answers(oracle, choices)
-    answer = _answers[whole] = combine(found, choices)
+    answer = _answers[whole] = combine(ask(function, key, dialect, mode, choices), choices)
     return answer
 
 

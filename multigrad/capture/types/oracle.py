@@ -97,7 +97,6 @@ def run_each(calls: Sequence[StandInCall], tiny: Tiny) -> list[Any]:
 
 
 def as_it_is(dtype: str, mode: Mode) -> str:
-    """Return a dtype that is the same in every mode."""
     return dtype
 
 
@@ -370,6 +369,9 @@ class Maker:
     rank: int
     length: int
 
+    def make_each(self, key: Sequence[Mark], tiny: Tiny) -> Any:
+        return [self.make(mark, tiny) for mark in key]
+
     def make(self, mark: Mark, tiny: Tiny) -> Any:
         """Return what stands for an argument."""
         value, dtype = mark.value, self.dtype if mark.dtype == T else mark.dtype
@@ -403,37 +405,31 @@ class Maker:
 ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A call of which the type of the result is asked for.
+def ask(
+    function: Callable[..., Any],
+    key: tuple[Mark, ...],
+    dialect: Any,
+    mode: Mode,
+    choices: Sequence[str],
+) -> list[Answer | None]:
+    """Return a library's answer for each dtype that T may be, None where it refuses.
 
-    Attributes:
-        key: the marks of its args and kwargs.
+    Args:
+        key: the marks of the call's args and kwargs.
         dialect: the library that is asked.
         mode: what that is set to.
     """
-
-    function: Callable[..., Any]
-    key: tuple[Mark, ...]
-    dialect: Any
-    mode: Mode
-
-    def answers(self, oracle: TypeOracle, choices: Sequence[str]) -> list[Answer | None]:
-        """Return the library's answer for each dtype that T may be, None where it refuses."""
-        found = [None] * len(choices)
-        for number, rank, length in ATTEMPTS:
-            makers = [Maker(self.dialect, dtype, number, rank, length) for dtype in choices]
-            calls = [StandInCall(self.function, self._made_by(maker)) for maker in makers]
-            found = oracle.run(calls, self.mode)
-            if any(each is not None for each in found):
-                break
-        return [
-            None if each is None else [oracle.read(x) or ("", False) for x in leaves_of(each[0])]
-            for each in found
-        ]
-
-    def _made_by(self, maker: Maker) -> Callable[[Tiny], Any]:
-        return lambda tiny: [maker.make(mark, tiny) for mark in self.key]
+    oracle, found = dialect.types, [None] * len(choices)
+    for number, rank, length in ATTEMPTS:
+        makers = [Maker(dialect, dtype, number, rank, length) for dtype in choices]
+        calls = [StandInCall(function, partial(maker.make_each, key)) for maker in makers]
+        found = oracle.run(calls, mode)
+        if any(each is not None for each in found):
+            break
+    return [
+        None if each is None else [oracle.read(x) or ("", False) for x in leaves_of(each[0])]
+        for each in found
+    ]
 
 
 # --- answers --------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ WHOLE: Any = slice(None)
 
 
 def holds_array(index: Any) -> bool:
-    """Return whether an index names several places of an axis at once."""
     return any(map(_is_array, index if isinstance(index, tuple) else (index,)))
 
 
@@ -398,12 +397,10 @@ def selected(x: Any, mask: Any) -> Any:
 
 
 def is_whole(index: Any) -> bool:
-    """Return whether an index means all of a tensor."""
     return index is Ellipsis or (isinstance(index, slice) and index == slice(None))
 
 
 def is_mask(index: Any) -> bool:
-    """Return whether an index is a symbolic tensor of bools."""
     return isinstance(index, Value) and index.node.type.dtype == BOOL
 
 

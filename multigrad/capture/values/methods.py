@@ -283,7 +283,6 @@ def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Te
 
 
 def made(called: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]]:
-    """Return methods of the reductions of these names."""
     return {name: called(record) for name, record in handlers({reductions: names}).items()}
 
 

@@ -32,29 +32,6 @@ from ..symbols.symbols import KnownShape, Number, SymbolicDevice, SymbolicDType,
 from . import indexing, methods
 from .attributes import ABSENT, check_callers, find_method, find_row
 
-
-class Comparing(Value):
-    """A symbol that is equal to None nowhere, where its library says so of a tensor."""
-
-    __slots__ = ()
-    __hash__ = Value.__hash__
-
-    def __eq__(self, other: object) -> Any:
-        if other is None and habits_of(self.trace).none_is_other:
-            return False
-        return Value.__eq__(self, other)
-
-    def __ne__(self, other: object) -> Any:
-        if other is None and habits_of(self.trace).none_is_other:
-            return True
-        return Value.__ne__(self, other)
-
-
-def is_number_of_numpys(x: Any) -> bool:
-    """Return whether an operand is a number of NumPy's, which is compared as an array."""
-    return isinstance(x, np.generic) or (type(x) is np.ndarray and x.ndim == 0)
-
-
 # What stands for the operators in which a number of NumPy's is at the left: by its method there.
 REFLECTED = {
     np.add: "__radd__",
@@ -75,11 +52,12 @@ REFLECTED = {
 PROBED = ("graph", "is_tensor_like")
 
 
-class V(Comparing):
+class V(Value):
     """A symbolic tensor or scalar that array libraries accept."""
 
     __slots__ = ()
     __array_priority__ = 1000
+    __hash__ = Value.__hash__
 
     # --- attributes every tensor has --------------------------------------------------------------
     @property
@@ -142,6 +120,14 @@ class V(Comparing):
             return self.ndim
         raise NeedsConcrete(*missing)
 
+    def __eq__(self, other: object) -> Any:
+        is_other = other is None and habits_of(self.trace).none_is_other
+        return False if is_other else Value.__eq__(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        is_other = other is None and habits_of(self.trace).none_is_other
+        return True if is_other else Value.__ne__(self, other)
+
     def __pos__(self) -> Any:
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
@@ -187,7 +173,8 @@ class V(Comparing):
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         function = ufunc if method == "__call__" else getattr(ufunc, method)
         first = args[0]
-        if function in REFLECTED and not kwargs and is_number_of_numpys(first):
+        is_number = isinstance(first, np.generic) or (type(first) is np.ndarray and first.ndim == 0)
+        if function in REFLECTED and not kwargs and is_number:
             return getattr(self, REFLECTED[function])(first[()])  # it leaves an operator to no one
         if method != "__call__":
             raise self.trace.error(
@@ -271,7 +258,7 @@ class V(Comparing):
     def refuse(self, name: str) -> None:
         """Refuse to say whether it has an attribute that it does not answer."""
         row = find_row(name, find_dialect(self.trace.dialect), type(self))
-        if row is not None and row.kind == "refused" and name not in _protocols(type(self)):
+        if row is not None and row.kind == "refused" and name not in dir(type(self)):
             raise self.trace.error(f"looks for .{name}, {row.reason}")
 
     def _is_others(self, name: str) -> bool:
@@ -373,10 +360,6 @@ class V(Comparing):
 
 for _name in AUGMENTED:
     setattr(V, _name, partialmethod(V._updated, _name))
-
-
-def _protocols(kind: type) -> set[str]:
-    return {name for base in kind.__mro__ for name in vars(base)}
 
 
 class Item(Number, V):

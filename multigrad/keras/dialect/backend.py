@@ -66,12 +66,10 @@ AT_ONCE = frozenset({"floor_divide", "where"})
 
 
 def casts_first(function: Any) -> bool:
-    """Return whether a function promotes its operands before it computes."""
     return getattr(function, "__name__", "") not in AT_ONCE
 
 
 def is_wide(function: Any) -> bool:
-    """Return whether an operation computes in float32 by itself."""
     return getattr(function, "__name__", "") in WIDE
 
 

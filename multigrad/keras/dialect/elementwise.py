@@ -160,7 +160,6 @@ def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
 
 
 def within(p: Tensor) -> Tensor:
-    """Probabilities, kept away from 0 and 1."""
     epsilon = keras.config.epsilon()
     return xp.clip(p, epsilon, 1.0 - epsilon)
 

@@ -360,12 +360,10 @@ def is_activation(value: Any) -> bool:
 
 
 def is_layer(value: Any) -> bool:
-    """Return whether a value stays as it is in captured code: its calls are intercepted."""
     return isinstance(value, keras.layers.Layer)
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
-    """Return a variable's path and whether it is trained."""
     return (value.path, value.trainable) if isinstance(value, keras.Variable) else None
 
 
