@@ -213,11 +213,7 @@ class _Written(str):
 def arguments(
     theirs: Parameters, ours: Parameters, pairs: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
-    """Return what a meaning is called with, as it is written.
-
-    Raises:
-        TypeError: it needs more.
-    """
+    """Return what a meaning is called with, as it is written."""
     written, in_place = [], True
     for own, each in ours.items():
         given = pairs.get(own)

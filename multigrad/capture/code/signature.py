@@ -137,11 +137,7 @@ def _read_param(p: inspect.Parameter) -> Param:
 
 
 def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
-    """Return (is run-time, value) after coercion.
-
-    Raises:
-        RuleTypeError: the value is of a kind that the parameter does not take.
-    """
+    """Return (is run-time, value) after coercion."""
     if isinstance(value, np.generic | np.ndarray) and value.shape == ():
         value = value.item()
     kind = param.kind

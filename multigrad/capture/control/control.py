@@ -238,11 +238,7 @@ def plain(type_: Type) -> Type:
 
 
 def check_kept(types: Sequence[Type], after: Tensors) -> None:
-    """Check the dtypes after a turn.
-
-    Raises:
-        TypeError: there are others, or they are others.
-    """
+    """Check the dtypes after a turn."""
     if len(types) != len(after):
         raise TypeError(f"a loop that carries {len(types)} tensors, and {len(after)} after a turn")
     for type_, value in zip(types, after, strict=True):

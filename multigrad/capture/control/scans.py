@@ -132,11 +132,7 @@ def _without_row(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _scan_arrays(
     leaves: Sequence[Any], rows: Sequence[Any], turn: Callable[..., Any], reverse: bool
 ) -> Sequence[Any]:
-    """Scan arrays or a framework's tensors, by its own loop; a number takes the first float dtype.
-
-    Raises:
-        UnsupportedOp: the framework has none.
-    """
+    """Scan arrays or a framework's tensors by its loop; a number takes the first float dtype."""
     given = [*leaves, *rows]
     tensors = [x for x in given if not isinstance(x, bool | int | float | np.ndarray)]
     backend = backend_among(tensors or given)
@@ -409,11 +405,7 @@ def _record_blocks(
 
 
 def _check_lengths(rows: Tensors) -> None:
-    """Check the lengths of the first axes, where they are known.
-
-    Raises:
-        TypeError: they differ, or a tensor has no axis.
-    """
+    """Check the lengths of the first axes, where they are known."""
     shapes = [shape for shape in map(known_shape, rows) if shape is not None]
     if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
         told = ", ".join(map(str, shapes))

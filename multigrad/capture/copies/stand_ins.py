@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...graph.support.data import dataclass
 from ...trace.answers import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
@@ -33,19 +34,10 @@ SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
 HELD = (*SYMBOLS, types.FunctionType, types.MethodType, functools.partial)
 
 
-def maximum_of(*args: Any, **kwargs: Any) -> Any:
-    """The builtin `max`, which also takes symbolic scalars and tensors."""
-    return _extreme(builtins.max, xp.maximum, args, kwargs)
-
-
-def minimum_of(*args: Any, **kwargs: Any) -> Any:
-    """The builtin `min`, which also takes symbolic scalars and tensors."""
-    return _extreme(builtins.min, xp.minimum, args, kwargs)
-
-
-def _extreme(
-    plain: Callable[..., Any], symbolic: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+def extreme_of(
+    plain: Callable[..., Any], symbolic: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
+    """The builtin `max` or `min`, which also takes symbolic scalars and tensors."""
     values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
     if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
         if all(not isinstance(v, Value) or v.is_number for v in values):
@@ -65,8 +57,8 @@ BUILTINS: dict[str, Any] = {
     "id": identity_of,
     "isinstance": is_instance,
     "len": length_of,
-    "max": maximum_of,
-    "min": minimum_of,
+    "max": functools.partial(extreme_of, builtins.max, xp.maximum),
+    "min": functools.partial(extreme_of, builtins.min, xp.minimum),
     "type": type_of,
 }
 
@@ -169,19 +161,15 @@ def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
     return False
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """Stands in for one function of a library without a protocol."""
 
-    __slots__ = ("dialect", "function", "library", "name", "trace")
-
-    def __init__(
-        self, library: str, dialect: Dialect, function: Any, name: str, trace: Trace
-    ) -> None:
-        self.library = library
-        self.dialect = dialect
-        self.function = function
-        self.name = name
-        self.trace = trace
+    library: str
+    dialect: Dialect
+    function: Any
+    name: str
+    trace: Trace
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         reason = self.dialect.refused.get(self.function)

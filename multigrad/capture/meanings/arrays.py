@@ -27,11 +27,7 @@ Handler = Callable[..., Any]
 
 
 def habits_for(x: Tensor, name: str) -> Habits:
-    """Return what spellings mean in the code of a tensor, of which one that differs is used.
-
-    Raises:
-        TypeError: no library is known.
-    """
+    """Return what spellings mean in the code of a tensor, of which one that differs is used."""
     if not library_for(x.trace, name):
         raise TypeError(f"{name} means another thing in torch than in NumPy; write it with xg.xp")
     return habits_of(x.trace)

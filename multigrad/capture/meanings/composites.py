@@ -169,11 +169,7 @@ def packbits(a: Tensor, axis: int | None = None, bitorder: str = "big") -> Tenso
 def unpackbits(
     a: Tensor, axis: int | None = None, count: int | None = None, bitorder: str = "big"
 ) -> Tensor:
-    """The bits of bytes, 0 or 1; so many of them, or without the last ones, where `count` says so.
-
-    Raises:
-        TypeError: these are no bytes.
-    """
+    """The bits of bytes, 0 or 1; so many, or without the last ones, where `count` says so."""
     if isinstance(a, Value) and a.node.type.dtype != "uint8":
         raise TypeError(f"it unpacks uint8, not {a.node.type.dtype}")
     rows, axis = _rows(a, axis)

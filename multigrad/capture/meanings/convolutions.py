@@ -280,9 +280,6 @@ def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, 
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
     """The elements of x at the places of a grid, from -1 to 1, of which the first is that along the
     last axis.
-
-    Raises:
-        TypeError: another mode or padding, or axes that do not fit.
     """
     axes = rank(x) - 2
     if mode not in TAPS or padding not in ("zeros", "border", "reflection"):

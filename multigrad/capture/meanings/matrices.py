@@ -84,11 +84,7 @@ TRANSPOSED = {0: False, 1: True, 2: True, "N": False, "T": True, "C": True}
 
 
 def is_transposed(trans: Any) -> bool:
-    """Return what SciPy's word for it says.
-
-    Raises:
-        TypeError: it is none.
-    """
+    """Return what SciPy's word for it says."""
     if trans not in TRANSPOSED:
         raise TypeError(f"trans={trans!r}; {', '.join(map(repr, TRANSPOSED))} are known")
     return TRANSPOSED[trans]
@@ -177,11 +173,7 @@ def lu_solve_of(packed: Tensor, pivots: Tensor, b: Tensor, transposed: bool = Fa
 
 # --- singular values ------------------------------------------------------------------------------
 def svd(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """u, the singular values, v transposed.
-
-    Raises:
-        TypeError: more vectors than values are asked for.
-    """
+    """u, the singular values, v transposed."""
     if full and length(x, -2) != length(x, -1):
         raise TypeError("singular vectors beyond the singular values; use full_matrices=False")
     return xp.svd(x)
@@ -193,11 +185,7 @@ def svdvals(x: Tensor) -> Tensor:
 
 # --- eigenvalues ----------------------------------------------------------------------------------
 def is_upper(triangle: Any) -> bool:
-    """Return whether the upper triangle is named.
-
-    Raises:
-        TypeError: it is none.
-    """
+    """Return whether the upper triangle is named."""
     if triangle not in ("L", "U", "l", "u"):
         raise TypeError(f"UPLO={triangle!r}; 'L' and 'U' are known")
     return triangle in ("U", "u")
@@ -214,22 +202,14 @@ def eigvalsh(x: Tensor, upper: bool = False) -> Tensor:
 
 # --- QR -------------------------------------------------------------------------------------------
 def qr(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor]:
-    """q and r.
-
-    Raises:
-        TypeError: more columns of q than x has are asked for.
-    """
+    """q and r."""
     if full and length(x, -2) > length(x, -1):
         raise TypeError("columns of q beyond those of the matrix; use the reduced mode")
     return xp.qr(x)
 
 
 def numpy_qr(x: Tensor, mode: Any) -> Any:
-    """NumPy's modes: a pair, or r alone.
-
-    Raises:
-        TypeError: another mode.
-    """
+    """NumPy's modes: a pair, or r alone."""
     if mode not in ("reduced", "complete", "r"):
         raise TypeError(f"qr with mode={mode!r}; 'reduced' and 'r' are known")
     pair = qr(x, mode == "complete")

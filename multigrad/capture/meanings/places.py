@@ -200,11 +200,7 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 
 
 def as_places(x: Tensor, index: Any) -> Any:
-    """Return an index as a symbolic value, a constant one too.
-
-    Raises:
-        TypeError: it holds no integers.
-    """
+    """Return an index as a symbolic value, a constant one too."""
     trace = x.trace if isinstance(x, Value) else index.trace
     if is_places(index):
         return trace.value(index.node)
@@ -455,9 +451,6 @@ def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> Non
 def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
     """Sums of the slices along the first axes that have the same id; others are empty, and slices
     are dropped whose id lies outside.
-
-    Raises:
-        TypeError: the number of segments is negative.
     """
     trace = data.trace if isinstance(data, Value) else segment_ids.trace
     data, ids = trace.value(lift(trace, data)), as_places(data, segment_ids)

@@ -150,11 +150,7 @@ class TracedCall:
 
 
 def dtype_in(trace: Trace, name: str) -> str:
-    """Return the name of a dtype, that of the input where it is `T`.
-
-    Raises:
-        NeedsConcrete: it is not known in this capture.
-    """
+    """Return the name of a dtype, that of the input where it is `T`."""
     if name != T:
         return name
     if "dtype" not in trace.facts:

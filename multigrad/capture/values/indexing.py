@@ -130,11 +130,7 @@ def told_outside(x: Any, index: Any) -> Any:
 
 
 def _check_apart(x: Any, items: list[Any]) -> None:
-    """Check that integers beside arrays mean the same whether they come first or not.
-
-    Raises:
-        TypeError: they do not.
-    """
+    """Check that integers beside arrays mean the same whether they come first or not."""
     read = (np.ndarray, Value)
     among = [i for i, item in enumerate(items) if isinstance(item, read) or _is_integer(item)]
     if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
@@ -385,11 +381,7 @@ def new_axis(index: Any) -> int | None:
 
 
 def selected(x: Any, mask: Any) -> Any:
-    """Return what torch selects by a mask of x's shape.
-
-    Raises:
-        TypeError: the mask has another one.
-    """
+    """Return what torch selects by a mask of x's shape."""
     own, whole = mask.node.type.shape, x.node.type.shape
     if (own != whole or own == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
         raise TypeError("a mask of another shape")

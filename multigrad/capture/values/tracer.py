@@ -19,6 +19,7 @@ from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
 from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes, shape_fact
+from ...graph.support.data import dataclass
 from ...trace.answers import is_asked_by
 from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
@@ -404,16 +405,14 @@ def method_named(name: str) -> Callable[..., Any]:
     return call
 
 
+@dataclass(slots=True, eq=False)
 class _Bound:
     """A method of a symbolic value, waiting for its arguments."""
 
-    __slots__ = ("method", "name", "updates", "value")
-
-    def __init__(self, method: Any, value: V, name: str, updates: bool = False) -> None:
-        self.method = method
-        self.name = name
-        self.value = value
-        self.updates = updates
+    method: Any
+    value: V
+    name: str
+    updates: bool
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:

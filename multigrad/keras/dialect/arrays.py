@@ -58,8 +58,7 @@ def rms_normalization(
 ) -> Tensor:
     added = keras.config.epsilon() if epsilon is None else epsilon
     mean = xp.mean(xp.square(x), axis, keepdims=True)
-    result = xp.multiply(x, xp.rsqrt(xp.add(mean, added)))
-    return result if scale is None else xp.multiply(result, scale)
+    return layers.scaled_and_shifted(xp.multiply(x, xp.rsqrt(xp.add(mean, added))), scale, None)
 
 
 def layer_normalization(
@@ -75,9 +74,7 @@ def layer_normalization(
     if axis not in (-1, [-1], (-1,)) and not (gamma is None and beta is None):
         raise TypeError("layer_normalization with gamma or beta along other axes than the last")
     added = keras.config.epsilon() if epsilon is None else epsilon
-    result = xp.standardize(x, axis, added)
-    result = result if gamma is None else xp.multiply(result, gamma)
-    return result if beta is None else xp.add(result, beta)
+    return layers.scaled_and_shifted(xp.standardize(x, axis, added), gamma, beta)
 
 
 # --- shapes ---------------------------------------------------------------------------------------
