@@ -145,10 +145,8 @@ def has_number_from_elsewhere(
 
     It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
     """
-    nodes = [node for graph in graphs for node in every_node(graph)]
-    if ops.ARRAY in {node.op for node in nodes}:
-        return True
-    return bool(numbers_from_elsewhere(graphs, trace, static))
+    has_array = any(node.op is ops.ARRAY for graph in graphs for node in every_node(graph))
+    return has_array or bool(numbers_from_elsewhere(graphs, trace, static))
 
 
 def numbers_from_elsewhere(

@@ -169,8 +169,8 @@ class _Substitution:
             return None
         may_be_kept = kind is not types.FunctionType and callable(value)
         if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
-            if isinstance(value, type) and self._is_users_class(value):
-                return partial(self._lookup, value)
+            if isinstance(value, type) and self._is_users_class(value):  # always the same
+                return partial(self.lookups.setdefault, value, _Lookup(value, self.stand_in))
             return None
         refused = self.index.refused.get(id(value))
         if refused is not None:
@@ -203,10 +203,12 @@ class _Substitution:
             if library in self.index.libraries:
                 return partial(self._call, library, value, name)
             if isinstance(value, types.MethodType):
-                return self._method_maker(value)
+                return partial(self.replace, value) if self.is_users(value.__func__) else None
             if wrapped is not None:
                 return None
-        return self._object_maker(value)
+        # An object is replaced where its class is.
+        may_be = bool(self.index.libraries) and hasattr(value, "__dict__")
+        return partial(self._object, value) if may_be and self._class_maker(kind) else None
 
     def _call(self, library: str, function: Any, name: str) -> Call:
         """Return the stand-in for a library's function."""
@@ -270,13 +272,6 @@ class _Substitution:
             return {key: self.stand_in(value) for key, value in container.items()}
         return type(container)(map(self.stand_in, container))
 
-    def _method_maker(self, method: types.MethodType) -> Maker | None:
-        if not isinstance(method.__func__, types.FunctionType) or not self.is_users(
-            method.__func__
-        ):
-            return None
-        return partial(self.replace, method)
-
     # --- the user's classes and objects -----------------------------------------------------------
     def _class_maker(self, kind: type) -> Maker | None:
         """A class of the user's is replaced where its methods may lead to a library without
@@ -296,10 +291,6 @@ class _Substitution:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
         return root == self.root or not is_library_file(file)
 
-    def _lookup(self, kind: type) -> _Lookup:
-        """Return what stands for a class with a gradient of its own, always the same."""
-        return self.lookups.setdefault(kind, _Lookup(kind, self.stand_in))
-
     def _super(self, *given: Any) -> _Lookup:
         """The builtin `super`, whose methods are replaced too."""
         if not given:
@@ -312,12 +303,6 @@ class _Substitution:
         """Return a function or a method of the user's replaced, all else as it is."""
         is_own = isinstance(value, types.MethodType) and self.is_users(value.__func__)
         return self.stand_in(value) if is_own or self.is_users(value) else value
-
-    def _object_maker(self, value: Any) -> Maker | None:
-        """An object is replaced where its class is."""
-        if not self.index.libraries or not hasattr(value, "__dict__"):
-            return None
-        return None if self._class_maker(type(value)) is None else partial(self._object, value)
 
     def _may_lead(self, method: types.FunctionType) -> bool:
         """Return whether a method mentions a function or module, which may be such a library's."""

@@ -17,6 +17,7 @@ import numpy as np
 from ...trace.answers import Pair
 from ...trace.trace import Value
 from ...trace.xp import all as xp
+from ..code.binding import reflected
 from ..code.table import record_call
 from .parts import rank
 
@@ -141,32 +142,6 @@ class Complex(Pair):
             raise self.refused(f"the power {n!r}")
         return functools.reduce(multiply, [self] * n)
 
-    def __add__(self, other: Any) -> Complex:
-        return add(self, other)
-
-    def __sub__(self, other: Any) -> Complex:
-        return add(self, negative(other))
-
-    def __rsub__(self, other: Any) -> Complex:
-        return add(other, -self)
-
-    def __mul__(self, other: Any) -> Complex:
-        return multiply(self, other)
-
-    def __truediv__(self, other: Any) -> Complex:
-        return divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Complex:
-        return divide(other, self)
-
-    def __matmul__(self, other: Any) -> Complex:
-        return product_by(operator.matmul, (self, other))
-
-    def __rmatmul__(self, other: Any) -> Complex:
-        return product_by(operator.matmul, (other, self))
-
-    __radd__, __rmul__ = __add__, __mul__
-
 
 def parts_of(x: Any) -> tuple[Any, Any]:
     """Return both parts; None for that of what is real."""
@@ -242,7 +217,18 @@ def divide(x: Any, y: Any) -> Complex:
     if d is None:
         return Complex(a / c, b / c)
     size = xp.hypot(c, d)
-    return multiply(Complex(c / size, -d / size), x) / size
+    return divide(multiply(Complex(c / size, -d / size), x), size)
+
+
+def matmul(x: Any, y: Any) -> Complex:
+    return product_by(operator.matmul, (x, y))
+
+
+OPERATORS = {"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "matmul": matmul}
+for _name, _record in OPERATORS.items():
+    setattr(Complex, f"__{_name}__", _record)
+    own = _record if _name in ("add", "mul") else reflected(_record)
+    setattr(Complex, f"__r{_name}__", own)
 
 
 def square(x: Complex) -> Complex:
