@@ -295,10 +295,11 @@ def record_call(
     route = "protocol" if trace is None else "substitution"
     pair = _find_pair((args, kwargs)) if Pair.is_made else None
     if trace is None:
-        symbol = next(symbols_in((args, kwargs)), None) if pair is None else pair
+        symbol: Any = next(symbols_in((args, kwargs)), None) if pair is None else pair
         if symbol is None:
             raise TraceError("no symbolic value among the arguments")
-        trace = symbol.trace
+        found: Trace = symbol.trace
+        trace = found
     trace.routes[dialect] = trace.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):

@@ -173,7 +173,7 @@ class V(Value):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         function = ufunc if method == "__call__" else getattr(ufunc, method)
-        first = args[0]
+        first: Any = args[0]
         is_number = isinstance(first, np.generic) or (type(first) is np.ndarray and first.ndim == 0)
         if function in REFLECTED and not kwargs and is_number:
             return getattr(self, REFLECTED[function])(first[()])  # it leaves an operator to no one

@@ -107,7 +107,8 @@ def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def number(x: Any) -> float:
-    return float(np.ravel(keras.ops.convert_to_numpy(x))[0])
+    found: Any = keras.ops.convert_to_numpy(x)
+    return float(np.ravel(found)[0])
 
 
 @functools.cache
