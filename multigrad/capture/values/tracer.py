@@ -173,10 +173,12 @@ class V(Value):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         function = ufunc if method == "__call__" else getattr(ufunc, method)
-        first: Any = args[0]
+        first = args[0]
         is_number = isinstance(first, np.generic) or (type(first) is np.ndarray and first.ndim == 0)
         if function in REFLECTED and not kwargs and is_number:
-            return getattr(self, REFLECTED[function])(first[()])  # it leaves an operator to no one
+            return getattr(self, REFLECTED[function])(
+                args[0][()]
+            )  # it leaves an operator to no one
         if method != "__call__":
             raise self.trace.error(
                 f"calls NumPy's {ufunc.__name__}.{method}, which is not captured"
