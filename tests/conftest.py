@@ -46,7 +46,7 @@ from multigrad.testing.under_test import BackendUnderTest, is_installed, split_n
 sys.modules.setdefault("tests", types.ModuleType("tests")).__path__ = [str(Path(__file__).parent)]
 
 from .harness import once
-from .support.sampling import WHOLE, sample
+from .support.sampling import WHOLE, sample, turn_of
 
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
@@ -186,22 +186,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_anywhere = item.get_closest_marker("anywhere") is not None
         is_now = WHOLE or not is_weekly(item, needed)
         (here if is_now and environment.has(needed, is_anywhere) else elsewhere).append(item)
-    if not WHOLE and "jax" in environment.frameworks:
-        here, left = half_of_tables(here)
+    if not WHOLE:
+        here, left = by_turns(here, environment)
         elsewhere += left
     config.hook.pytest_deselected(items=elsewhere)
     items[:] = here
 
 
-def half_of_tables(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return items with half of the conformance suite's cases, and the other half: XLA compiles
-    each for seconds.
+def by_turns(
+    items: list[pytest.Item], environment: once.Environment
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return the items whose turn it is, and those whose twins run on another framework: each test
+    function runs on every framework, each of its cases on one of three.
+
+    The numbers of single ops are not taken in turns; of those on jax, where XLA compiles each for
+    seconds, one half runs.
     """
-    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    groups: dict[tuple[str, str | None], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.path.is_relative_to(TESTS / "conformance"):
-            tables[item.nodeid.partition("[")[0]].append(item)
-    left = {case for cases in tables.values() for case in {*cases} - {*sample(cases, 1 / 2)}}
+        own = once.framework_in_turn(item, environment)
+        groups[item.nodeid.partition("[")[0], own].append(item)
+    left: set[pytest.Item] = set()
+    for (_, own), cases in groups.items():
+        if not cases[0].path.is_relative_to(TESTS / "conformance"):
+            now = cases if own is None else turn_of(own, cases, lambda case: case.nodeid)
+        else:
+            now = sample(cases, 1 / 2) if own == "jax" else cases
+        left |= {*cases} - {*now}
     return [item for item in items if item not in left], [*left]
 
 

@@ -18,6 +18,8 @@ import pytest
 
 from multigrad.testing.under_test import split_names
 
+from ..support import sampling
+
 FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx"}
 # What a case runs on; in Keras's tests also the other framework, and who reads a file.
 ROLES = ("backend", "guest", "reader")
@@ -126,6 +128,16 @@ def frameworks_of(item: pytest.Item) -> set[str]:
     spec = getattr(item, "callspec", None)
     given = {} if spec is None else spec.params
     return known([*needed, *(given[role] for role in ROLES if role in given)])
+
+
+def framework_in_turn(item: pytest.Item, environment: Environment) -> str | None:
+    """Return the framework that an item runs on where the same item runs on others too."""
+    spec = getattr(item, "callspec", None)
+    own = None if spec is None else spec.params.get("backend")
+    if own is None and environment.is_for_keras:
+        marks = {name for mark in item.iter_markers("needs") for name in mark.args}
+        own = next(iter(environment.frameworks), None) if marks.isdisjoint(FRAMEWORKS) else None
+    return own if own in sampling.FRAMEWORKS else None
 
 
 def needed_by_all(collector: pytest.Collector, function: Any) -> set[str] | None:

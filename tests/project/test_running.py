@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ..support.sampling import FRAMEWORKS, turn_of
+
 ROOT = Path(__file__).parents[2]
 LONGEST = 120  # seconds of one test
 LIMIT = 2  # here
@@ -60,3 +62,15 @@ def test_groups_of_processes_are_begun_in_processes_of_their_own() -> None:
         nodes = ast.walk(ast.parse(text))
         names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
         assert begins not in names, f"{path.relative_to(ROOT)}: make it a check in tests/ranks"
+
+
+def test_each_case_has_its_turn_on_one_of_three_frameworks_and_none_is_without() -> None:
+    for count in (1, 2, 3, 50):
+        turns = {
+            name: turn_of(name, [f"test_of[{name}-{n}]" for n in range(count)], str)
+            for name in FRAMEWORKS
+        }
+        assert all(turns.values())
+        cases = [case.replace(f"{name}-", "") for name in FRAMEWORKS for case in turns[name]]
+        assert {*cases} == {f"test_of[{n}]" for n in range(count)}
+        assert count < 50 or len(cases) == count
